@@ -1,0 +1,53 @@
+"""A schedule that fires on an otherwise empty machine: ``python flows/deployments.py CONFIG.toml --every 3600``.
+
+Starts a Prefect server (unless PREFECT_API_URL names one) and serves the npm flow until it is stopped. Every
+tick has the same run id: an unfinished run goes on, a finished one returns its answer without a pass.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":  # run as a script: Python put flows/ on the path, not the folder above it
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from flows.npm import npm
+from flows.run import add_arguments, exit_code, load, say
+from flows.server import local_server, python_path
+from npmdask.errors import BadInputError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    when = parser.add_mutually_exclusive_group(required=True)
+    when.add_argument("--every", type=float, metavar="SECONDS")
+    when.add_argument("--cron", metavar="'0 3 * * *'", help="in the timezone of --timezone")
+    parser.add_argument("--timezone", default="UTC", help="of --cron, like Europe/Berlin (default UTC)")
+    parser.add_argument("--port", type=int, help="of the Prefect server (default: a free one)")
+    a = parser.parse_args(argv)
+    return exit_code(lambda: _serve(a))
+
+
+def _serve(a: argparse.Namespace) -> int:
+    from prefect.schedules import Cron, Interval
+
+    config, run_id = load(a)
+    try:
+        schedule = Cron(a.cron, timezone=a.timezone) if a.cron else Interval(a.every)
+    except ValueError as error:
+        raise BadInputError(f"the schedule cannot be: {error}") from error
+    os.environ["PYTHONPATH"] = python_path()  # of the processes of the runs
+    with local_server(a.port) as url:
+        say(f"Prefect at {url.removesuffix('/api')}; {run_id} runs {a.cron or f'every {a.every:g} s'}; Ctrl-C stops both")
+        # One run at a time: a tick that comes too early waits, it does not fail on the lock of the run.
+        parameters = {"config": config.model_dump(mode="json"), "run_id": run_id}
+        npm.serve(name=run_id, schedule=schedule, parameters=parameters, limit=1, print_starting_message=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The main job, ``make run``: 4 GiB of data with a planted truth, its ten leading directions within 1 GiB of memory."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows.npm import npm
+from flows.run import exit_code, say
+from flows.server import ROOT, local_server
+from npmdask.config import load_config
+from npmdask.errors import RefusedError
+from npmdask.progress import IngestBar
+from npmdask.storage.generate import generate
+
+CONFIG = ROOT / "data" / "main-job.toml"
+ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32
+DISK = 5 * 2**30  # the data and a little more
+WORST_ANGLE = 1e-3
+
+
+def ensure_data(path: Path) -> None:
+    """Make the data unless they are there, whole; half made ones are gone on with."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    written = sum(f.stat().st_size for f in partial.rglob("*") if f.is_file())
+    free = shutil.disk_usage(path.parent).free
+    if free + written < DISK:
+        raise RefusedError(f"the main job needs 5 GiB of disk and {path.parent} has {free / 2**30:.1f} GiB free: free some")
+    generate(path, problem="spiked", rows=ROWS, columns=COLUMNS, rank=RANK, progress=IngestBar("generate"))
+
+
+def verdict(facts: dict[str, Any]) -> int:
+    """Print what the job promises beside what it did; 0 if it was kept."""
+    angle, peak, limit = facts["max_sin_theta"], facts["peak_rss_bytes"], facts["memory_limit_bytes"]
+    kept = facts["converged"] and angle is not None and angle <= WORST_ANGLE and peak < limit
+    print(f"{'max sin(theta)':16} {angle:.2e} (at most {WORST_ANGLE:.0e})" if angle is not None else "no planted truth")
+    print(f"{'peak memory':16} {peak / 2**20:.0f} MiB of {limit / 2**20:.0f} MiB, all processes together")
+    print(f"{'steps':16} {facts['steps']}\n{'data passes':16} {facts['data_passes']} now, {facts['total_data_passes']} in all")
+    print(f"{'seconds':16} {facts['seconds']:.1f}\n{'report':16} {facts['store']}/report.html")
+    print("kept" if kept else "NOT KEPT")
+    return 0 if kept else 1
+
+
+def run() -> int:
+    """Data, flow, verdict."""
+    ensure_data(ROOT / "data" / "generated" / "main.zarr")
+    config = load_config(CONFIG)
+    with local_server() as url:
+        say(f"Prefect at {url.removesuffix('/api')}")
+        return verdict(npm(config, run_id="main"))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(run))

@@ -1,0 +1,120 @@
+"""What the Prefect UI shows of a run: live artifacts. A server that is gone costs the run a warning, nothing else."""
+
+import base64
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from prefect import get_run_logger
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+from npmdask.checkpoint import RunStore
+from npmdask.driver import Solution, Step
+from npmdask.progress import Observer
+from npmdask.report import figure_svg
+
+PLOT_EVERY = 5.0  # seconds at least between two versions of the table and the plot
+PROGRESS_EVERY = 0.2
+ROWS = 200  # of the history that are drawn
+MUTE = 30.0  # seconds without another attempt after a failure
+
+
+class Publisher(Observer):
+    """A progress artifact at every step, table and plot every few steps and at the end."""
+
+    def __init__(self, name: str, store: str, tol: float) -> None:
+        self._key = artifact_key(name)
+        self._tol, self._log = tol, get_run_logger()
+        last = RunStore(store).last_step()
+        self._history: list[dict[str, Any]] = last[1]["history"] if last else []
+        self._progress: UUID | None = None
+        self._plotted = self._updated = -math.inf
+        self._muted_until = -math.inf
+        # Now, not at the first step: matplotlib's memory must be there when the memory of the run is planned.
+        figure_svg([{"step": 1, "worst_residual": 1.0, "max_sin_theta": None}], tol)
+        self._advance("starting" if last is None else f"going on after step {len(self._history)}")
+
+    def on_step(self, step: Step) -> None:
+        self._history.append(asdict(step) | {"step": step.number})
+        rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
+        said = f"step {step.number}: worst relative residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
+        self._log.info(said)
+        if time.monotonic() - self._updated > PROGRESS_EVERY:
+            self._advance(said)
+        if time.monotonic() - self._plotted > PLOT_EVERY:
+            self._plot(said)
+
+    def on_end(self, solution: Solution) -> None:
+        self._advance(solution.outcome.sentence, 100.0)
+        if self._history:
+            self._plot(solution.outcome.sentence)
+
+    def _advance(self, said: str, percent: float | None = None) -> None:
+        percent = progress_percent(self._history, self._tol) if percent is None else percent
+        self._updated = time.monotonic()
+        if self._progress is None:
+            create = partial(create_progress_artifact, percent, key=f"{self._key}-progress", description=said)
+            self._progress = self._publish(create)
+        else:
+            self._publish(partial(update_progress_artifact, self._progress, progress=percent, description=said))
+
+    def _plot(self, said: str) -> None:
+        text = f"{said}\n\n{convergence_table(self._history)}\n\n{plot(self._history, self._tol)}\n"
+        self._publish(partial(create_markdown_artifact, text, key=f"{self._key}-convergence", description=said))
+        self._plotted = time.monotonic()
+
+    def _publish(self, publish: Callable[[], Any]) -> Any:
+        """After a failure nothing is tried for a while."""
+        if time.monotonic() < self._muted_until:
+            return None
+        done, made = try_to(publish)
+        if not done:
+            self._muted_until = time.monotonic() + MUTE
+        return made
+
+
+def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:
+    """Whether ``publish`` worked, and what it returned. A failure is logged: it is none of the run."""
+    try:
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):  # not 70 s of retries in the middle of a run
+            return True, publish()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        get_run_logger().warning("an artifact could not be published (%s); the run goes on", said)
+        return False, None
+
+
+def artifact_key(name: str) -> str:
+    """A key that Prefect takes: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "npm"
+
+
+def progress_percent(history: list[dict[str, Any]], tol: float) -> float:
+    """How far the residual has come from its first value to ``tol``, on a logarithmic scale."""
+    if not history:
+        return 0.0
+    first, now = (max(history[i]["worst_residual"], 1e-17) for i in (0, -1))
+    whole = math.log(first / tol)
+    return 99.0 if whole <= 0 else min(99.0, max(0.0, 100 * math.log(first / now) / whole))
+
+
+def convergence_table(history: list[dict[str, Any]]) -> str:
+    """The last steps as a Markdown table."""
+    lines = ["| step | worst relative residual | max sin θ to the truth |", "|---|---|---|"]
+    for h in history[-20:]:
+        angle = "" if h["max_sin_theta"] is None else f"{h['max_sin_theta']:.2e}"
+        lines.append(f"| {h['step']} | {h['worst_residual']:.2e} | {angle} |")
+    return "\n".join(lines)
+
+
+def plot(history: list[dict[str, Any]], tol: float) -> str:
+    """The convergence as an image inside the Markdown: the UI strips a bare <svg>, and has no file server."""
+    thinned = history[:: math.ceil(len(history) / ROWS)]
+    image = base64.b64encode(figure_svg(thinned, tol).encode()).decode()
+    return f"![convergence](data:image/svg+xml;base64,{image})"

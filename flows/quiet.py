@@ -1,0 +1,26 @@
+"""Settings of the embedded Prefect: its files in the project's folder, nothing sent anywhere, little said.
+
+All of them are defaults: whatever the environment says already stays, so a real server keeps its settings.
+"""
+
+import os
+from pathlib import Path
+
+SETTINGS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # 20 by default, and 18 were measured
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",  # the terminal has its own progress; the UI gets all
+    "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",  # the run store is the memory, not pickles in PREFECT_HOME
+}
+
+
+def apply() -> None:
+    """Set what is not set. Prefect reads its settings when it is imported: call this before."""
+    os.environ.setdefault("PREFECT_HOME", str(Path("runs", ".prefect").absolute()))
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)

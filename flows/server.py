@@ -1,0 +1,103 @@
+"""A Prefect server of our own: a child process on 127.0.0.1 with SQLite in PREFECT_HOME, gone when we are.
+
+Prefect's own temporary server has no UI and outlives a process that was killed; this one does neither.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from npmdask.errors import RefusedError
+
+PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@contextmanager
+def local_server(port: int | None = None) -> Iterator[str]:
+    """The URL of the API: the server that Prefect is set to use, or else one of our own.
+
+    Raises
+    ------
+    RefusedError
+        It does not come up; the sentence names its log.
+    """
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import PREFECT_API_URL
+
+    if (url := PREFECT_API_URL.value()) is not None:
+        yield url
+        return
+    port = port or _free_port()
+    url, log = f"http://127.0.0.1:{port}/api", Path(os.environ["PREFECT_HOME"], "server.log")
+    here = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": url}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as file:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "flows.server", str(port), str(os.getpid())],
+            env=os.environ | here | {"PYTHONPATH": python_path()},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,  # a Ctrl-C is for the flow, which then tells this server how it ended
+        )
+    try:
+        _wait(url, child, log)
+        os.environ["PREFECT_API_URL"] = url
+        refresh_global_settings_context()
+        yield url
+    finally:
+        os.environ.pop("PREFECT_API_URL", None)
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def python_path() -> str:
+    """PYTHONPATH for children: they import ``flows`` and ``npmdask`` from any working directory."""
+    return os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(url: str, child: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and child.poll() is None:
+        with suppress(URLError, OSError), urlopen(f"{url}/health", timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.1)
+    said = log.read_text(errors="replace").strip().splitlines()
+    raise RefusedError(f"the Prefect server did not come up at {url} (see {log}): {said[-1] if said else 'no log'}")
+
+
+def _serve(port: int, parent: int) -> None:
+    """The child: serves until it is told to stop, or until the parent is gone, however it went."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        return
+    import uvicorn
+
+    app = "prefect.server.api.server:create_app"
+    uvicorn.run(app, factory=True, host="127.0.0.1", port=port, log_level="error", timeout_graceful_shutdown=3)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,63 @@
+"""What every algorithm is: touch the data once, perturb what came out, post-process, remember.
+
+``query`` is the only method that sees the data; ``update`` sees only what a mechanism released, so everything
+after the release is post-processing by construction. A ``State`` is arrays and numbers of constant shape: a
+checkpoint is its list of fields. ``Info`` is not carried from step to step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from npmdask.linalg import Block
+
+
+class Query(NamedTuple):
+    """What an algorithm asks of the data in one step: ``A @ block``, in the arithmetic of ``block.dtype``."""
+
+    block: Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """What a step found out, in the units of the operator."""
+
+    ritz_values: np.ndarray
+    residual_norms: np.ndarray
+    asymmetry: float
+    precision: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Leading pairs of the operator: vectors (d x k, orthonormal), values, residual norms, products A @ vectors."""
+
+    values: np.ndarray
+    vectors: Block
+    products: Block
+    residual_norms: np.ndarray
+
+
+S = TypeVar("S")
+
+
+class Algorithm(Protocol[S]):
+    """Frozen public configuration and four methods."""
+
+    @property
+    def state_blocks(self) -> int: ...
+    def init(self, d: int, *, rng: np.random.Generator, locked: Result | None = None) -> S: ...
+    def query(self, state: S) -> Query: ...
+    def update(self, state: S, released: Block) -> tuple[S, Info]: ...
+    def finalize(self, state: S) -> Result: ...
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> S: ...
+
+
+def state_fields(state: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the plain numbers of a state: all that a checkpoint holds of it."""
+    values = {f.name: getattr(state, f.name) for f in fields(state)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return arrays, {name: value for name, value in values.items() if name not in arrays}

@@ -1,0 +1,141 @@
+"""The noisy power method (Hardt and Price 2014, Figure 1), with Rayleigh-Ritz, deflation and an honest residual.
+
+Figure 1 of the paper, line by line::
+
+    Input: symmetric A (d x d), number of iterations L, dimension p
+    1. Choose X_0, a random d x p matrix with orthonormal columns     PowerMethod.init
+    2. For l = 1 to L:
+       (a) Y_l = A X_{l-1} + G_l        A X_{l-1}: PowerMethod.query; + G_l: the mechanism (mechanisms.py)
+       (b) Let Y_l = X_l R_l be a QR-factorisation of Y_l             PowerMethod.update -> linalg.orth
+    Output: X_L                                                       PowerMethod.finalize
+
+The loop over l is the driver's, the only one of the project.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms._protocol import Info, Query, Result
+from npmdask.linalg import Block, asymmetry, orth, random_orthonormal, rayleigh_ritz
+from npmdask.randomness import generator
+
+SINGLE_EPS = float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerState:
+    """X_l (d x p), the j locked vectors (d x j), and the j + k Ritz pairs of the step that made X_l."""
+
+    step: int
+    fine: bool  # the next product is formed in float64 (always, unless the data are float32 and it is early)
+    basis: Block  # X_l
+    ritz_values: np.ndarray
+    ritz_vectors: Block
+    ritz_products: Block
+    residual_norms: np.ndarray
+    locked_vectors: Block
+    locked_products: Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerMethod:
+    """The noisy power method for the ``target_rank`` (k) eigenvectors of largest absolute eigenvalue.
+
+    Parameters
+    ----------
+    target_rank : k, how many vectors are wanted.
+    iteration_rank : p >= k, columns iterated. The error falls by sigma_{p+1} / sigma_k a step, and a random
+        start is good when p - k is of the order of k (Hardt and Price, Lemma 2.5).
+    mixed_precision : begin in float32 arithmetic (for float32 data) and change to float64, for good, before
+        rounding can be seen in a residual. The answer is always certified in float64.
+    tol : the tolerance of the stopping rule; only used to know when to change to float64.
+    symmetric_input : the first product is formed in float64, so that an asymmetric matrix is recognised.
+    """
+
+    target_rank: int
+    iteration_rank: int
+    mixed_precision: bool = False
+    tol: float = 1e-8
+    symmetric_input: bool = False
+
+    @property
+    def state_blocks(self) -> int:
+        """d x p blocks of float64 held at once: X, its Ritz data, Y, the QR work space, a copy being written."""
+        return 8
+
+    def init(self, d: int, *, rng: np.random.Generator, locked: Result | None = None) -> PowerState:
+        """Line 1: X_0 random orthonormal (orthogonal to what is locked, when deflating)."""
+        none = np.zeros((d, 0))
+        vectors, products = (locked.vectors, locked.products) if locked else (none, none)
+        k = self.target_rank + vectors.shape[1]
+        return PowerState(
+            step=0,
+            fine=not self.mixed_precision or self.symmetric_input,
+            basis=random_orthonormal(d, self.iteration_rank, rng, against=vectors if locked else None),
+            ritz_values=np.zeros(k),
+            ritz_vectors=np.zeros((d, k)),
+            ritz_products=np.zeros((d, k)),
+            residual_norms=np.full(k, np.inf),
+            locked_vectors=vectors,
+            locked_products=products,
+        )
+
+    def query(self, state: PowerState) -> Query:
+        """Line 2a, the part that touches the data: A X_{l-1}, one pass."""
+        return Query(state.basis if state.fine else state.basis.astype(np.float32))
+
+    def update(self, state: PowerState, released: Block) -> tuple[PowerState, Info]:
+        """Line 2b: QR of Y_l; and the Ritz pairs of range(X_{l-1}), which cost no product of their own.
+
+        With locked vectors U (deflation) X_l stays in their complement, so the iteration is the power method
+        on A restricted to it; the Ritz pairs are those of range([U, X_{l-1}]), so that what is left of U's own
+        error is rotated out instead of being carried along.
+        """
+        locked = state.locked_vectors if state.locked_vectors.shape[1] else None
+        basis = np.concatenate([state.locked_vectors, state.basis], axis=1)
+        product = np.concatenate([state.locked_products, released], axis=1)
+        pairs = rayleigh_ritz(basis, product, len(state.residual_norms))
+        skew, size = asymmetry(state.basis, released)
+        info = Info(
+            ritz_values=pairs.values,
+            residual_norms=pairs.residual_norms,
+            asymmetry=skew / size if size > 0 else 0.0,
+            precision="float64" if state.fine else "float32",
+        )
+        after = PowerState(
+            step=state.step + 1,
+            fine=self._fine_from_here(state, pairs.values, pairs.residual_norms),
+            basis=orth(released, generator(0, "completion", state.step), against=locked),
+            ritz_values=pairs.values,
+            ritz_vectors=pairs.vectors,
+            ritz_products=pairs.products,
+            residual_norms=pairs.residual_norms,
+            locked_vectors=state.locked_vectors,
+            locked_products=state.locked_products,
+        )
+        return after, info
+
+    def _fine_from_here(self, state: PowerState, values: np.ndarray, residuals: np.ndarray) -> bool:
+        if not self.mixed_precision or (state.fine and state.step > 0):
+            return True
+        magnitude = np.abs(values)
+        rounding = 64 * SINGLE_EPS * (magnitude[0] if len(magnitude) else 0.0)
+        return bool((residuals <= np.maximum(10 * self.tol * magnitude, rounding)).any())
+
+    def finalize(self, state: PowerState) -> Result:
+        """The leading pairs: vectors and values, not only a subspace."""
+        return Result(
+            values=state.ritz_values,
+            vectors=state.ritz_vectors,
+            products=state.ritz_products,
+            residual_norms=state.residual_norms,
+        )
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PowerState:
+        """The state of a checkpoint."""
+        fields: dict[str, Any] = {**arrays, **scalars}
+        return PowerState(**fields)

@@ -1,0 +1,243 @@
+"""The Python door: ``top_k``, ``resume``, ``deflate``. All doors end in the same driver."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from npmdask.algorithms import Result
+from npmdask.checkpoint import RunStore
+from npmdask.driver import Driver, Resources, Solution
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.problem import Locked, Problem, Request, make_problem
+from npmdask.progress import Observer
+from npmdask.storage.bundle import read_bundle
+from npmdask.storage.layout import open_source
+
+
+def parse_memory(text: str | int | None) -> int | None:
+    """Bytes from ``"1GiB"``, ``"512 MB"`` or a number.
+
+    Raises
+    ------
+    BadInputError
+        Not a size.
+    """
+    if text is None:
+        return None
+    try:
+        size = int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        raise BadInputError(f"memory = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
+    if size <= 0:
+        raise BadInputError(f"memory = {text!r} must be more than nothing")
+    return size
+
+
+def top_k(
+    source: Any,
+    k: int,
+    *,
+    kind: str | None = None,
+    center: bool = False,
+    scale: bool = False,
+    iteration_rank: int | None = None,
+    memory: str | int | None = None,
+    tol: float | None = None,
+    max_steps: int = 200,
+    store: str | Path | None = None,
+    seed: int = 0,
+    mechanism: str = "none",
+    stddev: float = 0.0,
+    workers: int = 0,
+    threads: int | None = None,
+    observer: Observer | None = None,
+) -> Solution:
+    """The k leading singular vectors or eigenvectors of ``source``, out of core.
+
+    Parameters
+    ----------
+    source : path of a Zarr store, ``zarr.Array``, ``zarr.Group`` (AnnData CSR) or 2-D NumPy array, m x d.
+    k : how many. 1 <= k <= min(m, d).
+    kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
+        singular pairs). What the store says of itself, or "matrix", if None.
+    center, scale : subtract column means, divide by column deviations (population convention), on the fly.
+    iteration_rank : p, columns iterated; ``max(2 k, k + 10)`` if None.
+    memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
+    tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
+    max_steps : give up (not converged) after so many passes.
+    store : folder of the run. A killed run goes on from there, a finished one answers without a pass. A
+        temporary folder if None.
+    seed : of the random start block.
+    mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
+    workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
+    observer : told of plan, passes and steps.
+
+    Raises
+    ------
+    BadInputError
+        Data or parameters are wrong; a sentence says what and what to do.
+    RefusedError
+        Too little memory, a store of another run, or a run held by another process.
+    """
+    request = Request(
+        target_rank=k,
+        iteration_rank=iteration_rank,
+        max_steps=max_steps,
+        tol=tol,
+        center=center,
+        scale=scale,
+        seed=seed,
+        mechanism=mechanism,
+        stddev=stddev,
+    )
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    problem = make_problem(open_source(source, kind), request)
+    return solve(problem, store, resources, observer)
+
+
+def solve(
+    problem: Problem, store: str | Path | None, resources: Resources, observer: Observer | None = None
+) -> Solution:
+    """Run a problem to its end in ``store`` (a temporary folder if None)."""
+    if resources.workers < 0 or (resources.threads is not None and resources.threads < 1):
+        raise BadInputError("workers must be at least 0 and threads at least 1")
+    if store is None:
+        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
+            return solve(problem, Path(folder) / "run", resources, observer)
+    with RunStore(store) as held:
+        if problem.locked is not None:
+            _keep_locked(held, problem.locked)
+        return Driver(problem, held, resources, observer or Observer()).run()
+
+
+def resume(
+    store: str | Path,
+    *,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    max_steps: int | None = None,
+    tol: float | None = None,
+    observer: Observer | None = None,
+) -> Solution:
+    """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
+
+    ``max_steps`` and ``tol`` may be changed: they decide when a run stops, not what its steps are.
+
+    Raises
+    ------
+    BadInputError
+        There is no run in ``store``, or its source is gone.
+    """
+    path = Path(store).absolute()
+    if not (path / "run.json").exists():
+        raise BadInputError(f"there is no run in {path}; start one with `npmdask run CONFIG.toml --store {path}`")
+    with RunStore(path) as held:
+        problem = _problem_of(held)
+        if max_steps is not None or tol is not None:
+            problem = _restop(held, problem, max_steps, tol)
+        resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+        return Driver(problem, held, resources, observer or Observer()).run()
+
+
+def _problem_of(held: RunStore) -> Problem:
+    """The problem that a store's run.json describes."""
+    spec = held.read_spec() or {}
+    data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
+    request = Request(
+        target_rank=algorithm["target_rank"],
+        iteration_rank=algorithm["iteration_rank"],
+        max_steps=spec["stop"]["max_steps"],
+        tol=spec["stop"]["tol"],
+        center=data["center"],
+        scale=data["scale"],
+        seed=spec["run"]["seed"],
+        mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
+        stddev=mechanism.get("stddev", 0.0),
+    )
+    return make_problem(open_source(spec["source"], data["kind"]), request, _read_locked(held, spec))
+
+
+def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
+    """The problem under another stopping rule; the steps stay, the answer is made again."""
+    changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
+    other = make_problem(problem.source, replace(problem.request, **changed), problem.locked)  # type: ignore[arg-type]
+    if other.spec() == problem.spec():
+        return problem
+    held.drop_result()
+    held.write_spec((held.read_spec() or {}) | {"stop": other.spec()["stop"]})
+    return other
+
+
+def deflate(
+    finished: str | Path,
+    more: int,
+    *,
+    store: str | Path,
+    iteration_rank: int | None = None,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    observer: Observer | None = None,
+) -> Solution:
+    """``more`` further components of a finished run, without starting over.
+
+    The power method on A restricted to the complement of what is found (its vectors are locked); the answer
+    holds the old and the new components, by falling magnitude, from one Rayleigh-Ritz.
+
+    Raises
+    ------
+    BadInputError
+        ``finished`` holds no answer yet, or there are not so many components.
+    RefusedError
+        The finished run did not converge.
+    """
+    path = Path(finished).absolute()
+    if not (path / "result").is_dir():
+        raise BadInputError(f"{path} holds no finished run; `npmdask resume {path}` finishes it")
+    arrays, meta = read_bundle(path / "result")
+    if meta["outcome"]["name"] != "converged":
+        raise RefusedError(f"{path} did not converge ({meta['outcome']['sentence']}); deflating it would add its error")
+    with RunStore(path) as held:
+        base = _problem_of(held)
+    locked = Locked(result=_locked_result(arrays), identity=_identity(arrays))
+    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank)
+    problem = make_problem(base.source, request, locked)
+    return solve(problem, store, Resources(memory=parse_memory(memory), threads=threads, workers=workers), observer)
+
+
+def _locked_result(arrays: dict[str, np.ndarray]) -> Result:
+    return Result(
+        values=arrays["operator_values"],
+        vectors=arrays["operator_vectors"],
+        products=arrays["operator_products"],
+        residual_norms=arrays["operator_residual_norms"],
+    )
+
+
+def _identity(arrays: dict[str, np.ndarray]) -> str:
+    return hashlib.sha256(arrays["operator_vectors"].tobytes() + arrays["operator_products"].tobytes()).hexdigest()
+
+
+def _keep_locked(held: RunStore, locked: Locked) -> None:
+    """A copy of what is locked, so that the run can be resumed when the finished one is gone."""
+    r = locked.result
+    arrays = {
+        "operator_values": r.values,
+        "operator_vectors": r.vectors,
+        "operator_products": r.products,
+        "operator_residual_norms": r.residual_norms,
+    }
+    held.write_part("locked", arrays, {"identity": locked.identity})
+
+
+def _read_locked(held: RunStore, spec: dict[str, Any]) -> Locked | None:
+    part = held.read_part("locked") if spec["run"]["deflates"] else None
+    return None if part is None else Locked(result=_locked_result(part[0]), identity=part[1]["identity"])

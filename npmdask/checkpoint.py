@@ -1,0 +1,179 @@
+"""The store of a run: what must survive a kill, and who may write it.
+
+::
+
+    STORE/run.json           what is computed: parameters, fingerprint of the data, versions
+    STORE/steps/000012/      one bundle a step (arrays + history), written aside and renamed; the last two stay
+    STORE/survey/            checksums (and column statistics) of a source that was never ingested
+    STORE/result/            the answer, once there is one
+    STORE/left.zarr          A @ V, for the left singular vectors of a matrix
+    STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
+    STORE/lock, epoch        one writer at a time; a process that lost its turn cannot commit
+
+Everything under steps, survey and result is a function of data and parameters only: two doors that run the
+same thing leave the same bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from npmdask.errors import BadInputError, FencedOutError, RefusedError
+from npmdask.storage.bundle import Arrays, read_bundle, write_bundle, write_file_atomically
+
+KEPT_STEPS = 2
+
+
+class RunStore:
+    """The folder of one run, held by this process from ``open`` to ``close`` (or until it dies)."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).absolute()
+        self._lock: int | None = None
+        self._epoch = 0
+
+    def open(self) -> RunStore:
+        """Take the run over; only one process can.
+
+        Raises
+        ------
+        RefusedError
+            Another process holds it; the sentence says which.
+        BadInputError
+            The folder holds something else.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise BadInputError(f"{self.path} is a file; a run store is a folder")
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / "lock").exists():
+            raise BadInputError(f"{self.path} is a folder with other things in it; choose an empty one as store")
+        (self.path / "steps").mkdir(parents=True, exist_ok=True)
+        # Close-on-exec (Python's default): a child that inherited the descriptor would keep the lock held.
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._lock, 4096, 0).decode(errors="replace").strip()
+            os.close(self._lock)
+            self._lock = None
+            raise RefusedError(
+                f"run {self.path} is held by {holder or 'another process'}; wait for it, or stop it first"
+            ) from None
+        self._begin_epoch()
+        for left in self.path.glob("**/.writing-*"):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        return self
+
+    def _begin_epoch(self) -> None:
+        assert self._lock is not None
+        line = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, line.encode(), 0)
+        self._epoch = self._read_epoch() + 1
+        write_file_atomically(self.path / "epoch", f"{self._epoch}\n".encode())
+
+    def _read_epoch(self) -> int:
+        try:
+            return int((self.path / "epoch").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def _require_turn(self) -> None:
+        """A process that was stopped, declared dead and woke up again must not write over its successor."""
+        if self._lock is None or self._read_epoch() != self._epoch:
+            raise FencedOutError(f"run {self.path} was taken over by another process; this one wrote nothing since")
+
+    def close(self) -> None:
+        """Let others have the run."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunStore:
+        return self if self._lock is not None else self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What is computed
+
+    def read_spec(self) -> dict[str, Any] | None:
+        """The parameters of the run, or None for a new one."""
+        try:
+            return dict(json.loads((self.path / "run.json").read_text()))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise BadInputError(f"{self.path / 'run.json'} is damaged ({error}); start again in a new store") from error
+
+    def write_spec(self, spec: dict[str, Any]) -> None:
+        """Replace the parameters."""
+        self._require_turn()
+        write_file_atomically(self.path / "run.json", json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n")
+
+    # Steps
+
+    def commit_step(self, step: int, arrays: Arrays, meta: dict[str, Any]) -> None:
+        """Remember a step: after this returns it survives a power cut, and before it the last one does."""
+        self._require_turn()
+        path = self.path / "steps" / f"{step:06d}"
+        shutil.rmtree(path, ignore_errors=True)  # only there if it was damaged: see last_step
+        write_bundle(path, arrays, meta)
+        for older in self._steps()[:-KEPT_STEPS]:
+            shutil.rmtree(older, ignore_errors=True)
+
+    def _steps(self) -> list[Path]:
+        return sorted((self.path / "steps").glob("[0-9]*"))
+
+    def last_step(self) -> tuple[Arrays, dict[str, Any]] | None:
+        """The newest whole step, or None. One that rotted on disk is passed over for the one before it."""
+        for path in reversed(self._steps()):
+            try:
+                return read_bundle(path)
+            except BadInputError:
+                continue
+        return None
+
+    # Survey and result
+
+    def write_part(self, name: str, arrays: Arrays, meta: dict[str, Any]) -> None:
+        """Write the bundle ``name`` (survey or result) once."""
+        self._require_turn()
+        if not (self.path / name).exists():
+            write_bundle(self.path / name, arrays, meta)
+
+    def read_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
+        """The bundle ``name``, or None."""
+        return read_bundle(self.path / name) if (self.path / name).exists() else None
+
+    def drop_result(self) -> None:
+        """Forget the answer (not the steps): the run goes on under a new stopping rule."""
+        self._require_turn()
+        shutil.rmtree(self.path / "result", ignore_errors=True)
+
+    # For people
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Append one line to the telemetry. Losing the last line in a crash is harmless."""
+        line = json.dumps({"time": round(time.time(), 3), "pid": os.getpid(), "event": event, **facts})
+        with open(self.path / "telemetry.jsonl", "a") as file:
+            file.write(line + "\n")
+
+    def telemetry(self) -> list[dict[str, Any]]:
+        """All telemetry lines that are whole."""
+        lines = []
+        try:
+            for line in (self.path / "telemetry.jsonl").read_text().splitlines():
+                try:
+                    lines.append(dict(json.loads(line)))
+                except ValueError:
+                    continue  # the line that a kill cut
+        except FileNotFoundError:
+            return []
+        return lines

@@ -1,0 +1,316 @@
+"""The command line: argument parsing only.
+
+Exit codes: 0 done, 2 bad input, 3 refused, 4 not converged, 130 interrupted (and resumable).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from npmdask.errors import BadInputError, NpmdaskError
+
+NOT_CONVERGED, INTERRUPTED = 4, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return int(arguments.command(arguments))
+    except NpmdaskError as error:
+        print(f"npmdask: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        store = getattr(arguments, "held_store", None)
+        remedy = f"; go on with `npmdask resume {store}`" if store else "; run the same command again"
+        print(f"npmdask: interrupted, everything committed is kept{remedy}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="npmdask", description="Top-k singular vectors of data larger than memory.")
+    commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    for add in COMMANDS:
+        add(commands)
+    return parser
+
+
+def _add_ingest(commands: Any) -> None:
+    p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
+    p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .mtx, IDX, UCI bag of words, another Zarr")
+    p.add_argument("dest", help="store to create")
+    p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="default: samples, or sparse")
+    p.add_argument("--dataset", help="which array, where the source holds several")
+    p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
+    p.add_argument("--chunks", type=int, nargs=2, metavar=("ROWS", "COLUMNS"), help="default: about 16 MiB")
+    p.add_argument("--missing", choices=["error", "fill"], default="error", help="chunks that a Zarr source lacks")
+    p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
+    p.add_argument("--quiet", action="store_true")
+    p.set_defaults(command=_ingest)
+
+
+def _ingest(a: argparse.Namespace) -> int:
+    from npmdask.progress import IngestBar
+    from npmdask.storage.ingest import ingest
+
+    summary = ingest(
+        a.src,
+        a.dest,
+        kind=a.kind,
+        dataset=a.dataset,
+        dtype=a.dtype,
+        chunks=tuple(a.chunks) if a.chunks else None,
+        missing=a.missing,
+        overwrite=a.overwrite,
+        progress=IngestBar("ingest", quiet=a.quiet),
+    )
+    _print_store(summary)
+    return 0
+
+
+def _print_store(summary: Any) -> None:
+    rows, columns = summary.shape
+    print(
+        f"{summary.dest}: {rows} x {columns} {summary.dtype}, kind {summary.kind}, "
+        f"{summary.bytes / 1e9:.3f} GB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint[:16]}"
+    )
+
+
+def _add_generate(commands: Any) -> None:
+    p = commands.add_parser("generate", help="make a planted problem of any size, the truth stored beside it")
+    p.add_argument("problem", help="spiked, spectrum, symmetric, rank_deficient, sparse")
+    p.add_argument("dest", help="store to create")
+    p.add_argument("--rows", type=int)
+    p.add_argument("--columns", type=int, required=True)
+    p.add_argument("--rank", type=int, default=10, help="components of the stored truth")
+    p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the problem: spectrum=power")
+    p.add_argument("--overwrite", action="store_true")
+    p.add_argument("--quiet", action="store_true")
+    p.set_defaults(command=_generate)
+
+
+def _generate(a: argparse.Namespace) -> int:
+    from npmdask.progress import IngestBar
+    from npmdask.storage.generate import generate
+
+    summary = generate(
+        a.dest,
+        problem=a.problem,
+        rows=a.rows,
+        columns=a.columns,
+        rank=a.rank,
+        dtype=a.dtype,
+        seed=a.seed,
+        overwrite=a.overwrite,
+        progress=IngestBar("generate", quiet=a.quiet),
+        **_options(a.option),
+    )
+    _print_store(summary)
+    return 0
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    options = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise BadInputError(f"--option {pair!r}: write NAME=VALUE")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def _add_init(commands: Any) -> None:
+    p = commands.add_parser("init", help="write a commented configuration")
+    p.add_argument("file", metavar="NAME", help="NAME.toml is written")
+    p.set_defaults(command=_init)
+
+
+def _init(a: argparse.Namespace) -> int:
+    from npmdask.config import starter
+
+    path = Path(a.file if a.file.endswith(".toml") else a.file + ".toml")
+    if path.exists():
+        raise BadInputError(f"{path} exists already; choose another name")
+    if not path.absolute().parent.is_dir():
+        raise BadInputError(f"there is no folder {path.parent}; make it first")
+    path.write_text(starter(path.stem))
+    print(f"{path}: set source.path and target_rank, then `npmdask run {path}`")
+    return 0
+
+
+def _add_run(commands: Any) -> None:
+    p = commands.add_parser("run", help="run a configuration, or go on with it, or print its answer")
+    p.add_argument("config", help="a TOML file")
+    p.add_argument("--store", help="folder of the run, instead of the one in the file")
+    _add_output(p)
+    p.set_defaults(command=_run)
+
+
+def _add_output(p: Any) -> None:
+    p.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _run(a: argparse.Namespace) -> int:
+    from npmdask.config import load_config
+    from npmdask.progress import ProgressBar
+
+    config = load_config(a.config, store=a.store)
+    a.held_store = config.run.store
+    return _print_solution(config.solve(ProgressBar(quiet=a.quiet)), a.json)
+
+
+def _add_resume(commands: Any) -> None:
+    p = commands.add_parser("resume", help="go on with a run from its last commit")
+    p.add_argument("store", help="folder of the run")
+    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
+    p.add_argument("--workers", type=int, default=0)
+    p.add_argument("--threads", type=int)
+    p.add_argument("--max-steps", type=int, help="go on further than was first asked for")
+    p.add_argument("--tol", type=float, help="another tolerance than was first asked for")
+    _add_output(p)
+    p.set_defaults(command=_resume)
+
+
+def _resume(a: argparse.Namespace) -> int:
+    from npmdask.api import resume
+    from npmdask.progress import ProgressBar
+
+    a.held_store = a.store
+    solution = resume(
+        a.store,
+        memory=a.memory,
+        workers=a.workers,
+        threads=a.threads,
+        max_steps=a.max_steps,
+        tol=a.tol,
+        observer=ProgressBar(quiet=a.quiet),
+    )
+    return _print_solution(solution, a.json)
+
+
+def _add_deflate(commands: Any) -> None:
+    p = commands.add_parser("deflate", help="more components of a finished run, without starting over")
+    p.add_argument("finished", help="folder of a finished run")
+    p.add_argument("more", type=int, help="how many more")
+    p.add_argument("--store", required=True, help="folder of the new run")
+    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
+    p.add_argument("--workers", type=int, default=0)
+    p.add_argument("--threads", type=int)
+    _add_output(p)
+    p.set_defaults(command=_deflate)
+
+
+def _deflate(a: argparse.Namespace) -> int:
+    from npmdask.api import deflate
+    from npmdask.progress import ProgressBar
+
+    a.held_store = a.store
+    solution = deflate(
+        a.finished,
+        a.more,
+        store=a.store,
+        memory=a.memory,
+        workers=a.workers,
+        threads=a.threads,
+        observer=ProgressBar(quiet=a.quiet),
+    )
+    return _print_solution(solution, a.json)
+
+
+def _print_solution(solution: Any, as_json: bool) -> int:
+    from npmdask.report import summary
+
+    facts = summary(solution)
+    for warning in solution.warnings:
+        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    print(f"npmdask: {solution.outcome.sentence}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        for name, value in facts.items():
+            print(f"{name:20} {value}")
+    return 0 if solution.converged else NOT_CONVERGED
+
+
+def _add_inspect(commands: Any) -> None:
+    p = commands.add_parser("inspect", help="say what a data store or a run store holds, without reading the data")
+    p.add_argument("path")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(command=_inspect)
+
+
+def _inspect(a: argparse.Namespace) -> int:
+    from npmdask.inspection import inspect
+
+    facts = inspect(a.path)
+    if a.json:
+        print(json.dumps(facts))
+    else:
+        for name, value in facts.items():
+            print(f"{name:20} {value}")
+    return 0
+
+
+def _add_report(commands: Any) -> None:
+    p = commands.add_parser("report", help="write one HTML page about a run")
+    p.add_argument("store")
+    p.add_argument("--output", help="default: STORE/report.html")
+    p.set_defaults(command=_report)
+
+
+def _report(a: argparse.Namespace) -> int:
+    from npmdask.report import write_report
+
+    print(write_report(a.store, a.output))
+    return 0
+
+
+def _add_export(commands: Any) -> None:
+    p = commands.add_parser("export", help="write basis, values and left_basis as one .npz")
+    p.add_argument("store")
+    p.add_argument("output", metavar="OUT.npz")
+    p.set_defaults(command=_export)
+
+
+def _export(a: argparse.Namespace) -> int:
+    from npmdask.export import export
+
+    print(f"{a.output}: {', '.join(export(a.store, a.output))}")
+    return 0
+
+
+COMMANDS = (
+    _add_ingest,
+    _add_generate,
+    _add_init,
+    _add_run,
+    _add_resume,
+    _add_deflate,
+    _add_inspect,
+    _add_report,
+    _add_export,
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""One validated model of a run: TOML file -> objects -> TOML file. The CLI and the Prefect flows share it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from npmdask.api import parse_memory, solve
+from npmdask.driver import Resources, Solution
+from npmdask.errors import BadInputError, closest
+from npmdask.problem import Problem, Request, make_problem
+from npmdask.progress import Observer
+from npmdask.storage.layout import open_source
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceTable(_Table):
+    """What is analysed."""
+
+    path: str = Field(description="a Zarr store; relative to this file")
+    kind: Literal["samples", "symmetric", "matrix", "sparse"] | None = Field(
+        None, description="how to read it; what the store says of itself if left out"
+    )
+    center: bool = Field(False, description="subtract the column means, on the fly")
+    scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
+
+
+class AlgorithmTable(_Table):
+    """How."""
+
+    name: Literal["power"] = Field("power", description="the noisy power method")
+    target_rank: int = Field(ge=1, description="k: how many components")
+    iteration_rank: int | None = Field(None, ge=1, description="p >= k: columns iterated; max(2 k, k + 10)")
+    max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
+
+
+class StopTable(_Table):
+    """When to stop."""
+
+    tol: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="relative residual ||A v - theta v|| / |theta|; 1e-9, float32 data: 1e-6",
+    )
+
+
+class MechanismTable(_Table):
+    """What is added to every product."""
+
+    name: Literal["none", "gaussian"] = Field("none", description="gaussian: simulated noise, not private")
+    stddev: float = Field(0.0, ge=0, description="of the simulated noise")
+
+
+class RunTable(_Table):
+    """With what, and where."""
+
+    memory: str | None = Field(None, description="limit for all processes together, like 1GiB")
+    workers: int = Field(0, ge=0, description="processes; 0: threads of one process")
+    threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
+    store: str | None = Field(None, description="folder of the run; relative to this file")
+    seed: int = Field(0, ge=0, description="of the random start block")
+
+
+class RunConfig(_Table):
+    """A run, whole."""
+
+    source: SourceTable
+    algorithm: AlgorithmTable
+    stop: StopTable = StopTable()
+    mechanism: MechanismTable = MechanismTable()
+    run: RunTable = RunTable()
+
+    def request(self) -> Request:
+        """The public parameters."""
+        return Request(
+            target_rank=self.algorithm.target_rank,
+            iteration_rank=self.algorithm.iteration_rank,
+            max_steps=self.algorithm.max_steps,
+            tol=self.stop.tol,
+            center=self.source.center,
+            scale=self.source.scale,
+            seed=self.run.seed,
+            mechanism=self.mechanism.name,
+            stddev=self.mechanism.stddev,
+        )
+
+    def problem(self) -> Problem:
+        """The source opened and everything checked; nothing read yet."""
+        return make_problem(open_source(self.source.path, self.source.kind), self.request())
+
+    def resources(self) -> Resources:
+        """What the run may use."""
+        return Resources(memory=parse_memory(self.run.memory), threads=self.run.threads, workers=self.run.workers)
+
+    def solve(self, observer: Observer | None = None) -> Solution:
+        """Run it, or go on with it, or return its answer if it is finished."""
+        return solve(self.problem(), self.run.store, self.resources(), observer)
+
+
+def load_config(path: str | Path, *, store: str | None = None) -> RunConfig:
+    """Read a configuration file; its relative paths are taken relative to the file.
+
+    ``store`` (relative to the working directory) replaces the one in the file; without either it is
+    ``runs/NAME`` beside the file.
+
+    Raises
+    ------
+    BadInputError
+        No such file, not TOML, an unknown key (the right one is suggested) or a value out of range.
+    """
+    file = Path(path)
+    try:
+        content = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        raise BadInputError(f"there is no configuration {file}; write one with `npmdask init {file.stem}`") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInputError(f"{file} is not a TOML file: {error}") from error
+    config = validate_config(content, str(file))
+    folder = file.absolute().parent
+    where = Path(store).absolute() if store else folder / (config.run.store or f"runs/{file.stem}")
+    return config.model_copy(
+        update={
+            "source": config.source.model_copy(update={"path": str(folder / config.source.path)}),
+            "run": config.run.model_copy(update={"store": str(where)}),
+        }
+    )
+
+
+def validate_config(content: dict[str, Any], name: str = "the configuration") -> RunConfig:
+    """The model of a parsed configuration; every error is a sentence."""
+    try:
+        config = RunConfig.model_validate(content)
+    except ValidationError as error:
+        raise BadInputError(f"{name}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+    parse_memory(config.run.memory)
+    return config
+
+
+def _sentence(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = list(_model_at(error["loc"][:-1]).model_fields)
+        return f"unknown key {where!r}: {closest(str(error['loc'][-1]), known)}"
+    if error["type"] == "missing":
+        return f"{where} is missing: {_description(error['loc']) or 'see `npmdask init`'}"
+    return f"{where} = {error.get('input')!r}: {error['msg']}"
+
+
+def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        model = model.model_fields[part].annotation  # type: ignore[assignment]
+    return model
+
+
+def _description(location: tuple[Any, ...]) -> str | None:
+    field = _model_at(location[:-1]).model_fields.get(str(location[-1]))
+    return field.description if field else None
+
+
+def render_config(config: RunConfig) -> str:
+    """A configuration as commented TOML; options left open are there as comments."""
+    lines = []
+    for table, field in RunConfig.model_fields.items():
+        model = field.annotation
+        assert model is not None
+        lines += [f"# {model.__doc__}", f"[{table}]"]
+        values = getattr(config, table)
+        for name, option in model.model_fields.items():
+            value = getattr(values, name)
+            text = f"# {name} =" if value is None else f"{name} = {_toml(value)}"
+            lines.append(f"{text:<34}# {option.description}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    """Strings, booleans and numbers are written the same in TOML as in JSON."""
+    return repr(value) if isinstance(value, float) else json.dumps(value)
+
+
+def starter(name: str) -> str:
+    """The file that ``npmdask init NAME`` writes."""
+    config = RunConfig(
+        source=SourceTable(path=f"{name}.zarr"),
+        algorithm=AlgorithmTable(target_rank=10),
+        run=RunTable(memory="1GiB", store=f"runs/{name}"),
+    )
+    return f"# npmdask run {name}.toml\n\n" + render_config(config)

@@ -1,0 +1,374 @@
+"""The driver: one loop, one data pass and one atomic commit a step.
+
+charge -> query (one pass) -> release -> update -> commit -> yield. It yields only after the commit, so that
+nothing outside (progress, plots, Prefect, a crash) can see what was not remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import Result, state_fields
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, runs_of, single_threaded_blas
+from npmdask.diagnostics import max_sin_theta
+from npmdask.errors import BadInputError
+from npmdask.left import left_factor, refine_with_left
+from npmdask.linalg import Block
+from npmdask.memory import PeakMeter, tree_rss
+from npmdask.operators import ColumnMoments, Operator
+from npmdask.problem import Problem, environment, require_same
+from npmdask.progress import Observer
+from npmdask.randomness import generator
+from npmdask.stopping import Outcome, StepView
+from npmdask.storage.dense import SlabRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a run may use. Changes neither the result nor its bits."""
+
+    memory: int | None = None  # bytes, all processes of the run together
+    threads: int | None = None  # a process; all usable cores if None
+    workers: int = 0  # processes; 0: threads of this process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A committed step, for whoever watches."""
+
+    number: int
+    values: list[float]
+    residual_norms: list[float]
+    worst_residual: float
+    max_sin_theta: float | None
+    precision: str
+    bytes_read: int
+    chunks: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """The answer: ``basis`` (d x k, orthonormal), ``values`` (k), and what is known of its quality and cost.
+
+    ``values``: eigenvalues of ``X^T X / n`` for samples, signed eigenvalues for a symmetric matrix, singular
+    values for a matrix (dense or sparse). ``residual_norms``: ``||A v - theta v||_2`` in the units of the
+    values (for singular pairs ``||A^T u - sigma v||_2``). ``data_passes``, ``bytes_read``, ``seconds`` and
+    ``peak_rss_bytes`` are of this call; ``total_data_passes`` of the whole run.
+    """
+
+    basis: Block
+    values: np.ndarray
+    residual_norms: np.ndarray
+    outcome: Outcome
+    steps: int
+    data_passes: int
+    total_data_passes: int
+    bytes_read: int
+    dataset_bytes: int
+    seconds: float
+    peak_rss_bytes: int
+    memory_limit_bytes: int | None
+    max_sin_theta: float | None
+    store: str
+    fingerprint: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def converged(self) -> bool:
+        return self.outcome.converged
+
+    def left_basis(self) -> Block:
+        """Left singular vectors (m x k), read from the store (``kind = "matrix"`` only)."""
+        return left_factor(self.store)
+
+
+class Driver:
+    """Runs one problem in one store, from wherever the store is."""
+
+    def __init__(self, problem: Problem, store: RunStore, resources: Resources, observer: Observer) -> None:
+        self.problem, self.store, self.resources, self.observer = problem, store, resources, observer
+        self._history: list[dict[str, Any]] = []
+        self._passes = self._bytes = 0
+        self._warnings: list[str] = []
+
+    def run(self) -> Solution:
+        """Go on until the stopping rule says why not, and return the answer.
+
+        Raises
+        ------
+        RefusedError
+            The store belongs to other data, parameters or version; or memory does not suffice.
+        BadInputError
+            The data turn out to be missing, corrupt, not finite or not symmetric.
+        CommitError
+            A checkpoint cannot be written; the last one is intact.
+        """
+        start = time.perf_counter()
+        with PeakMeter() as meter:
+            self._bind()
+            found = self.store.read_part("result")
+            if found is None:
+                for step in self.steps():
+                    self.observer.on_step(step)
+                found = self.store.read_part("result")
+        assert found is not None
+        solution = self._solution(*found, seconds=time.perf_counter() - start, peak=meter.peak)
+        self.store.log("end", outcome=solution.outcome.name, seconds=solution.seconds, peak_rss=solution.peak_rss_bytes)
+        self.observer.on_end(solution)
+        return solution
+
+    def _bind(self) -> None:
+        """Bind a new store to this problem, or check that it is the same one."""
+        spec = self.store.read_spec()
+        if spec is None:
+            here = {"source": self.problem.source.path, "environment": environment()}
+            self.store.write_spec(self.problem.spec() | here)
+            return
+        require_same(self.problem, spec, str(self.store.path))
+        for name, value in environment().items():
+            if spec.get("environment", {}).get(name) != value:
+                was = spec.get("environment", {}).get(name)
+                self._warnings.append(
+                    f"{name} was {was!r} when this run began and is {value!r} now: the result is as accurate, but "
+                    "its last bits may differ from an undisturbed run's"
+                )
+
+    def steps(self) -> Iterator[Step]:
+        """The loop: yields every step after its commit; leaves the result in the store."""
+        with single_threaded_blas():
+            state, views = self._load()
+            outcome = self.problem.rule(views)
+            plan = self._plan()
+            executor = make_executor(plan)
+            try:
+                operator = self._survey(executor)
+                while outcome is None:
+                    query = self.problem.algorithm.query(state)
+                    product, record, seconds = self._pass(f"step {state.step + 1}", executor, operator, query.block)
+                    entropy = self.problem.request.seed
+                    released = self.problem.mechanism.release(product, entropy=entropy, step=state.step + 1)
+                    state, info = self.problem.algorithm.update(state, released)
+                    self._require_symmetric(info.asymmetry)
+                    operator = self._hold_to_checksums(operator, record)
+                    views.append(StepView(
+                        step=state.step,
+                        ritz_values=info.ritz_values,
+                        residual_norms=info.residual_norms,
+                        precision=info.precision,
+                    ))  # fmt: skip
+                    outcome = self.problem.rule(views)
+                    self._remember(views[-1], state.ritz_vectors, record)
+                    arrays, scalars = state_fields(state)
+                    self.store.commit_step(state.step, arrays, {"state": scalars, "history": self._history})
+                    yield self._step(seconds)
+                self._finish(self.problem.algorithm.finalize(state), outcome, executor, operator)
+            finally:
+                executor.close()
+
+    def _load(self) -> tuple[Any, list[StepView]]:
+        """The state after the last commit, or the data-independent start (Figure 1, line 1)."""
+        last, algorithm = self.store.last_step(), self.problem.algorithm
+        if last is None:
+            locked = self.problem.locked.result if self.problem.locked else None
+            rng = generator(self.problem.request.seed, "start")
+            return algorithm.init(self.problem.d, rng=rng, locked=locked), []
+        arrays, meta = last
+        self._history = meta["history"]
+        views = [
+            StepView(
+                step=h["step"],
+                ritz_values=np.array(h["ritz_values"]),
+                residual_norms=np.array(h["residual_norms"]),
+                precision=h["precision"],
+            )
+            for h in self._history
+        ]
+        return algorithm.load(arrays, meta["state"]), views
+
+    def _plan(self) -> MemoryPlan:
+        p = self.problem.algorithm.iteration_rank
+        locked = self.problem.locked.result.vectors.shape[1] if self.problem.locked else 0
+        nothing = np.zeros(self.problem.d)
+        plan = plan_memory(
+            self.problem.operator(nothing, nothing + 1),
+            p + locked,
+            self.problem.algorithm.state_blocks,
+            limit=self.resources.memory,
+            base=tree_rss(),
+            threads=self.resources.threads,
+            workers=self.resources.workers,
+        )
+        self.observer.on_plan(plan)
+        self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+        return plan
+
+    def _pass(
+        self, label: str, executor: Executor, operator: Operator, block: Block
+    ) -> tuple[Block, SlabRecord, float]:
+        """One pass over the data: the only place where it is read."""
+        reader = operator.reader
+        chunks = reader.grid[0] * (reader.grid[1] if len(reader.grid) > 1 else 1)
+        self.store.log("pass", label=label, tasks=len(runs_of(operator)))
+        self.observer.on_pass(label, reader.nbytes, chunks)
+        start = time.perf_counter()
+        product, record = executor.run_pass(operator, block, self.observer.on_task)
+        seconds = time.perf_counter() - start
+        self._passes += 1
+        self._bytes += record.bytes_read
+        self.store.log("passed", label=label, seconds=round(seconds, 4), bytes=record.bytes_read, rss=tree_rss())
+        return product, record, seconds
+
+    def _survey(self, executor: Executor) -> Operator:
+        """The operator, with column statistics and checksums from ingest, from an earlier pass, or from one now."""
+        source = self.problem.source
+        mean, std = source.column_mean, source.column_std
+        part = self.store.read_part("survey")
+        if part is None and self.problem.needs_moments:
+            moments = ColumnMoments(reader=source.reader)
+            both, record, _ = self._pass("survey of the columns", executor, moments, np.zeros((1, 1)))
+            self._keep_survey(record, {"column_mean": both[0], "column_std": both[1]})
+            part = self.store.read_part("survey")
+        if part is not None:
+            arrays = part[0]
+            mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
+            source = source.with_checksums(_checksum_table(arrays))
+        return replace(self.problem, source=source).operator(mean, std)
+
+    def _hold_to_checksums(self, operator: Operator, record: SlabRecord) -> Operator:
+        """After the first pass over a source that was never ingested, later passes must see the same bytes."""
+        if self.problem.source.registered or self.store.read_part("survey") is not None:
+            return operator
+        self._keep_survey(record, {})
+        part = self.store.read_part("survey")
+        assert part is not None
+        table = _checksum_table(part[0])
+        return replace(operator, reader=replace(operator.reader, checksums=table))  # type: ignore[type-var]
+
+    def _keep_survey(self, record: SlabRecord, statistics: dict[str, np.ndarray]) -> None:
+        if not self.problem.source.registered:
+            rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
+            table = np.zeros((rows, columns), np.uint32)
+            for position, crc in record.checksums.items():
+                table[position] = crc
+            name = "checksums" if self.problem.source.kind != "sparse" else "checksums_csr"
+            statistics = {**statistics, name: table}
+        self.store.write_part("survey", statistics, {})
+
+    def _require_symmetric(self, asymmetry: float) -> None:
+        """Free of charge: X^T (A X) is symmetric if A is. Only meaningful without noise, in float64."""
+        if self.problem.source.kind != "symmetric" or self._history or self.problem.mechanism.stddev:
+            return
+        machine_eps = np.finfo(self.problem.source.reader.dtype).eps if self._is_float else 0.0
+        allowed = max(8 * float(machine_eps), 1e-12)
+        if asymmetry > allowed:
+            raise BadInputError(
+                f"{self.problem.source.path} is called symmetric but is not: X^T (A X) is asymmetric by "
+                f"{asymmetry:.1e} (relative; rounding explains {allowed:.0e}). Use kind = 'matrix', or store "
+                "(A + A.T) / 2"
+            )
+
+    @property
+    def _is_float(self) -> bool:
+        return bool(self.problem.source.reader.dtype.kind == "f")
+
+    def _remember(self, view: StepView, vectors: Block, record: SlabRecord) -> None:
+        self._history.append(
+            {
+                "step": view.step,
+                "ritz_values": view.ritz_values.tolist(),
+                "residual_norms": view.residual_norms.tolist(),
+                "worst_residual": float(self.problem.rule.relative(view).max()),
+                "precision": view.precision,
+                "max_sin_theta": self._angle(vectors),
+                "bytes_read": record.bytes_read,
+                "chunks": record.chunks,
+            }
+        )
+
+    def _angle(self, vectors: Block) -> float | None:
+        truth = self.problem.source.truth
+        if truth is None:
+            return None
+        return max_sin_theta(vectors, truth.basis[:, : vectors.shape[1]].astype(np.float64))
+
+    def _step(self, seconds: float) -> Step:
+        last = self._history[-1]
+        return Step(
+            number=last["step"],
+            values=_in_units(self.problem.source.kind, np.array(last["ritz_values"])).tolist(),
+            residual_norms=last["residual_norms"],
+            worst_residual=last["worst_residual"],
+            max_sin_theta=last["max_sin_theta"],
+            precision=last["precision"],
+            bytes_read=last["bytes_read"],
+            chunks=last["chunks"],
+            seconds=seconds,
+        )
+
+    def _finish(self, result: Result, outcome: Outcome, executor: Executor, operator: Operator) -> None:
+        """Put the answer into the units of the question and commit it."""
+        kind, extra, passes = self.problem.source.kind, {}, len(self._history)
+        values, vectors, residuals = result.values, result.vectors, result.residual_norms
+        if kind == "matrix":
+
+            def one_pass(final: Operator) -> Block:
+                return self._pass("left singular vectors", executor, final, result.vectors)[0]
+
+            left = refine_with_left(operator, result, self.store.path, one_pass)  # type: ignore[arg-type]
+            values, vectors, residuals = left.values, left.vectors, left.residual_norms
+            extra, passes = {"left_rotation": left.rotation}, passes + 1
+        elif kind == "sparse":
+            values = _in_units(kind, result.values)
+            residuals = residuals / np.where(values > 0, values, np.inf)
+        survey = self.problem.needs_moments
+        arrays = {
+            "basis": vectors,
+            "values": values,
+            "residual_norms": residuals,
+            "operator_values": result.values,
+            "operator_vectors": result.vectors,
+            "operator_products": result.products,
+            "operator_residual_norms": result.residual_norms,
+            **extra,
+        }
+        meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": passes + survey}
+        self.store.write_part("result", arrays, meta)
+
+    def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
+        return Solution(
+            basis=arrays["basis"],
+            values=arrays["values"],
+            residual_norms=arrays["residual_norms"],
+            outcome=Outcome(**meta["outcome"]),
+            steps=len(meta["history"]),
+            data_passes=self._passes,
+            total_data_passes=meta["total_data_passes"],
+            bytes_read=self._bytes,
+            dataset_bytes=self.problem.source.reader.nbytes,
+            seconds=seconds,
+            peak_rss_bytes=peak,
+            memory_limit_bytes=self.resources.memory,
+            max_sin_theta=self._angle(arrays["basis"]),
+            store=str(self.store.path),
+            fingerprint=self.problem.source.fingerprint,
+            warnings=tuple(self._warnings),
+        )
+
+
+def _in_units(kind: str, theta: np.ndarray) -> np.ndarray:
+    """Eigenvalues of the operator as the values of the question: singular values of a matrix are their roots."""
+    return np.sqrt(np.maximum(theta, 0.0)) if kind in ("matrix", "sparse") else theta
+
+
+def _checksum_table(arrays: dict[str, np.ndarray]) -> Any:
+    """The checksums of a survey in the form that the reader of the source takes, or None."""
+    if "checksums_csr" in arrays:
+        return {"indices": arrays["checksums_csr"][:, 0], "data": arrays["checksums_csr"][:, 1]}
+    return arrays.get("checksums")

@@ -1,0 +1,54 @@
+"""The answer as one ``.npz``: ``basis``, ``values`` and, for a matrix, ``left_basis``, written out of core."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from npmdask.errors import BadInputError, CommitError
+from npmdask.left import Z_NAME, left_blocks
+from npmdask.storage.bundle import read_bundle
+
+
+def export(store: str | Path, target: str | Path) -> list[str]:
+    """Write the result of a finished run; returns the names in the file.
+
+    ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time.
+
+    Raises
+    ------
+    BadInputError
+        The run is not finished.
+    """
+    result, target = Path(store) / "result", Path(target)
+    if not result.is_dir():
+        raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
+    arrays, _ = read_bundle(result)
+    aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
+    names = ["basis", "values", "residual_norms"]
+    try:
+        with zipfile.ZipFile(aside, "w", allowZip64=True) as archive:
+            for name in names:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, arrays[name], allow_pickle=False)
+            if "left_rotation" in arrays:
+                _write_left(archive, Path(store), arrays["left_rotation"].shape[1])
+                names.append("left_basis")
+        os.replace(aside, target)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise CommitError(f"cannot write {target}: {error.strerror or error}; the run itself is intact") from error
+    return names
+
+
+def _write_left(archive: zipfile.ZipFile, store: Path, k: int) -> None:
+    rows = zarr.open_array(store / Z_NAME, mode="r").shape[0]
+    header = {"descr": "<f8", "fortran_order": False, "shape": (rows, k)}
+    with archive.open("left_basis.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array_header_2_0(file, header)
+        for block in left_blocks(store):
+            file.write(np.ascontiguousarray(block, "<f8").tobytes())

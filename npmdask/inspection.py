@@ -1,0 +1,57 @@
+"""What a folder holds, said without reading the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.storage.layout import open_source
+
+
+def inspect(path: str | Path) -> dict[str, Any]:
+    """Facts of a data store or of a run store (held by somebody or not).
+
+    Raises
+    ------
+    BadInputError
+        Neither of them.
+    """
+    folder = Path(path)
+    if (folder / "run.json").exists():
+        return _inspect_run(folder)
+    if (folder / "steps").is_dir():
+        raise BadInputError(f"{folder} is a run that was killed before its first step; run the same command again")
+    source = open_source(folder)
+    reader = source.reader
+    return {
+        "kind": source.kind,
+        "rows": source.shape[0],
+        "columns": source.shape[1],
+        "dtype": str(reader.dtype),
+        "bytes": reader.nbytes,
+        "chunk_grid": list(reader.grid),
+        "fingerprint": source.fingerprint,
+        "checksums": "recorded" if source.registered else "none (a plain store: taken in the first pass of a run)",
+        "truth_rank": source.truth.basis.shape[1] if source.truth else None,
+    }
+
+
+def _inspect_run(folder: Path) -> dict[str, Any]:
+    store = RunStore(folder)
+    spec, result = store.read_spec() or {}, store.read_part("result")
+    last = store.last_step()
+    history = last[1]["history"] if last else []
+    return {
+        "state": "finished" if result else "unfinished",
+        "outcome": result[1]["outcome"]["sentence"] if result else "go on with `npmdask resume`",
+        "steps": len(history),
+        "worst_residual": history[-1]["worst_residual"] if history else None,
+        "source": spec.get("source"),
+        **{
+            f"{table}.{name}": v
+            for table in ("data", "algorithm", "stop", "run", "version")
+            for name, v in spec[table].items()
+        },
+    }

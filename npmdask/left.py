@@ -1,0 +1,91 @@
+"""Left singular vectors, out of core: one pass that forms Z = A V and keeps it, and a small SVD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from npmdask.algorithms import Result
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block, fix_signs
+from npmdask.operators import Gram, LeftProduct, Operator
+from npmdask.storage.bundle import read_bundle
+
+Z_NAME = "left.zarr"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftResult:
+    """Singular triplets: values, right vectors (d x k), residuals; left vectors are Z @ ``rotation``."""
+
+    values: np.ndarray
+    vectors: Block
+    residual_norms: np.ndarray
+    rotation: Block
+
+
+def refine_with_left(operator: Gram, result: Result, folder: Path, one_pass: Callable[[Operator], Block]) -> LeftResult:
+    """The final Rayleigh-Ritz for singular triplets, in one pass.
+
+    From Z = A V comes the R of its QR factorisation (Cholesky of Z^T Z with unit columns, so that small
+    singular values keep their relative accuracy, which eigenvalues of A^T A do not), and from the SVD of R
+    the triplets. Values that are zero to rounding have no left vector: their column is zero.
+    """
+    m, k = operator.reader.shape[0], result.vectors.shape[1]
+    z = zarr.create_array(
+        folder / Z_NAME,
+        shape=(m, k),
+        dtype=np.float64,
+        chunks=(operator.reader.chunks[0], k),
+        compressors=None,
+        overwrite=True,
+        config={"write_empty_chunks": True},
+    )
+    options = {f.name: getattr(operator, f.name) for f in fields(operator)}
+    both = one_pass(LeftProduct(target=z, **options))
+    back, gram = both[:-k], both[-k:]  # A^T Z (d x k) and Z^T Z (k x k)
+    values, rotation, turn = _small_svd(gram)
+    vectors = result.vectors @ turn
+    signs = fix_signs(vectors)
+    vectors, rotation = vectors * signs, rotation * signs
+    residuals = np.linalg.norm(back @ rotation - vectors * values, axis=0) * (values > 0)
+    return LeftResult(values=values, vectors=vectors, residual_norms=residuals, rotation=rotation)
+
+
+def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
+    """Singular values of Z from Z^T Z, M with U = Z M, and the turn of the right vectors."""
+    k = len(gram)
+    norms = np.sqrt(np.maximum(np.diagonal(gram), 0.0))
+    kept = np.flatnonzero(norms > 4 * k * np.finfo(np.float64).eps * norms.max(initial=0.0))
+    values, rotation, turn = np.zeros(k), np.zeros((k, k)), np.eye(k)
+    if len(kept):
+        unit = gram[np.ix_(kept, kept)] / np.outer(norms[kept], norms[kept])
+        r = np.linalg.cholesky(unit).T * norms[kept]
+        w, s, qt = np.linalg.svd(r)
+        values[: len(kept)] = s
+        rotation[np.ix_(kept, np.arange(len(kept)))] = np.linalg.solve(r, w)
+        turn = np.zeros((k, k))
+        turn[np.ix_(kept, np.arange(len(kept)))] = qt.T
+        lost = np.setdiff1d(np.arange(k), kept)
+        turn[lost, np.arange(len(kept), k)] = 1.0
+    return values, rotation, turn
+
+
+def left_blocks(store: str | Path) -> Iterator[Block]:
+    """The left singular vectors of a finished run, some rows at a time."""
+    arrays, _ = read_bundle(Path(store) / "result")
+    if "left_rotation" not in arrays:
+        raise BadInputError(f"{store} has no left singular vectors: they are computed for kind = 'matrix' only")
+    z: Any = zarr.open_array(Path(store) / Z_NAME, mode="r")
+    for start in range(0, z.shape[0], z.chunks[0]):
+        yield z[start : start + z.chunks[0]] @ arrays["left_rotation"]
+
+
+def left_factor(store: str | Path) -> Block:
+    """All left singular vectors (m x k) in memory."""
+    return np.concatenate(list(left_blocks(store)))

@@ -1,0 +1,192 @@
+"""From what a person asks for to the pieces that the driver runs: one place, used by every door."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import PowerMethod, Result
+from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.mechanisms import REGISTRY as MECHANISMS
+from npmdask.mechanisms import Mechanism
+from npmdask.operators import Gram, Operator, SparseGram, Symmetric
+from npmdask.stopping import ResidualRule, default_tol
+from npmdask.storage.layout import Source
+from npmdask.storage.sparse import CsrReader
+
+CHECKPOINT_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for: public, printable, the same words as the configuration file."""
+
+    target_rank: int
+    iteration_rank: int | None = None
+    max_steps: int = 200
+    tol: float | None = None
+    center: bool = False
+    scale: bool = False
+    seed: int = 0
+    mechanism: str = "none"
+    stddev: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """The answer of a finished run, whose complement is to be searched (deflation)."""
+
+    result: Result
+    identity: str  # of the run it comes from: part of the parameters of this one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Everything that determines the result, bit for bit."""
+
+    source: Source
+    request: Request
+    algorithm: PowerMethod
+    mechanism: Mechanism
+    rule: ResidualRule
+    locked: Locked | None = None
+
+    @property
+    def d(self) -> int:
+        return self.source.shape[1]
+
+    def operator(self, mean: np.ndarray | None, std: np.ndarray | None) -> Operator:
+        """The operator, with the column means and deviations that centring and scaling need."""
+        reader, kind = self.source.reader, self.source.kind
+        if kind == "symmetric":
+            return Symmetric(reader=reader)  # type: ignore[arg-type]
+        weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
+        # A constant column has deviation 0: it stays 0 after centring, whatever it is divided by.
+        scale = np.where(std > 0, std, 1.0) if self.request.scale and std is not None else None
+        centre = mean if self.request.center else None
+        if isinstance(reader, CsrReader):
+            return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)
+        return Gram(reader=reader, weight=weight, mean=centre, scale=scale)
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether column means are needed and were not recorded at ingest: one more pass."""
+        return (self.request.center or self.request.scale) and self.source.column_mean is None
+
+    def spec(self) -> dict[str, Any]:
+        """The parameters that a checkpoint is bound to, by name."""
+        return {
+            "data": {
+                "fingerprint": self.source.fingerprint,
+                "shape": list(self.source.shape),
+                "dtype": self.source.reader.dtype.str,
+                "kind": self.source.kind,
+                "center": self.request.center,
+                "scale": self.request.scale,
+            },
+            "algorithm": {
+                "name": "power",
+                "target_rank": self.algorithm.target_rank,
+                "iteration_rank": self.algorithm.iteration_rank,
+            },
+            "mechanism": self.mechanism.event(),
+            "stop": {"tol": self.rule.tol, "max_steps": self.rule.max_steps},
+            "run": {"seed": self.request.seed, "deflates": self.locked.identity if self.locked else None},
+            "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+        }
+
+
+def environment() -> dict[str, str]:
+    """What the last bits depend on besides the parameters: recorded, compared, and said when it changed."""
+    from threadpoolctl import threadpool_info
+
+    blas: dict[str, Any] = next((i for i in threadpool_info() if i.get("user_api") == "blas"), {})
+    kind = f"{blas.get('internal_api', '?')} {blas.get('version', '?')} {blas.get('architecture', '')}".strip()
+    return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}
+
+
+def make_problem(source: Source, request: Request, locked: Locked | None = None) -> Problem:
+    """Check a request against its source and choose what was left open.
+
+    Raises
+    ------
+    BadInputError
+        Ranks that do not fit the data, options that do not fit the kind, a tolerance out of range.
+    """
+    _require_options(source, request)
+    k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
+    tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
+    mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
+    algorithm = PowerMethod(
+        target_rank=k,
+        iteration_rank=p,
+        mixed_precision=source.reader.dtype == np.float32 and request.mechanism == "none",
+        tol=tol,
+        symmetric_input=source.kind == "symmetric",
+    )
+    rule = ResidualRule(tol=tol, max_steps=request.max_steps, d=source.shape[1], noise_stddev=mechanism.stddev)
+    return Problem(source=source, request=request, algorithm=algorithm, mechanism=mechanism, rule=rule, locked=locked)
+
+
+def _require_options(source: Source, request: Request) -> None:
+    if source.kind == "symmetric" and (request.center or request.scale):
+        raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
+    if request.mechanism not in MECHANISMS:
+        raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
+    if request.tol is not None and not 0 < request.tol < 1:
+        raise BadInputError(f"tol = {request.tol} must be between 0 and 1 (it is relative to each value)")
+    if request.max_steps < 1:
+        raise BadInputError(f"max_steps = {request.max_steps} must be at least 1")
+    if not 0 <= request.stddev < np.inf:
+        raise BadInputError(f"stddev = {request.stddev} must be a finite number, not negative")
+    if request.seed < 0:
+        raise BadInputError(f"seed = {request.seed} must not be negative")
+
+
+def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
+    k, smallest = request.target_rank, min(source.shape)
+    if k < 1 or k + locked > smallest:
+        more = f" (and {locked} are found already)" if locked else ""
+        raise BadInputError(
+            f"target_rank = {k} is not possible: the data are {source.shape[0]} x {source.shape[1]}, so at most "
+            f"{smallest} components exist{more}"
+        )
+    room = source.shape[1] - locked
+    p = min(max(2 * k, k + 10), room) if request.iteration_rank is None else request.iteration_rank
+    if p < k:
+        raise BadInputError(f"iteration_rank = {p} is smaller than target_rank = {k}; leave it out or use {2 * k}")
+    if p > room:
+        raise BadInputError(f"iteration_rank = {p} is larger than the {room} columns there are; leave it out")
+    return k, p
+
+
+def require_same(problem: Problem, found: dict[str, Any], store: str) -> None:
+    """Refuse a checkpoint that was made from something else, naming every field that differs.
+
+    Raises
+    ------
+    RefusedError
+        Other data, other parameters or another version.
+    """
+    wanted, differences = problem.spec(), []
+    for table, fields in wanted.items():
+        for name, value in fields.items():
+            held = found.get(table, {}).get(name)
+            if held != value:
+                differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
+    for name in set(found.get("mechanism", {})) - set(wanted["mechanism"]):
+        differences.append(f"mechanism.{name}")
+    if differences:
+        raise RefusedError(
+            f"the checkpoint in {store} belongs to another run; these differ: {'; '.join(differences)}. Use another "
+            "store, or `npmdask resume STORE` to go on with the old parameters"
+        )
+
+
+def with_reader(problem: Problem, source: Source) -> Problem:
+    """The same problem, its source replaced (after its checksums became known)."""
+    return replace(problem, source=source)

@@ -1,0 +1,149 @@
+"""What a person sees while it runs. Observers are told after the fact and can change nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from npmdask.storage.dense import SlabRecord
+
+if TYPE_CHECKING:
+    from npmdask.chunked import MemoryPlan
+    from npmdask.driver import Solution, Step
+
+
+class Observer:
+    """Told of everything; does nothing. Base of what prints, draws or publishes."""
+
+    def on_plan(self, plan: MemoryPlan) -> None:
+        """Before the first pass."""
+
+    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+        """A pass over the data begins."""
+
+    def on_task(self, record: SlabRecord) -> None:
+        """A part of the pass is done."""
+
+    def on_step(self, step: Step) -> None:
+        """A step was committed: it survives whatever happens now."""
+
+    def on_end(self, solution: Solution) -> None:
+        """The run ended, in whatever way."""
+
+
+class Observers(Observer):
+    """Several observers as one."""
+
+    def __init__(self, *members: Observer) -> None:
+        self._members = members
+
+    def on_plan(self, plan: MemoryPlan) -> None:
+        for member in self._members:
+            member.on_plan(plan)
+
+    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+        for member in self._members:
+            member.on_pass(label, total_bytes, total_chunks)
+
+    def on_task(self, record: SlabRecord) -> None:
+        for member in self._members:
+            member.on_task(record)
+
+    def on_step(self, step: Step) -> None:
+        for member in self._members:
+            member.on_step(step)
+
+    def on_end(self, solution: Solution) -> None:
+        for member in self._members:
+            member.on_end(solution)
+
+
+class ProgressBar(Observer):
+    """A bar with pass, chunk, GB/s and time left on a terminal; a line a step elsewhere. Writes to stderr."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._done = self._chunks = self._total_chunks = 0
+        self._start = 0.0
+        self._label = ""
+
+    def on_plan(self, plan: MemoryPlan) -> None:
+        limit = f"of {plan.limit / 2**20:.0f} MiB" if plan.limit else "(no limit set)"
+        where = f"{plan.workers} processes x {plan.threads} threads" if plan.workers else f"{plan.threads} threads"
+        self._console.print(f"plan: {where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB {limit}")
+
+    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+        self._label, self._done, self._chunks, self._total_chunks = label, 0, 0, total_chunks
+        self._start = time.perf_counter()
+        if not self._console.is_terminal:
+            return
+        self._stop_bar()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._bar.start()
+        self._task = self._bar.add_task(label, total=total_bytes, rate="")
+
+    def on_task(self, record: SlabRecord) -> None:
+        self._done += record.bytes_read
+        self._chunks += record.chunks
+        if self._bar is not None:
+            rate = f"chunk {self._chunks}/{self._total_chunks}, {self._rate():.2f} GB/s"
+            self._bar.update(self._task, completed=self._done, rate=rate)
+
+    def _rate(self) -> float:
+        return self._done / max(time.perf_counter() - self._start, 1e-9) / 1e9
+
+    def on_step(self, step: Step) -> None:
+        self._stop_bar()
+        angle = f", max sin(theta) {step.max_sin_theta:.1e}" if step.max_sin_theta is not None else ""
+        rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
+        self._console.print(
+            f"step {step.number}: worst relative residual {step.worst_residual:.2e}{angle}, "
+            f"{step.chunks} chunks, {step.bytes_read / 1e9:.2f} GB at {rate:.2f} GB/s",
+            highlight=False,
+        )
+
+    def on_end(self, solution: Solution) -> None:
+        self._stop_bar()
+
+    def _stop_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class IngestBar:
+    """Progress of writing a data set: callable with rows done, rows in all (or None), bytes done."""
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        self._what, self._quiet = what, quiet
+        self._start = self._shown = time.perf_counter()
+
+    def __call__(self, rows: int, total: int | None, nbytes: int) -> None:
+        now = time.perf_counter()
+        every = 0.2 if sys.stderr.isatty() else 5.0
+        if self._quiet or (now - self._shown < every and rows != total):
+            return
+        self._shown = now
+        seconds = now - self._start
+        rate = nbytes / max(seconds, 1e-9) / 1e9
+        left = f", {seconds * (total - rows) / max(rows, 1):.0f} s left" if total else ""
+        of = f"/{total}" if total else ""
+        end: dict[str, Any] = {"end": "\r"} if sys.stderr.isatty() and rows != total else {}
+        print(
+            f"{self._what}: row {rows}{of}, {nbytes / 1e9:.2f} GB at {rate:.2f} GB/s{left}",
+            file=sys.stderr,
+            flush=True,
+            **end,
+        )

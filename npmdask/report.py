@@ -1,0 +1,208 @@
+"""What a run did, for people and for scripts: a table of facts, and one self-contained HTML page."""
+
+from __future__ import annotations
+
+import html
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.driver import Solution
+from npmdask.errors import BadInputError
+from npmdask.storage.bundle import write_file_atomically
+
+BLUE, ORANGE, GREY = "#2166ac", "#d6604d", "#777777"
+
+
+def summary(solution: Solution) -> dict[str, Any]:
+    """The facts of a solution as plain numbers and strings: the JSON that other people's scripts rely on."""
+    return {
+        "outcome": solution.outcome.name,
+        "converged": solution.converged,
+        "steps": solution.steps,
+        "data_passes": solution.data_passes,
+        "bytes_read": solution.bytes_read,
+        "dataset_bytes": solution.dataset_bytes,
+        "seconds": round(solution.seconds, 3),
+        "peak_rss_bytes": solution.peak_rss_bytes,
+        "memory_limit_bytes": solution.memory_limit_bytes,
+        "values": solution.values.tolist(),
+        "residual_norms": solution.residual_norms.tolist(),
+        "max_sin_theta": solution.max_sin_theta,
+        "store": solution.store,
+        "fingerprint": solution.fingerprint,
+        "total_data_passes": solution.total_data_passes,
+        "sentence": solution.outcome.sentence,
+        "warnings": list(solution.warnings),
+    }
+
+
+def write_report(store: str | Path, output: str | Path | None = None) -> Path:
+    """Write the page of a run (finished or not) and return its path.
+
+    Raises
+    ------
+    BadInputError
+        There is no run, or nothing was committed yet.
+    """
+    run = RunStore(store)
+    spec, last, result = run.read_spec(), run.last_step(), run.read_part("result")
+    if spec is None or last is None:
+        raise BadInputError(f"there is no run with a committed step in {store}")
+    history = last[1]["history"]
+    target = Path(output) if output else run.path / "report.html"
+    page = _page(run, spec, history, result)
+    write_file_atomically(target.absolute(), page.encode())
+    return target
+
+
+def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> str:
+    telemetry = run.telemetry()
+    outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
+    good = outcome["name"] == "converged"
+    values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
+    sections = [
+        f"<h1>{html.escape(run.path.name)}</h1>",
+        f'<p class="outcome {"good" if good else "bad"}">{html.escape(outcome["sentence"])}</p>',
+        _tiles(history, telemetry, result),
+        '<div class="plots">',
+        figure_svg(history, spec["stop"]["tol"]),
+        _spectrum_svg(np.asarray(values), spec["data"]["kind"]),
+        _cost_svg(telemetry),
+        "</div>",
+        "<h2>Components</h2>",
+        _components(values, result),
+        "<h2>Parameters</h2>",
+        _parameters(spec),
+    ]
+    return _HEAD.format(title=html.escape(run.path.name)) + "\n".join(sections) + "</main></body></html>\n"
+
+
+def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], result: Any) -> str:
+    passed = [t for t in telemetry if t["event"] == "passed"]
+    seconds = sum(t["seconds"] for t in passed)
+    nbytes = sum(t["bytes"] for t in passed)
+    plans = [t for t in telemetry if t["event"] == "plan"]
+    peaks = [t["peak_rss"] for t in telemetry if t["event"] == "end"] + [t["rss"] for t in passed]
+    limit = plans[-1]["limit"] if plans else None
+    angle = history[-1]["max_sin_theta"]
+    tiles = [
+        ("steps", str(len(history))),
+        ("data passes", f"{len(passed)}" if not result else f"{result[1]['total_data_passes']}"),
+        ("bytes read", _bytes(nbytes)),
+        ("time in passes", f"{seconds:.1f} s"),
+        ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s"),
+        ("peak memory", _bytes(max(peaks)) if peaks else "?"),
+        ("memory limit", _bytes(limit) if limit else "none"),
+        ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),
+        ("max sin θ to the truth", "truth unknown" if angle is None else f"{angle:.1e}"),
+    ]
+    cells = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in tiles)
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _bytes(n: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.3g} {unit}"
+        n /= 1024
+    return f"{n:.3g} TiB"
+
+
+def figure_svg(history: list[dict[str, Any]], tol: float) -> str:
+    """Convergence: relative residual, and the angle to the truth where it is known, against the step."""
+    figure, axes = _axes("Convergence", "step (one pass over the data each)", "")
+    steps = [h["step"] for h in history]
+    axes.semilogy(
+        steps,
+        [max(h["worst_residual"], 1e-17) for h in history],
+        "o-",
+        color=BLUE,
+        label="worst relative residual",
+    )
+    angles = [(h["step"], max(h["max_sin_theta"], 1e-17)) for h in history if h["max_sin_theta"] is not None]
+    if angles:
+        axes.semilogy(*zip(*angles, strict=True), "s-", color=ORANGE, label="max sin θ to the planted truth")
+    axes.axhline(tol, color=GREY, linestyle="--", linewidth=1, label=f"tol {tol:.0e}")
+    axes.legend(frameon=False, fontsize=8)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return _svg(figure)
+
+
+def _spectrum_svg(values: np.ndarray, kind: str) -> str:
+    name = "singular value" if kind in ("matrix", "sparse") else "|eigenvalue|"
+    figure, axes = _axes("Spectrum", "component", name)
+    size = np.abs(values)
+    drawn = axes.semilogy if (size > 0).all() else axes.plot
+    drawn(np.arange(1, len(size) + 1), size, "o-", color=BLUE)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return _svg(figure)
+
+
+def _cost_svg(telemetry: list[dict[str, Any]]) -> str:
+    passed = [t for t in telemetry if t["event"] == "passed"]
+    figure, axes = _axes("Cost of each pass", "pass", "GB/s")
+    rates = [t["bytes"] / max(t["seconds"], 1e-9) / 1e9 for t in passed]
+    axes.bar(np.arange(1, len(rates) + 1), rates, color=BLUE)
+    memory = axes.twinx()
+    memory.plot(np.arange(1, len(rates) + 1), [t["rss"] / 2**20 for t in passed], color=ORANGE, marker=".")
+    memory.set_ylabel("memory, MiB", color=ORANGE)
+    memory.set_ylim(bottom=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return _svg(figure)
+
+
+def _axes(title: str, x: str, y: str) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure  # not pyplot: no global state, no display
+
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return figure, axes
+
+
+def _svg(figure: Any) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _components(values: np.ndarray, result: Any) -> str:
+    residuals = result[0]["residual_norms"] if result else np.full(len(values), np.nan)
+    rows = "".join(
+        f"<tr><td>{i}</td><td>{v:.10g}</td><td>{r:.1e}</td></tr>"
+        for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1)
+    )
+    return f"<table><tr><th>component</th><th>value</th><th>residual norm</th></tr>{rows}</table>"
+
+
+def _parameters(spec: dict[str, Any]) -> str:
+    facts = [("source", spec.get("source", ""))]
+    for table in ("data", "algorithm", "mechanism", "stop", "run", "version", "environment"):
+        facts += [(f"{table}.{name}", value) for name, value in spec.get(table, {}).items()]
+    rows = "".join(f"<tr><td>{name}</td><td>{html.escape(str(value))}</td></tr>" for name, value in facts)
+    return f"<table>{rows}</table>"
+
+
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title} · npmdask</title><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; background: #f6f7f9; margin: 0 }}
+main {{ max-width: 1120px; margin: 0 auto; padding: 24px }}
+h1 {{ margin: 0 0 8px }} h2 {{ margin: 28px 0 8px; font-size: 18px }}
+.outcome {{ padding: 10px 14px; border-left: 5px solid; background: #fff; overflow-wrap: anywhere }}
+.good {{ border-color: #1b7837 }} .bad {{ border-color: #b2182b }}
+.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 16px 0 }}
+.tiles div {{ background: #fff; padding: 10px 14px; border-radius: 6px }}
+.tiles b {{ display: block; font-size: 19px }} .tiles span {{ color: #666; font-size: 12px }}
+.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 10px }}
+.plots svg {{ background: #fff; border-radius: 6px; width: 100%; height: auto }}
+table {{ border-collapse: collapse; background: #fff }}
+td, th {{ padding: 3px 14px 3px 8px; border-bottom: 1px solid #eee; text-align: left; overflow-wrap: anywhere }}
+</style></head><body><main>
+"""

@@ -1,0 +1,122 @@
+"""When to stop, and why, as a sentence. A fixed count of steps is never called convergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+DOUBLE_EPS = float(np.finfo(np.float64).eps)
+PATIENCE = 5  # steps without progress, at the rounding or noise floor, before giving up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Why a run ended. ``name`` is one of converged, stagnated, max_steps; ``sentence`` says it to a person."""
+
+    name: str
+    sentence: str
+
+    @property
+    def converged(self) -> bool:
+        return self.name == "converged"
+
+
+def default_tol(dtype: np.dtype) -> float:
+    """Relative residual that is asked for when nothing is said: a function of the dtype of the data."""
+    return 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepView:
+    """The public facts of a step that a stopping rule may look at."""
+
+    step: int
+    ritz_values: np.ndarray
+    residual_norms: np.ndarray
+    precision: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualRule:
+    """Stop when ``||A v_i - theta_i v_i|| <= tol |theta_i|`` for every wanted pair, measured in float64.
+
+    The residual costs nothing (products already made) and bounds the error: some eigenvalue of A lies within
+    it of theta_i. A pair whose value is zero to rounding counts as found (rank-deficient data). Gives up
+    when the residuals sit at the floor of rounding or noise without progress, or after ``max_steps``.
+    """
+
+    tol: float
+    max_steps: int
+    d: int
+    noise_stddev: float = 0.0
+
+    def __call__(self, history: list[StepView]) -> Outcome | None:
+        """The outcome after the last step of ``history``, or None to go on."""
+        if not history:
+            return None
+        now = history[-1]
+        if now.precision == "float64" and self._open(now).size == 0:
+            return Outcome(name="converged", sentence=self._converged(now))
+        if self._stagnated(history):
+            return Outcome(name="stagnated", sentence=self._floor(now))
+        if now.step >= self.max_steps:
+            return Outcome(name="max_steps", sentence=self._too_short(history))
+        return None
+
+    def relative(self, view: StepView) -> np.ndarray:
+        """Residuals over values; 0 where the value itself is zero to rounding."""
+        size = np.abs(view.ritz_values)
+        zero = self._is_zero(view)
+        return np.where(zero, 0.0, view.residual_norms / np.where(zero, 1.0, size))
+
+    def _rounding(self, view: StepView) -> float:
+        largest = float(np.max(np.abs(view.ritz_values), initial=0.0))
+        return 4 * DOUBLE_EPS * self.d**0.5 * largest
+
+    def _is_zero(self, view: StepView) -> np.ndarray:
+        floor = self._rounding(view)
+        return (np.abs(view.ritz_values) <= floor) & (view.residual_norms <= floor)
+
+    def _open(self, view: StepView) -> np.ndarray:
+        return np.flatnonzero(self.relative(view) > self.tol)
+
+    def _stagnated(self, history: list[StepView]) -> bool:
+        if len(history) <= PATIENCE or any(v.precision != "float64" for v in history[-PATIENCE - 1 :]):
+            return False
+        now = history[-1]
+        floor = 100 * self._rounding(now) + 10 * self.noise_stddev * self.d**0.5
+        if (now.residual_norms[self._open(now)] > floor).any():
+            return False
+        worst = [float(self.relative(v).max()) for v in history]
+        return min(worst[-PATIENCE:]) > 0.9 * min(worst[:-PATIENCE])
+
+    def _converged(self, view: StepView) -> str:
+        worst = float(self.relative(view).max(initial=0.0))
+        rank = int((~self._is_zero(view)).sum())
+        said = f"converged after {view.step} steps: every relative residual is at most {worst:.1e} (tol {self.tol:.1e})"
+        if rank < len(view.ritz_values):
+            said += f"; the data have numerical rank {rank}, fewer than the {len(view.ritz_values)} asked for"
+        return said
+
+    def _floor(self, view: StepView) -> str:
+        worst = float(self.relative(view).max())
+        if self.noise_stddev:
+            cause, remedy = "the noise of the mechanism", "less noise (stddev) or a larger tol"
+        else:
+            cause = "rounding in float64 for values this far below the largest"
+            remedy = "a smaller target_rank or a larger tol"
+        return (
+            f"not converged: stopped after {view.step} steps because the relative residual {worst:.1e} is at the "
+            f"floor set by {cause} and no longer falls (tol {self.tol:.1e}); use {remedy}"
+        )
+
+    def _too_short(self, history: list[StepView]) -> str:
+        now = history[-1]
+        worst = float(self.relative(now).max())
+        said = (
+            f"not converged: max_steps = {self.max_steps} reached with {self._open(now).size} of "
+            f"{len(now.ritz_values)} pairs open, worst relative residual {worst:.1e} (tol {self.tol:.1e}); "
+            "continue with `npmdask resume STORE --max-steps N` or raise iteration_rank"
+        )
+        return said

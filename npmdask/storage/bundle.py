@@ -1,0 +1,117 @@
+"""A folder of arrays that exists whole or not at all: the unit of every checkpoint and journal.
+
+Written aside, flushed to disk, then renamed: a reader never sees a half-written one. The manifest holds the
+CRC-32C of every file, so that what rots on disk is found. Plain ``.npy`` and JSON; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from npmdask.errors import BadInputError, CommitError
+
+MANIFEST = "manifest.json"
+Arrays = dict[str, np.ndarray]
+
+
+def write_bundle(path: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
+    """Create the folder ``path`` atomically.
+
+    Raises
+    ------
+    CommitError
+        The disk is full or the file system failed; nothing is left behind, whatever was there stays.
+    """
+    aside = path.parent / f".writing-{path.name}-{os.getpid()}"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array) for name, array in arrays.items()}
+        text = json.dumps({"meta": meta, "files": files}, indent=1, sort_keys=True).encode()
+        # The manifest guards itself too: its own checksum is the last line.
+        _write_file(aside / MANIFEST, text + b"\n" + f"{google_crc32c.value(text):08x}\n".encode())
+        fsync_folder(aside)
+        os.rename(aside, path)  # fails if `path` exists: a bundle is never empty
+        fsync_folder(path.parent)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise CommitError(
+            f"cannot write {path}: {error.strerror or error}. What was committed before is intact; "
+            "free some space (or fix the disk) and resume"
+        ) from error
+
+
+def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and meta of a bundle, every byte checked.
+
+    Raises
+    ------
+    BadInputError
+        The manifest or a file is missing, truncated or does not have its checksum; the file is named.
+    """
+    manifest = _read_manifest(path)
+    arrays = {}
+    for name, crc in manifest["files"].items():
+        try:
+            data = (path / name).read_bytes()
+        except OSError as error:
+            raise BadInputError(f"{path / name} cannot be read: {error.strerror}") from error
+        if google_crc32c.value(data) != crc:
+            raise BadInputError(f"{path / name} is corrupt: its checksum does not match the manifest")
+        arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(data), allow_pickle=False)
+    return arrays, manifest["meta"]
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        body, _, crc = (path / MANIFEST).read_bytes().rstrip(b"\n").rpartition(b"\n")
+        if google_crc32c.value(body) != int(crc, 16):
+            raise ValueError("checksum mismatch")
+        return dict(json.loads(body))
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{path / MANIFEST} is missing or corrupt ({error})") from error
+
+
+def _write_array(path: Path, array: np.ndarray) -> int:
+    with open(path, "w+b") as file:
+        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        return int(google_crc32c.value(file.read()))
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_file_atomically(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``: readers see the old content or the new, never a mixture."""
+    aside = path.parent / f".writing-{path.name}-{os.getpid()}"
+    try:
+        _write_file(aside, data)
+        os.replace(aside, path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise CommitError(f"cannot write {path}: {error.strerror or error}; the old content is intact") from error
+
+
+def fsync_folder(path: Path) -> None:
+    """Flush a folder's entries: a rename is durable only after this."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

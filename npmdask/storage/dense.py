@@ -1,0 +1,236 @@
+"""Reading a dense Zarr array in tiles: every chunk once a pass, its checksum taken on the way.
+
+A *slab* is one row of chunks. A *tile* is a few of its rows across all columns, the unit of a GEMM. How a
+slab is cut into tiles depends on the array's shape and chunks only, never on memory, threads or codec, so
+that sums are formed in the same order everywhere.
+
+Uncompressed local chunks are read straight into a reused buffer; everything else (codecs, sharding, remote
+stores, Zarr 2) goes through zarr-python.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.core.sync import sync
+
+from npmdask.errors import BadInputError
+from npmdask.storage.checksum import crc32c
+
+TILE_BYTES = 8 * 2**20
+MIN_TILE_ROWS = 64
+
+
+@dataclass
+class SlabRecord:
+    """What reading slabs cost and what was in them."""
+
+    bytes_read: int = 0
+    chunks: int = 0
+    checksums: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def add(self, other: SlabRecord) -> SlabRecord:
+        return SlabRecord(
+            self.bytes_read + other.bytes_read, self.chunks + other.chunks, self.checksums | other.checksums
+        )
+
+
+_LOCAL = threading.local()
+
+
+def scratch(name: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """This thread's reused buffer called ``name``: fresh memory would be faulted in page by page every time."""
+    buffers = _LOCAL.__dict__.setdefault("buffers", {})
+    held = buffers.get(name)
+    if held is None or held.shape != shape or held.dtype != dtype:
+        held = buffers[name] = np.empty(shape, dtype)
+    return held
+
+
+Tile = list[tuple[slice, np.ndarray]]  # (columns, rows x columns) for each chunk column
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseReader:
+    """Slab-wise reader of a 2-D Zarr array; small and picklable (it holds no data).
+
+    ``checksums`` (chunk grid, uint32) are compared with what is read; None for an array that was never
+    ingested.
+    """
+
+    array: Any
+    checksums: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (int(self.array.shape[0]), int(self.array.shape[1]))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.array.dtype)
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """Rows and columns of a stored object: the shard where there are shards, else the chunk."""
+        rows, columns = getattr(self.array, "shards", None) or self.array.chunks
+        return (min(int(rows), self.shape[0]), min(int(columns), self.shape[1]))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return (-(-self.shape[0] // self.chunks[0]), -(-self.shape[1] // self.chunks[1]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the decoded array."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    @property
+    def tile_rows(self) -> int:
+        wide = self.shape[1] * self.dtype.itemsize
+        return min(self.chunks[0], max(MIN_TILE_ROWS, TILE_BYTES // max(wide, 1)))
+
+    @property
+    def direct(self) -> Path | None:
+        """Folder of the chunk files where they can be read without decoding, else None."""
+        return _direct_folder(self.array)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory that reading one slab takes: a tile if chunks can be read in part, else all of its chunks."""
+        wide = self.grid[1] * self.chunks[1] * self.dtype.itemsize
+        return (self.tile_rows if self.direct else 2 * self.chunks[0]) * wide
+
+    def slab_rows(self, slab: int) -> slice:
+        return slice(slab * self.chunks[0], min((slab + 1) * self.chunks[0], self.shape[0]))
+
+    def slab_columns(self, column: int) -> slice:
+        return slice(column * self.chunks[1], min((column + 1) * self.chunks[1], self.shape[1]))
+
+    def tiles(self, slab: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
+        """Yield (rows of the array, tile). A tile's memory is reused by the next one."""
+        folder = self.direct
+        sums = [0] * self.grid[1]
+        blocks = self._direct_tiles(slab, folder) if folder else self._decoded_tiles(slab)
+        for rows, tile in blocks:
+            for column, (_, values) in enumerate(tile):
+                sums[column] = crc32c(values, sums[column])
+                record.bytes_read += values.nbytes
+            yield rows, tile
+        for column, crc in enumerate(sums):
+            self._verify(slab, column, crc)
+            record.checksums[slab, column] = crc
+        record.chunks += self.grid[1]
+
+    def _direct_tiles(self, slab: int, folder: Path) -> Iterator[tuple[slice, Tile]]:
+        rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
+        buffers = [scratch(("tile", c), (self.tile_rows, width), self.dtype) for c in range(self.grid[1])]
+        files = [_open_chunk(self, slab, column, folder) for column in range(self.grid[1])]
+        try:
+            for start in range(rows.start, rows.stop, self.tile_rows):
+                stop = min(start + self.tile_rows, rows.stop)
+                tile: Tile = []
+                for column, (file, buffer) in enumerate(zip(files, buffers, strict=True)):
+                    part = buffer[: stop - start]
+                    _read_exactly(self, slab, column, file, part, (start - rows.start) * width)
+                    columns = self.slab_columns(column)
+                    tile.append((columns, part[:, : columns.stop - columns.start]))
+                yield slice(start, stop), tile
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _decoded_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
+        rows = self.slab_rows(slab)
+        blocks = [(self.slab_columns(c), self._decode(slab, c)) for c in range(self.grid[1])]
+        for start in range(rows.start, rows.stop, self.tile_rows):
+            stop = min(start + self.tile_rows, rows.stop)
+            inside = slice(start - rows.start, stop - rows.start)
+            yield slice(start, stop), [(columns, block[inside]) for columns, block in blocks]
+
+    def _decode(self, slab: int, column: int) -> np.ndarray:
+        name = self.chunk_name(slab, column)
+        try:
+            block = np.asarray(self.array[self.slab_rows(slab), self.slab_columns(column)])
+        except (OSError, ValueError, RuntimeError) as error:
+            raise BadInputError(
+                f"chunk {name} of {self.where} cannot be decoded ({error}); restore it from a backup or ingest "
+                "the source again"
+            ) from error
+        if not chunk_exists(self.array, block, name):
+            raise _missing(self, name)
+        return np.ascontiguousarray(block)
+
+    def chunk_name(self, slab: int, column: int) -> str:
+        return str(self.array.metadata.encode_chunk_key((slab, column)))
+
+    @property
+    def where(self) -> str:
+        return str(self.array.store_path).removeprefix("file://")
+
+    def _verify(self, slab: int, column: int, crc: int) -> None:
+        if self.checksums is not None and int(self.checksums[slab, column]) != crc:
+            raise BadInputError(
+                f"chunk {self.chunk_name(slab, column)} of {self.where} is corrupt: its checksum is {crc:08x} "
+                f"and was {int(self.checksums[slab, column]):08x} when it was first read; restore it from a "
+                "backup or ingest the source again"
+            )
+
+
+def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:
+    """False if ``values`` are only the fill value because chunk ``name`` of ``array`` is not in its store."""
+    fill = array.fill_value
+    # Zarr returns the fill value for a chunk that is not there: only then is it worth asking the store.
+    if fill is None or not (values == fill).all():
+        return True
+    return bool(sync(array.store_path.store.exists(f"{array.path}/{name}".lstrip("/"))))
+
+
+def _direct_folder(array: Any) -> Path | None:
+    """The array's folder if its chunks are plain C-order bytes in local files, else None."""
+    store = array.store_path.store
+    metadata = array.metadata
+    if type(store) is not zarr.storage.LocalStore or metadata.zarr_format != 3:
+        return None
+    codecs = metadata.codecs
+    if len(codecs) != 1 or type(codecs[0]).__name__ != "BytesCodec" or metadata.dtype.to_native_dtype().hasobject:
+        return None
+    endian = getattr(codecs[0], "endian", None)
+    if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
+        return None
+    return Path(str(store.root)) / array.path
+
+
+def _open_chunk(reader: DenseReader, slab: int, column: int, folder: Path) -> int:
+    name = reader.chunk_name(slab, column)
+    try:
+        return os.open(folder / name, os.O_RDONLY)
+    except FileNotFoundError:
+        raise _missing(reader, name) from None
+
+
+def _read_exactly(reader: DenseReader, slab: int, column: int, file: int, part: np.ndarray, first: int) -> None:
+    view = part.data.cast("B")
+    got, offset = 0, first * part.dtype.itemsize
+    while got < len(view):
+        count = os.preadv(file, [view[got:]], offset + got)
+        if count == 0:
+            raise BadInputError(
+                f"chunk {reader.chunk_name(slab, column)} of {reader.where} is truncated: {offset + got} bytes, "
+                "fewer than its shape needs; restore it from a backup or ingest the source again"
+            )
+        got += count
+
+
+def _missing(reader: DenseReader, name: str) -> BadInputError:
+    return BadInputError(
+        f"chunk {name} of {reader.where} is missing (Zarr would silently read it as fill value "
+        f"{reader.array.fill_value}); restore it, or if it really is empty write it with "
+        "`npmdask ingest SRC DEST --missing fill`"
+    )

@@ -1,0 +1,202 @@
+"""Opening what people point at: an npmdask store, a plain Zarr array or group, an AnnData CSR group, an array."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from npmdask.errors import BadInputError, closest
+from npmdask.storage.checksum import fingerprint
+from npmdask.storage.dense import DenseReader
+from npmdask.storage.sparse import CsrReader, open_csr
+from npmdask.storage.writer import KINDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """The planted answer of a generated problem: basis (d x k) and values (k)."""
+
+    basis: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A data set, opened but not read.
+
+    ``kind`` says how it is analysed; ``fingerprint`` is of the content for an ingested store and of the
+    outside (shape, chunk files, sizes) for a plain Zarr array, whose checksums are taken in the first pass.
+    ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
+    """
+
+    path: str
+    kind: str
+    reader: DenseReader | CsrReader
+    fingerprint: str
+    registered: bool
+    column_mean: np.ndarray | None = None
+    column_std: np.ndarray | None = None
+    truth: Truth | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.reader.shape
+
+    def with_checksums(self, table: np.ndarray | dict[str, np.ndarray]) -> Source:
+        """The same source, its chunks held to the checksums of an earlier pass."""
+        return replace(self, reader=replace(self.reader, checksums=table))  # type: ignore[arg-type]
+
+
+def open_source(source: Any, kind: str | None = None) -> Source:
+    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array.
+
+    ``kind`` (samples, symmetric, matrix, sparse) overrides what the store says of itself; without either a
+    plain 2-D array is a matrix.
+
+    Raises
+    ------
+    BadInputError
+        Nothing there, not a Zarr store, wrong dimensions or dtype, or a kind that the data cannot have.
+    """
+    if kind is not None and kind not in KINDS:
+        raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
+    node, path = _open_node(source)
+    record = dict(node.attrs).get("npmdask") if isinstance(node, zarr.Group) else None
+    kind = kind or (record or {}).get("kind")
+    if isinstance(node, zarr.Array):
+        opened = _plain(node, path, kind)
+    elif record is not None:
+        opened = _registered(node, path, kind or "", record)
+    else:
+        opened = _group(node, path, kind)
+    _require_consistent(opened)
+    return opened
+
+
+def _open_node(source: Any) -> tuple[Any, str]:
+    if isinstance(source, np.ndarray):
+        if source.ndim != 2:
+            raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns)")
+        return _in_memory(source), "memory"
+    if isinstance(source, zarr.Array | zarr.Group):
+        return source, str(source.store_path).removeprefix("file://")
+    path = Path(os.fspath(source)).absolute()
+    if not path.exists():
+        partial = path.with_name(path.name + ".partial")
+        hint = f"; {partial.name} beside it is an unfinished ingest: run that again" if partial.exists() else ""
+        raise BadInputError(f"there is nothing at {path}{hint}")
+    if path.name.endswith(".partial"):
+        raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
+    try:
+        return zarr.open(path, mode="r"), str(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInputError(
+            f"{path} is not a Zarr store, or its zarr.json is damaged ({error or type(error).__name__}); make one "
+            f"with `npmdask ingest {path} {path.with_suffix('.zarr').name}`"
+        ) from error
+
+
+def _in_memory(array: np.ndarray) -> Any:
+    held = zarr.create_array(
+        {},
+        shape=array.shape,
+        dtype=array.dtype,
+        chunks=(max(1, min(1024, array.shape[0])), max(1, array.shape[1])),
+        compressors=None,
+        config={"write_empty_chunks": True},
+    )
+    held[...] = array
+    return held
+
+
+def _plain(array: Any, path: str, kind: str | None, fingerprint_of: str | None = None) -> Source:
+    if array.ndim != 2 or 0 in array.shape:
+        raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed")
+    if array.dtype.kind not in "iufb":
+        raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
+    reader = DenseReader(array=array)
+    return Source(
+        path=path,
+        kind=kind or "matrix",
+        reader=reader,
+        fingerprint=fingerprint_of or _outside(reader),
+        registered=False,
+    )
+
+
+def _outside(reader: DenseReader) -> str:
+    """Fingerprint of what can be seen without reading the data: layout, and the sizes of local chunk files."""
+    facts: dict[str, Any] = {"shape": reader.shape, "dtype": reader.dtype.str, "chunks": reader.chunks}
+    root = getattr(reader.array.store_path.store, "root", None)
+    if root is not None:
+        folder = Path(str(root)) / reader.array.path
+        files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
+        facts["files"] = sorted((str(f.relative_to(folder)), f.stat().st_size) for f in files)
+    return fingerprint(facts, [])
+
+
+def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Source:
+    if record.get("format") != 1:
+        raise BadInputError(f"{path} has npmdask format {record.get('format')}; this version reads format 1")
+    shape = (int(record["shape"][0]), int(record["shape"][1]))
+    try:
+        mean, m2 = group["column_mean"][...], group["column_m2"][...]
+        truth = Truth(basis=group["truth/basis"][...], values=group["truth/values"][...]) if "truth" in group else None
+        reader: DenseReader | CsrReader
+        if "X" in group:
+            names = ("data", "indices", "indptr")
+            reader = open_csr(group["X"], shape, {n: group[f"checksums/{n}"][...] for n in names})
+        else:
+            reader = DenseReader(array=group["data"], checksums=group["checksums"][...])
+            if reader.shape != shape:
+                raise BadInputError(f"{path}: the array has shape {reader.shape}, its record says {shape}")
+    except (KeyError, OSError) as error:
+        raise BadInputError(f"{path} is incomplete ({error} is missing); ingest the source again") from error
+    std = np.sqrt(np.maximum(m2, 0) / shape[0])
+    return Source(
+        path=path,
+        kind=kind,
+        reader=reader,
+        fingerprint=record["fingerprint"],
+        registered=True,
+        column_mean=mean,
+        column_std=std,
+        truth=truth,
+    )
+
+
+def _group(group: Any, path: str, kind: str | None) -> Source:
+    attrs = dict(group.attrs)
+    if attrs.get("encoding-type") == "csr_matrix":
+        reader = open_csr(group, (int(attrs["shape"][0]), int(attrs["shape"][1])), None)
+        facts = {
+            "shape": reader.shape,
+            "entries": reader.entries,
+            "dtype": reader.dtype.str,
+            "chunks": reader.chunk,
+        }
+        print_ = fingerprint(facts, [])
+        return Source(path=path, kind=kind or "sparse", reader=reader, fingerprint=print_, registered=False)
+    arrays = [name for name, array in group.arrays() if array.ndim == 2]
+    if len(arrays) == 1:
+        return _plain(group[arrays[0]], f"{path}/{arrays[0]}", kind)
+    names = ", ".join(sorted(arrays)) or "none"
+    raise BadInputError(
+        f"{path} is a group with {len(arrays)} two-dimensional arrays ({names}): name one, as {path}/NAME"
+    )
+
+
+def _require_consistent(source: Source) -> None:
+    sparse = isinstance(source.reader, CsrReader)
+    if sparse != (source.kind == "sparse"):
+        stored = "sparse (CSR)" if sparse else "dense"
+        raise BadInputError(f"{source.path} is stored {stored}, which kind = {source.kind!r} does not fit")
+    if source.kind == "symmetric" and source.shape[0] != source.shape[1]:
+        raise BadInputError(
+            f"{source.path} has shape {source.shape}: a symmetric matrix is square; use kind = 'matrix' or 'samples'"
+        )

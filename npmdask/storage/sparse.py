@@ -1,0 +1,184 @@
+"""Reading a CSR matrix in AnnData's encoding, entry chunk by entry chunk: every chunk once a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from npmdask.errors import BadInputError
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.dense import SlabRecord, chunk_exists
+
+INDPTR_BATCH = 2**22
+
+
+class Fragment(NamedTuple):
+    """The part of one row that lies in one run of chunks: rows may be cut by the borders between runs."""
+
+    row: int
+    indices: np.ndarray
+    data: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsrReader:
+    """Reader of a CSR group; a *slab* is one chunk of ``data`` and ``indices``. Picklable; holds no entries.
+
+    ``slab_first_row[s]`` is the row that holds the first entry of slab s.
+    """
+
+    group: Any
+    shape: tuple[int, int]
+    checksums: dict[str, np.ndarray] | None = None
+    slab_first_row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def chunk(self) -> int:
+        return int(self.group["data"].chunks[0])
+
+    @property
+    def entries(self) -> int:
+        return int(self.group["data"].shape[0])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.group["data"].dtype)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return (-(-self.entries // self.chunk), 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the decoded entries and row pointers."""
+        width = self.dtype.itemsize + self.group["indices"].dtype.itemsize
+        return self.entries * width + (self.shape[0] + 1) * self.group["indptr"].dtype.itemsize
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory of one slab: entries as stored, as float64, and the row pointers of short rows."""
+        return self.chunk * (2 * self.dtype.itemsize + 2 * 8 + 2 * 8)
+
+    @property
+    def where(self) -> str:
+        return str(self.group.store_path).removeprefix("file://")
+
+    def rows_of(self, slabs: range) -> tuple[int, int]:
+        """First and last row with an entry in the slabs (both may be cut)."""
+        last_slab = slabs.stop == self.grid[0]
+        first = int(self.slab_first_row[slabs.start])
+        last = self.shape[0] - 1 if last_slab else int(self.slab_first_row[slabs.stop])
+        return first, last
+
+    def blocks(self, slabs: range, record: SlabRecord) -> Iterator[csr_matrix | Fragment]:
+        """The rows of a run of slabs as CSR blocks of whole rows, and the cut rows at both ends as fragments."""
+        first, last = self.rows_of(slabs)
+        pointers = self._pointers(first, last + 2, record)
+        start, stop = slabs.start * self.chunk, min(slabs.stop * self.chunk, self.entries)
+        held = _Held(start, np.empty(0, np.int64), np.empty(0, self.dtype))
+        at = 0  # index into `pointers` of the row where `held` begins
+        if pointers[0] < start:
+            at = 1
+        for slab in slabs:
+            held = held.extend(*self._read(slab, record))
+            if at == 1 and held.start < pointers[1]:  # the head row began in an earlier run
+                if held.stop < min(pointers[1], stop):
+                    continue
+                cut = int(min(pointers[1], stop))
+                yield Fragment(first, *held.slice(held.start, cut))
+                held = held.drop(cut)
+            whole = int(np.searchsorted(pointers, held.stop, side="right")) - 1
+            if whole > at:
+                indices, data = held.slice(held.start, int(pointers[whole]))
+                yield csr_matrix(
+                    (data, indices, pointers[at : whole + 1] - held.start), shape=(whole - at, self.shape[1])
+                )
+                held, at = held.drop(int(pointers[whole])), whole
+        if held.stop > held.start:
+            yield Fragment(first + at, held.indices, held.data)
+
+    def _pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
+        pointers = np.asarray(self.group["indptr"][start:stop]).astype(np.int64)
+        record.bytes_read += pointers.nbytes
+        return pointers
+
+    def _read(self, slab: int, record: SlabRecord) -> tuple[np.ndarray, np.ndarray]:
+        span = slice(slab * self.chunk, min((slab + 1) * self.chunk, self.entries))
+        indices, data = (self._read_chunk(name, slab, span, record) for name in ("indices", "data"))
+        record.chunks += 2
+        if len(indices) and (indices.min() < 0 or indices.max() >= self.shape[1]):
+            raise BadInputError(f"{self.where}: a column index in chunk {slab} is outside 0..{self.shape[1] - 1}")
+        return indices, data
+
+    def _read_chunk(self, name: str, slab: int, span: slice, record: SlabRecord) -> np.ndarray:
+        array = self.group[name]
+        try:
+            values = np.asarray(array[span])
+        except (OSError, ValueError, RuntimeError) as error:
+            raise BadInputError(f"chunk {slab} of {self.where}/{name} cannot be decoded ({error})") from error
+        if not chunk_exists(array, values, array.metadata.encode_chunk_key((slab,))):
+            raise BadInputError(
+                f"chunk {slab} of {self.where}/{name} is missing (Zarr would silently read zeros); restore it "
+                "from a backup or ingest the source again"
+            )
+        crc = crc32c(values)
+        if self.checksums is not None and int(self.checksums[name][slab]) != crc:
+            raise BadInputError(
+                f"chunk {slab} of {self.where}/{name} is corrupt: its checksum is {crc:08x} and was "
+                f"{int(self.checksums[name][slab]):08x}; restore it from a backup or ingest the source again"
+            )
+        record.checksums[slab, int(name == "data")] = crc
+        record.bytes_read += values.nbytes
+        return values
+
+
+class _Held(NamedTuple):
+    """Entries read but not yet handed on; ``start`` is the position of the first in the whole matrix."""
+
+    start: int
+    indices: np.ndarray
+    data: np.ndarray
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.data)
+
+    def extend(self, indices: np.ndarray, data: np.ndarray) -> _Held:
+        return _Held(self.start, np.concatenate([self.indices, indices]), np.concatenate([self.data, data]))
+
+    def slice(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.indices[start - self.start : stop - self.start], self.data[start - self.start : stop - self.start]
+
+    def drop(self, until: int) -> _Held:
+        return _Held(until, self.indices[until - self.start :], self.data[until - self.start :])
+
+
+def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray] | None) -> CsrReader:
+    """A reader, after one look at the row pointers (m + 1 integers, in batches).
+
+    Raises
+    ------
+    BadInputError
+        Row pointers that fall, do not start at 0 or do not end at the number of entries.
+    """
+    reader = CsrReader(group=group, shape=shape, checksums=checksums)
+    if group["indices"].chunks != group["data"].chunks or group["indices"].shape != group["data"].shape:
+        raise BadInputError(f"{reader.where}: data and indices need the same length and chunks; ingest it again")
+    if group["indptr"].shape != (shape[0] + 1,):
+        raise BadInputError(f"{reader.where}: indptr has {group['indptr'].shape[0]} entries, needs {shape[0] + 1}")
+    starts = np.arange(reader.grid[0], dtype=np.int64) * reader.chunk
+    first_row, previous = np.zeros(len(starts), np.int64), 0
+    for begin in range(0, shape[0] + 1, INDPTR_BATCH):
+        pointers = np.asarray(group["indptr"][begin : begin + INDPTR_BATCH]).astype(np.int64)
+        if pointers[0] < previous or (np.diff(pointers) < 0).any() or (begin == 0 and pointers[0] != 0):
+            raise BadInputError(f"{reader.where}/indptr is not rising from 0: the store is corrupt, ingest it again")
+        inside = (starts >= previous) & (starts < pointers[-1]) if begin else starts < pointers[-1]
+        first_row[inside] = begin + np.searchsorted(pointers, starts[inside], side="right") - 1
+        previous = int(pointers[-1])
+    if previous != reader.entries:
+        raise BadInputError(f"{reader.where}/indptr ends at {previous}, but there are {reader.entries} entries")
+    return CsrReader(group=group, shape=shape, checksums=checksums, slab_first_row=first_row)

@@ -1,0 +1,48 @@
+"""Shared material: small matrices with a known answer, and where the large real data sets may lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+# One thread of BLAS in test oracles too: the machines are small and the matrices smaller.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def planted(m: int, n: int, spectrum: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A matrix U diag(spectrum) V^T (m x n) with its U and V."""
+    rng = np.random.default_rng(seed)
+    u = np.linalg.qr(rng.standard_normal((m, len(spectrum))))[0]
+    v = np.linalg.qr(rng.standard_normal((n, len(spectrum))))[0]
+    return (u * spectrum) @ v.T, u, v
+
+
+def write_zarr(path: Path, array: np.ndarray, chunks: tuple[int, ...] | None = None, **options: object) -> Path:
+    """A plain Zarr array, as anybody would write it."""
+    z = zarr.create_array(path, shape=array.shape, dtype=array.dtype, chunks=chunks or array.shape, **options)
+    z[...] = array
+    return path
+
+
+def shared_file(name: str) -> Path:
+    """A file of the project's shared data, or a visible skip."""
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{name} is not on this machine (shared data)")
+    return path
+
+
+def same_bytes(left: Path, right: Path, parts: tuple[str, ...] = ("steps", "result", "survey", "left.zarr")) -> None:
+    """Assert that two run stores hold the same files with the same bytes, checkpoint by checkpoint."""
+    for part in parts:
+        names = {p.relative_to(left) for p in (left / part).rglob("*") if p.is_file()}
+        assert names == {p.relative_to(right) for p in (right / part).rglob("*") if p.is_file()}, part
+        for name in names:
+            assert (left / name).read_bytes() == (right / name).read_bytes(), name
+    assert (left / "result").is_dir()

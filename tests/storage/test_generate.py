@@ -1,0 +1,356 @@
+"""Planted problems: the stored truth against LAPACK, the same bytes always, kills, memory, refusals."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from threadpoolctl import threadpool_limits
+
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.storage import generate as module
+from npmdask.storage import writer
+from npmdask.storage.generate import REGISTRY, SPECTRA, dct_rows, generate
+
+SMALL: dict[str, dict[str, Any]] = {
+    "spiked": {"rows": 300, "columns": 40},
+    "spectrum": {"rows": 300, "columns": 40},
+    "symmetric": {"columns": 120},
+    "rank_deficient": {"rows": 300, "columns": 40, "true_rank": 3},
+    "sparse": {"rows": 300, "columns": 90, "row_entries": 7},
+}
+ACCURACY = {"float32": 3e-6, "float64": 1e-13}  # relative to the largest value; vectors: over the gap too
+RANK = 6
+
+
+@pytest.fixture(autouse=True)
+def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many slabs and tiles even for a small problem."""
+    monkeypatch.setattr(module, "SLAB_BYTES", 2**13)
+    monkeypatch.setattr(module, "TILE", 32)
+
+
+def make(folder: Path, problem: str, **options: Any) -> Path:
+    generate(folder, problem=problem, **({"rank": RANK} | SMALL[problem] | options))
+    return folder
+
+
+def dense(store: Path) -> np.ndarray:
+    group = zarr.open_group(store, mode="r")
+    if "data" in group:
+        return group["data"][...].astype(np.float64)
+    x = [group[f"X/{name}"][...] for name in ("data", "indices", "indptr")]
+    matrix = sp.csr_matrix(tuple(x), shape=group.attrs["npmdask"]["shape"])
+    assert matrix.has_canonical_format
+    return matrix.toarray().astype(np.float64)
+
+
+def truth(store: Path) -> tuple[np.ndarray, np.ndarray]:
+    group = zarr.open_group(store, mode="r")
+    return group["truth/basis"][...], group["truth/values"][...]
+
+
+def tree(store: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(store)): f.read_bytes() for f in store.rglob("*") if f.is_file()}
+
+
+def sine(basis: np.ndarray, other: np.ndarray) -> float:
+    """Of the largest angle between two ranges."""
+    return float(np.linalg.norm(other - basis @ (basis.T @ other), 2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spectrum", [*SPECTRA])
+@pytest.mark.parametrize("problem", ["spectrum", "symmetric", "sparse"])
+def test_truth_is_that_of_the_stored_matrix(tmp_path: Path, problem: str, spectrum: str, dtype: str) -> None:
+    store = make(tmp_path / "s", problem, spectrum=spectrum, dtype=dtype)
+    basis, values = truth(store)
+    data, accuracy = dense(store), ACCURACY[dtype]
+    _, sigma, right = np.linalg.svd(data)
+    np.testing.assert_allclose(np.abs(values), sigma[:RANK], atol=accuracy)
+    full = zarr.open_group(store, mode="r")["truth/spectrum"][...]
+    np.testing.assert_allclose(np.abs(full), sigma[: len(full)], atol=accuracy)
+    np.testing.assert_allclose(sigma[len(full) :], 0, atol=accuracy)
+    assert (np.diff(np.abs(values)) <= 0).all()
+    np.testing.assert_allclose(basis.T @ basis, np.eye(RANK), atol=1e-14)
+    gap = sigma[RANK - 1] - sigma[RANK]
+    assert sine(basis, right[:RANK].T) < accuracy / gap
+    residual = data.T @ (data @ basis) - basis * values**2
+    np.testing.assert_allclose(residual, 0, atol=accuracy)  # each vector by itself, not only the range
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_symmetric_eigenvalues_have_their_signs(tmp_path: Path, dtype: str) -> None:
+    for definite in (False, True):
+        store = make(tmp_path / str(definite), "symmetric", dtype=dtype, definite=definite, length=40)
+        data = dense(store)
+        assert (data == data.T).all()
+        basis, values = truth(store)
+        eigenvalues = np.linalg.eigvalsh(data)
+        expected = eigenvalues[np.argsort(-np.abs(eigenvalues))][:RANK]
+        np.testing.assert_allclose(values, expected, atol=ACCURACY[dtype])
+        np.testing.assert_allclose(data @ basis, basis * values, atol=ACCURACY[dtype])
+        assert (values > 0).all() == definite
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("problem", ["spectrum", "rank_deficient"])
+def test_samples_values_are_of_the_second_moment(tmp_path: Path, problem: str, dtype: str) -> None:
+    store = make(tmp_path / "s", problem, kind="samples", dtype=dtype)
+    data = dense(store)
+    basis, values = truth(store)
+    moment = data.T @ data / len(data)
+    np.testing.assert_allclose(
+        values, np.linalg.eigvalsh(moment)[::-1][:RANK], atol=ACCURACY[dtype] * values[0]
+    )
+    np.testing.assert_allclose(moment @ basis, basis * values, atol=ACCURACY[dtype] * values[0])
+
+
+def test_rank_deficient_has_its_true_rank(tmp_path: Path) -> None:
+    store = make(tmp_path / "s", "rank_deficient", dtype="float64")
+    basis, values = truth(store)
+    sigma = np.linalg.svd(dense(store), compute_uv=False)
+    np.testing.assert_allclose(sigma[:RANK], values, atol=1e-13)
+    assert np.count_nonzero(values) == 3 and (sigma[3:] < 1e-13).all()
+    np.testing.assert_allclose(basis.T @ basis, np.eye(RANK), atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_spiked_is_a_sample_of_its_population(tmp_path: Path, dtype: str) -> None:
+    rows, stddev, rank = 40_000, 0.5, 4
+    store = make(tmp_path / "s", "spiked", rows=rows, columns=30, rank=rank, stddev=stddev, dtype=dtype)
+    data = dense(store)
+    basis, values = truth(store)
+    np.testing.assert_allclose(values, np.linspace(20, 10, rank) ** 2 + stddev**2)
+    along = data @ basis
+    expected = np.sqrt(values)
+    tolerance = 5 / np.sqrt(2 * rows)  # five standard errors of a standard deviation
+    np.testing.assert_allclose(along.std(axis=0), expected, rtol=tolerance)
+    noise = data - along @ basis.T
+    measured = np.sqrt((noise**2).sum() / (rows * (30 - rank)))
+    assert abs(measured / stddev - 1) < tolerance / np.sqrt(30 - rank) * 1.1
+    assert np.abs(np.corrcoef(along.T) - np.eye(rank)).max() < 5 / np.sqrt(rows)
+    _, _, right = np.linalg.svd(data, full_matrices=False)
+    sampled = sine(basis, right[:rank].T)
+    predicted = stddev * np.sqrt(30 / rows) / 10
+    assert predicted / 4 < sampled < 4 * predicted
+
+
+def test_dct_columns_are_orthonormal_up_to_the_square() -> None:
+    for m, r in [(1, 1), (2, 2), (7, 7), (500, 13)]:
+        columns = dct_rows(range(m), r, m)
+        np.testing.assert_allclose(columns.T @ columns, np.eye(r), atol=1e-14)
+
+
+@pytest.mark.parametrize("problem", [*REGISTRY])
+def test_bytes_do_not_depend_on_workers_or_blas_threads(tmp_path: Path, problem: str) -> None:
+    with threadpool_limits(limits=2):
+        first = tree(make(tmp_path / "a", problem, workers=1))
+    with threadpool_limits(limits=1):
+        second = tree(make(tmp_path / "b", problem, workers=4))
+    assert first == second
+    assert tree(make(tmp_path / "c", problem, seed=1)) != first
+
+
+def test_blas_is_pinned_where_its_threads_would_change_the_bytes(tmp_path: Path) -> None:
+    stores = []
+    for threads in (1, 2):
+        with threadpool_limits(limits=threads):
+            stores.append(tree(make(tmp_path / str(threads), "spiked", rows=16, columns=100_000, rank=10)))
+    assert stores[0] == stores[1]
+
+
+def test_every_slab_has_its_own_signs() -> None:
+    size = module.Size(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
+    assert (size.signs(0, 50) == size.signs(0, 50)).all()
+    assert 10 < (size.signs(0, 50) == size.signs(1, 50)).sum() < 40
+
+
+@pytest.mark.parametrize("problem", ["spiked", "spectrum", "symmetric", "rank_deficient"])
+def test_data_do_not_depend_on_chunks(tmp_path: Path, problem: str) -> None:
+    first, second = make(tmp_path / "a", problem), make(tmp_path / "b", problem, chunks=(17, 13))
+    assert (dense(first) == dense(second)).all()
+
+
+def test_symmetric_is_one_tile_or_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TILE", 256)
+    data = dense(make(tmp_path / "s", "symmetric", columns=700, spectrum="harmonic"))
+    assert (data == data.T).all()
+
+
+@pytest.mark.parametrize(
+    "corner", [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 5}, {"rows": 3, "columns": 9}]
+)
+@pytest.mark.parametrize("problem", ["spiked", "spectrum", "sparse", "symmetric"])
+def test_smallest_shapes(tmp_path: Path, problem: str, corner: dict[str, int]) -> None:
+    if problem == "symmetric":
+        corner = {"columns": corner["columns"]}
+    rank = min(corner.values())
+    store = tmp_path / "s"
+    generate(store, problem=problem, rank=rank, dtype="float64", **corner)
+    if problem != "spiked":
+        sigma = np.linalg.svd(dense(store), compute_uv=False)
+        np.testing.assert_allclose(np.abs(truth(store)[1]), sigma[:rank], atol=1e-13)
+
+
+def test_sparse_rows_are_scattered_and_full(tmp_path: Path) -> None:
+    store = make(tmp_path / "s", "sparse", rows=1000, columns=160, row_entries=8)
+    data = dense(store)
+    counts = (data != 0).sum(axis=1)
+    assert (counts == 8).all()
+    blocks = {tuple(np.flatnonzero(row)) for row in data}
+    assert len(blocks) == 20
+    assert len({tuple(np.flatnonzero(row)) for row in data[:200]}) == 20  # not sorted by block
+
+
+def test_summary_record_and_progress(tmp_path: Path) -> None:
+    calls: list[tuple[int, int, int]] = []
+    done = generate(
+        tmp_path / "s", problem="spiked", rows=300, columns=40, rank=2, progress=lambda *a: calls.append(a)
+    )
+    assert (done.kind, done.shape, done.dtype, done.bytes) == ("samples", (300, 40), "float32", 48_000)
+    assert calls[-1] == (300, 300, 48_000) and len(calls) == -(-300 // 51)
+    record = zarr.open_group(tmp_path / "s", mode="r").attrs["npmdask"]
+    assert record["fingerprint"] == done.fingerprint
+    assert "population" in record["truth"]["note"]
+    assert record["generated"]["problem"] == "spiked" and record["generated"]["options"]["stddev"] == 0.05
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"problem": "spikd"}, "did you mean 'spiked'"),
+    ({"stdev": 1.0}, "did you mean 'stddev'"),
+    ({"rows": None}, "say how many"),
+    ({"rows": 0}, "rows must be"),
+    ({"columns": -3}, "columns must be"),
+    ({"rank": 0}, "rank must be"),
+    ({"rank": 41}, "exceeds the smaller side"),
+    ({"rows": 1e3}, "whole number"),
+    ({"dtype": "int8"}, "float32 or float64"),
+    ({"dtype": np.complex64}, "float32 or float64"),
+    ({"seed": -1}, "seed must be"),
+    ({"strengths": [1.0]}, "give 2 of them"),
+    ({"strengths": [1.0, 2.0]}, "falling"),
+    ({"strengths": "abc"}, "type tuple"),
+    ({"stddev": -1.0}, "at least 0"),
+    ({"stddev": "much"}, "of type float"),
+    ({"workers": 0}, "workers"),
+    ({"chunks": (0, 4)}, "chunks must be"),
+    ({"problem": "spectrum", "spectrum": "powr"}, "did you mean 'power'"),
+    ({"problem": "spectrum", "kind": "symmetric"}, "matrix or samples"),
+    ({"problem": "spectrum", "length": 41}, "length must be"),
+    ({"problem": "spectrum", "length": 1}, "length must be"),
+    ({"problem": "spectrum", "tail": 1.5}, "tail must be"),
+    ({"problem": "spectrum", "alpha": 0}, "must be positive"),
+    ({"problem": "rank_deficient", "true_rank": 2}, "below rank 2"),
+    ({"problem": "rank_deficient", "rank": 1}, "below rank 1"),
+    ({"problem": "symmetric"}, "square"),
+    ({"problem": "sparse", "chunks": (4, 4)}, "sparse"),
+    ({"problem": "sparse", "row_entries": 0}, "at least 1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), REFUSALS)
+def test_bad_input_is_a_sentence(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
+    fine: dict[str, Any] = {"problem": "spiked", "rows": 300, "columns": 40, "rank": 2}
+    with pytest.raises(BadInputError, match=sentence):
+        generate(tmp_path / "s", **(fine | wrong))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [({"rows": 10**13}, "GiB free"), ({"columns": 2**30, "rank": 200, "rows": 300}, "memory|GiB free")],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, wrong: dict[str, int], sentence: str) -> None:
+    with pytest.raises(RefusedError, match=sentence):
+        generate(tmp_path / "s", **({"problem": "spiked", "rows": 300, "columns": 40, "rank": 2} | wrong))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_store_is_replaced_only_when_told(tmp_path: Path) -> None:
+    first = tree(make(tmp_path / "s", "spiked"))
+    with pytest.raises(NpmdaskError, match="exists already"):
+        make(tmp_path / "s", "spiked", seed=1)
+    assert tree(tmp_path / "s") == first
+    make(tmp_path / "s", "spiked", seed=1, overwrite=True)
+    assert tree(tmp_path / "s") != first
+    assert [f.name for f in tmp_path.iterdir()] == ["s"]
+
+
+KILL = """
+import os, signal, sys
+from npmdask.storage import generate as module, writer
+module.SLAB_BYTES, module.TILE = 2**13, 32
+writer.JOURNAL_BYTES, writer.SparseWriter.CHUNK = 2**14, 1000
+def progress(done, rows, size):
+    if done >= rows // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+module.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", [*REGISTRY])
+def test_a_killed_write_goes_on_to_the_same_bytes(
+    tmp_path: Path, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "JOURNAL_BYTES", 2**14)
+    monkeypatch.setattr(writer.SparseWriter, "CHUNK", 1000)
+    options: dict[str, Any] = {"problem": problem, "rank": RANK} | SMALL[problem]
+    if problem != "symmetric":
+        options["rows"] = 3000
+    if problem != "sparse":
+        options["chunks"] = (19, 40)  # slabs and chunks do not end together
+    killed = tmp_path / "killed"
+    run = subprocess.run(
+        [sys.executable, "-c", KILL, str(killed), repr(options)], capture_output=True, text=True
+    )
+    assert run.returncode == -9, run.stderr
+    assert not killed.exists() and (tmp_path / "killed.partial").is_dir()
+    done: list[int] = []
+    generate(killed, progress=lambda rows, _total, _bytes: done.append(rows), **options)
+    rows = options.get("rows", options["columns"])
+    assert done[0] > rows // 4, "it went on, it did not start again"
+    assert not (tmp_path / "killed.partial").exists()
+    generate(tmp_path / "whole", **options)
+    assert tree(killed) == tree(tmp_path / "whole")
+
+
+MEMORY = """
+import sys
+from npmdask.storage.generate import generate
+def peak():
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+options = eval(sys.argv[2])
+generate(sys.argv[1] + "-warm", **(options | {"rows": 512}))
+before = peak()
+size = generate(sys.argv[1], **options).bytes
+print(size / 2**20, peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"problem": "spiked", "rows": 51_200, "columns": 1024},
+        {"problem": "spectrum", "rows": 51_200, "columns": 1024, "length": 32},
+        {"problem": "sparse", "rows": 800_000, "columns": 4096, "row_entries": 32},
+    ],
+    ids=lambda options: options["problem"],
+)
+def test_memory_is_bounded_by_slabs(tmp_path: Path, options: dict[str, Any]) -> None:
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "s"), repr(options)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    size, growth = (float(word) for word in run.stdout.split())
+    shutil.rmtree(tmp_path / "s")  # pytest keeps the folders of three runs
+    assert size > 190
+    assert growth < 100

@@ -1,0 +1,116 @@
+"""The house stands: imports go down, one room knows Dask, one loop over steps, no pickle."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "npmdask"
+
+# From the ground floor up. A module imports only from earlier lines.
+FLOORS = [
+    ["errors", "randomness"],
+    ["linalg"],
+    ["diagnostics", "memory"],
+    ["storage.checksum"],
+    ["storage.bundle"],
+    ["storage.dense"],
+    ["storage.sparse"],
+    ["storage.writer"],
+    ["storage.layout", "storage.generate", "storage.formats"],
+    ["storage.formats_sparse"],
+    ["storage.ingest"],
+    ["operators"],
+    ["chunked"],
+    ["algorithms._protocol"],
+    ["algorithms.power"],
+    ["algorithms"],
+    ["mechanisms", "stopping", "checkpoint"],
+    ["left"],
+    ["problem"],
+    ["progress"],
+    ["driver"],
+    ["api"],
+    ["config", "export", "inspection", "report"],
+    ["cli"],
+]
+FLOOR_OF = {name: level for level, names in enumerate(FLOORS) for name in names}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> set[str]:
+    """Every module imported, at any depth, except for type checking only."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def sources() -> list[Path]:
+    return [p for p in PACKAGE.rglob("*.py") if module_name(p) not in ("", "storage")]
+
+
+def test_every_module_has_a_floor() -> None:
+    assert {module_name(p) for p in sources()} == set(FLOOR_OF)
+
+
+def test_imports_go_down() -> None:
+    for path in sources():
+        name = module_name(path)
+        for imported in imports(path):
+            if imported.startswith("npmdask."):
+                below = imported.removeprefix("npmdask.")
+                assert FLOOR_OF[below] < FLOOR_OF[name], f"{name} imports {below}"
+
+
+def test_rooms_keep_their_secrets() -> None:
+    for path in sources():
+        roots = {name.split(".")[0] for name in imports(path)}
+        name = module_name(path)
+        assert not roots & {"prefect"}, f"{name}: only flows/ knows prefect"
+        if name != "chunked":
+            assert not roots & {"dask", "distributed"}, f"{name}: only chunked knows dask"
+        if name.startswith("algorithms"):
+            assert not roots & {"zarr", "logging", "time", "os", "pathlib"}, f"{name}: algorithms are pure"
+
+
+def test_algorithms_never_import_each_other() -> None:
+    for path in (PACKAGE / "algorithms").glob("[a-z]*.py"):
+        others = {i for i in imports(path) if i.startswith("npmdask.algorithms.")} - {"npmdask.algorithms._protocol"}
+        assert not others, f"{path.name} imports {others}"
+
+
+def test_one_loop_over_steps() -> None:
+    loops = [p.name for p in sources() if "while outcome is None" in p.read_text() or ".query(state)" in p.read_text()]
+    assert loops == ["driver.py"]
+
+
+def test_nothing_is_ever_pickled() -> None:
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
+        assert not imports(path) & {"pickle", "cloudpickle", "shelve", "marshal", "joblib"}, path
+        assert "allow_pickle=True" not in path.read_text(), path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "np.load":
+                assert any(k.arg == "allow_pickle" for k in node.keywords), f"{path}: say allow_pickle=False"
+
+
+def test_the_driver_stays_small() -> None:
+    code = [line for line in (PACKAGE / "driver.py").read_text().splitlines() if line.strip()]
+    assert len(code) <= 360

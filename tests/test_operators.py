@@ -1,0 +1,216 @@
+"""One pass, right product, same bits with any number of workers; and every way in which stored data can be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import npmdask.chunked as chunked
+from npmdask.chunked import Processes, Threads, runs_of
+from npmdask.errors import BadInputError
+from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
+from npmdask.storage.layout import open_source
+from npmdask.storage.writer import SparseWriter
+from tests.conftest import write_zarr
+
+
+def ignore(record: object) -> None:
+    """Nobody watches."""
+
+
+def write_csr(path: Path, matrix: sp.csr_matrix, chunk: int) -> Path:
+    class Small(SparseWriter):
+        CHUNK = chunk
+
+    writer = Small(path, columns=matrix.shape[1], dtype=matrix.dtype, identity={})
+    for start in range(0, matrix.shape[0], 7):
+        rows = matrix[start : start + 7]
+        writer.write(rows.indptr, rows.indices, rows.data)
+    writer.finish()
+    return path
+
+
+layouts = st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(1, 70), st.integers(1, 45))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    layout=layouts,
+    p=st.integers(1, 5),
+    dtype=st.sampled_from(["f4", "f8", "u1", "i2", ">f4"]),
+    codec=st.sampled_from([None, "auto"]),
+    zarr_format=st.sampled_from([2, 3]),
+    center=st.booleans(),
+    scale=st.booleans(),
+    run_bytes=st.sampled_from([100, 2000, 10**9]),
+    seed=st.integers(0, 10**6),
+)
+def test_gram_of_any_layout(
+    layout: Any, p: int, dtype: str, codec: Any, zarr_format: int, center: bool, scale: bool, run_bytes: int, seed: int
+) -> None:
+    m, n, rows, columns = layout
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 100, (m, n)).astype(dtype)
+    options = {"compressors": codec, "zarr_format": zarr_format, "config": {"write_empty_chunks": True}}
+    z = zarr.create_array({}, shape=(m, n), dtype=dtype, chunks=(min(rows, m), min(columns, n)), **options)
+    z[...] = x
+    x = x.astype("f8")
+    mean, std = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1)
+    reader, block = open_source(z).reader, rng.standard_normal((n, p))
+    operator = Gram(reader=reader, weight=1 / m, mean=mean if center else None, scale=std if scale else None)
+    a = (x - mean * center) / (std if scale else 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "RUN_BYTES", run_bytes)
+        product, record = Threads(2).run_pass(operator, block, ignore)
+    expected = a.T @ (a @ block) / m
+    np.testing.assert_allclose(product, expected, atol=1e-11 * max(1, np.abs(expected).max()))
+    assert record.bytes_read == reader.nbytes
+    assert record.chunks == reader.grid[0] * reader.grid[1]
+
+
+@pytest.mark.parametrize("chunks", [(500, 500), (64, 64), (100, 37), (1, 500), (500, 3)])
+def test_symmetric_of_any_layout(tmp_path: Path, chunks: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((500, 500))
+    a = a + a.T
+    block = rng.standard_normal((500, 4))
+    operator = Symmetric(reader=open_source(write_zarr(tmp_path / "a.zarr", a, chunks)).reader)
+    product, record = Threads(2).run_pass(operator, block, ignore)
+    np.testing.assert_allclose(product, a @ block, atol=1e-11)
+    assert record.bytes_read == a.nbytes
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    m=st.integers(1, 50),
+    n=st.integers(1, 20),
+    density=st.sampled_from([0.02, 0.3, 1.0]),
+    chunk=st.integers(1, 90),
+    run_bytes=st.sampled_from([1, 300, 10**9]),
+    center=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_sparse_of_any_layout(
+    tmp_path_factory: Any, m: int, n: int, density: float, chunk: int, run_bytes: int, center: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = sp.random(m, n, density=density, format="csr", rng=rng)
+    if matrix.nnz == 0:
+        matrix = sp.csr_matrix(np.eye(m, n))
+    source = open_source(write_csr(tmp_path_factory.mktemp("csr") / "s.zarr", matrix, chunk))
+    dense, block = matrix.toarray(), rng.standard_normal((n, 3))
+    a = dense - dense.mean(0) * center
+    operator = SparseGram(reader=source.reader, mean=source.column_mean if center else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "RUN_BYTES", run_bytes)
+        product, record = Threads(2).run_pass(operator, block, ignore)
+        moments, _ = Threads(2).run_pass(ColumnMoments(reader=source.reader), np.zeros((1, 1)), ignore)
+    np.testing.assert_allclose(product, a.T @ (a @ block), atol=1e-12 * m * n)
+    np.testing.assert_allclose(moments, [dense.mean(0), dense.std(0)], atol=1e-9)
+    assert record.chunks == 2 * source.reader.grid[0], "every chunk of data and indices once"
+    np.testing.assert_allclose(source.column_std, dense.std(0), atol=1e-9)
+
+
+def test_anndata_csr_group_is_read_as_it_is(tmp_path: Path) -> None:
+    matrix = sp.random(200, 40, density=0.1, format="csr", rng=np.random.default_rng(0))
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    for name in ("data", "indices", "indptr"):
+        values = getattr(matrix, name)
+        group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=(100,))[...] = values
+    group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [200, 40]})
+    source = open_source(tmp_path / "x.zarr")
+    block = np.random.default_rng(1).standard_normal((40, 3))
+    product, _ = Threads(1).run_pass(SparseGram(reader=source.reader), block, ignore)
+    np.testing.assert_allclose(product, matrix.T @ (matrix @ block), atol=1e-12)
+
+
+def test_the_same_bits_with_any_number_of_threads_and_processes(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(chunked, "RUN_BYTES", 2**18)
+    x = np.random.default_rng(0).standard_normal((5000, 300)).astype("f4")
+    block = np.random.default_rng(1).standard_normal((300, 7))
+    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (128, 300), compressors=None)).reader)
+    assert len(runs_of(operator)) > 10
+    for dtype in ("f8", "f4"):
+        one = Threads(1).run_pass(operator, block.astype(dtype), ignore)[0]
+        for threads in (2, 5):
+            assert (Threads(threads).run_pass(operator, block.astype(dtype), ignore)[0] == one).all()
+
+
+@pytest.mark.slow
+def test_the_same_bits_in_worker_processes(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((150_000, 100))
+    block = np.random.default_rng(1).standard_normal((100, 7))
+    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (5000, 100), compressors=None)).reader)
+    assert len(runs_of(operator)) > 2
+    one, record = Threads(1).run_pass(operator, block, ignore)
+    told: list[int] = []
+    executor = Processes(2, 1)
+    try:
+        two, other = executor.run_pass(operator, block, lambda r: told.append(r.bytes_read))
+    finally:
+        executor.close()
+    assert (one == two).all()
+    assert record == other
+    assert sum(told) == x.nbytes
+
+
+@pytest.mark.parametrize("codec", [None, "auto"])
+def test_a_missing_chunk_is_an_error_not_zeros(tmp_path: Path, codec: Any) -> None:
+    path = write_zarr(tmp_path / "x.zarr", np.ones((100, 40)), (25, 20), compressors=codec)
+    (path / "c" / "2" / "1").unlink()
+    operator = Gram(reader=open_source(path).reader)
+    with pytest.raises(BadInputError, match=r"chunk c/2/1 of .*x.zarr is missing.*restore it"):
+        Threads(2).run_pass(operator, np.ones((40, 2)), ignore)
+
+
+def test_a_chunk_of_zeros_is_not_missing(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "x.zarr", np.zeros((100, 40)), (25, 20), config={"write_empty_chunks": True})
+    product, _ = Threads(1).run_pass(Gram(reader=open_source(path).reader), np.ones((40, 2)), ignore)
+    assert (product == 0).all()
+
+
+def test_a_truncated_and_an_undecodable_chunk_are_named(tmp_path: Path) -> None:
+    raw = write_zarr(tmp_path / "raw.zarr", np.ones((100, 40)), (25, 20), compressors=None)
+    chunk = raw / "c" / "3" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-8])
+    with pytest.raises(BadInputError, match=r"c/3/0 .* is truncated"):
+        Threads(1).run_pass(Gram(reader=open_source(raw).reader), np.ones((40, 1)), ignore)
+    coded = write_zarr(tmp_path / "coded.zarr", np.random.default_rng(0).random((100, 40)), (25, 20))
+    chunk = coded / "c" / "1" / "1"
+    chunk.write_bytes(b"\x00" * 100)
+    with pytest.raises(BadInputError, match=r"c/1/1 .* cannot be decoded"):
+        Threads(1).run_pass(Gram(reader=open_source(coded).reader), np.ones((40, 1)), ignore)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("codec", [None, "auto"])
+def test_non_finite_values_are_found_and_their_place_named(tmp_path: Path, bad: float, codec: Any) -> None:
+    x = np.ones((90, 33))
+    x[57, 21] = bad
+    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (20, 10), compressors=codec)).reader)
+    with pytest.raises(BadInputError, match=f"holds {bad} at row 57, column 21"):
+        Threads(2).run_pass(operator, np.ones((33, 2)), ignore)
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_overflow_is_not_blamed_on_the_data(tmp_path: Path) -> None:
+    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", np.full((10, 5), 1e200))).reader)
+    with pytest.raises(BadInputError, match="overflows although the data are finite"):
+        Threads(1).run_pass(operator, np.ones((5, 1)), ignore)
+
+
+def test_centring_of_data_far_from_zero_keeps_its_digits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = 1e8 + rng.standard_normal((4000, 20))
+    block = np.linalg.qr(rng.standard_normal((20, 3)))[0]
+    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (500, 20))).reader, mean=x.mean(0))
+    product, _ = Threads(1).run_pass(operator, block, ignore)
+    centred = x - x.mean(0)
+    np.testing.assert_allclose(product, centred.T @ (centred @ block), rtol=1e-9)
