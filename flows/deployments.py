@@ -12,6 +12,7 @@ from pathlib import Path
 
 if __name__ == "__main__":  # run as a script: Python put flows/ on the path, not the folder above it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "INFO")  # one line for every run
 
 from flows.npm import npm
 from flows.run import add_arguments, exit_code, load, say
@@ -42,7 +43,8 @@ def _serve(a: argparse.Namespace) -> int:
         raise BadInputError(f"the schedule cannot be: {error}") from error
     os.environ["PYTHONPATH"] = python_path()  # of the processes of the runs
     with local_server(a.port) as url:
-        say(f"Prefect at {url.removesuffix('/api')}; {run_id} runs {a.cron or f'every {a.every:g} s'}; Ctrl-C stops both")
+        when = f"at {a.cron} ({a.timezone})" if a.cron else f"every {a.every:g} s"
+        say(f"Prefect at {url.removesuffix('/api')}; {run_id} runs {when}; Ctrl-C stops both")
         # One run at a time: a tick that comes too early waits, it does not fail on the lock of the run.
         parameters = {"config": config.model_dump(mode="json"), "run_id": run_id}
         npm.serve(name=run_id, schedule=schedule, parameters=parameters, limit=1, print_starting_message=False)

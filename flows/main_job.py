@@ -28,7 +28,8 @@ def ensure_data(path: Path) -> None:
     written = sum(f.stat().st_size for f in partial.rglob("*") if f.is_file())
     free = shutil.disk_usage(path.parent).free
     if free + written < DISK:
-        raise RefusedError(f"the main job needs 5 GiB of disk and {path.parent} has {free / 2**30:.1f} GiB free: free some")
+        has = f"{path.parent} has {free / 2**30:.1f} GiB free"
+        raise RefusedError(f"the main job needs 5 GiB of disk and {has}: free some")
     generate(path, problem="spiked", rows=ROWS, columns=COLUMNS, rank=RANK, progress=IngestBar("generate"))
 
 
@@ -38,8 +39,10 @@ def verdict(facts: dict[str, Any]) -> int:
     kept = facts["converged"] and angle is not None and angle <= WORST_ANGLE and peak < limit
     print(f"{'max sin(theta)':16} {angle:.2e} (at most {WORST_ANGLE:.0e})" if angle is not None else "no planted truth")
     print(f"{'peak memory':16} {peak / 2**20:.0f} MiB of {limit / 2**20:.0f} MiB, all processes together")
-    print(f"{'steps':16} {facts['steps']}\n{'data passes':16} {facts['data_passes']} now, {facts['total_data_passes']} in all")
-    print(f"{'seconds':16} {facts['seconds']:.1f}\n{'report':16} {facts['store']}/report.html")
+    print(f"{'steps':16} {facts['steps']}")
+    print(f"{'data passes':16} {facts['data_passes']} now, {facts['total_data_passes']} in all")
+    print(f"{'seconds':16} {facts['seconds']:.1f}")
+    print(f"{'report':16} {facts['store']}/report.html")
     print("kept" if kept else "NOT KEPT")
     return 0 if kept else 1
 
@@ -50,7 +53,8 @@ def run() -> int:
     config = load_config(CONFIG)
     with local_server() as url:
         say(f"Prefect at {url.removesuffix('/api')}")
-        return verdict(npm(config, run_id="main"))
+        facts: Any = npm(config, run_id="main")
+        return verdict(facts)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ def report(run_id: str, facts: dict[str, Any]) -> str:
 def npm(config: RunConfig, run_id: str = "npm") -> Any:
     """Top-k singular vectors out of core. The same run id again: goes on after a kill, or returns the answer."""
     config = at_store(config, run_id)
-    validate(config)
-    facts = iterate(config, run_id)
-    report(run_id, facts)
+    validate(config, return_state=True).result()  # raises the error itself, where a plain call would return a State
+    facts = iterate(config, run_id, return_state=True).result()
+    report(run_id, facts, return_state=True).result()
     return Completed(message=facts["sentence"], data=facts)
 
 

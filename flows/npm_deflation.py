@@ -40,10 +40,10 @@ def deflation(config: RunConfig, run_id: str, more: int) -> dict[str, Any]:
 def npm_deflation(config: RunConfig, more: int, run_id: str = "npm-deflation") -> Any:
     """The npm flow, then deflation: `more` further components, from one final Rayleigh-Ritz with the first ones."""
     config = at_store(config, run_id)
-    validate(config)
-    iterate(config, run_id)
-    facts = deflation(config, run_id, more)
-    report(f"{run_id}-deflated", facts)
+    validate(config, return_state=True).result()
+    iterate(config, run_id, return_state=True).result()
+    facts = deflation(config, run_id, more, return_state=True).result()
+    report(f"{run_id}-deflated", facts, return_state=True).result()
     return Completed(message=facts["sentence"], data=facts)
 
 

@@ -3,6 +3,7 @@
 import base64
 import math
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -43,7 +44,7 @@ class Publisher(Observer):
     def on_step(self, step: Step) -> None:
         self._history.append(asdict(step) | {"step": step.number})
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
-        said = f"step {step.number}: worst relative residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
+        said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
         self._log.info(said)
         if time.monotonic() - self._updated > PROGRESS_EVERY:
             self._advance(said)
@@ -85,8 +86,9 @@ def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:
         with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):  # not 70 s of retries in the middle of a run
             return True, publish()
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        get_run_logger().warning("an artifact could not be published (%s); the run goes on", said)
+        said = f"an artifact could not be published ({type(error).__name__}: {error}); the run goes on"
+        get_run_logger().warning(said)
+        print(f"npmdask: warning: {said}", file=sys.stderr, flush=True)  # the server that keeps the log may be gone
         return False, None
 
 

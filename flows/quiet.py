@@ -13,7 +13,7 @@ SETTINGS = {
     "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # 20 by default, and 18 were measured
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",  # the terminal has its own progress; the UI gets all
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the terminal has our own lines; the UI gets all
     "PREFECT_CLI_PROMPT": "false",
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",  # the run store is the memory, not pickles in PREFECT_HOME
 }
@@ -21,6 +21,9 @@ SETTINGS = {
 
 def apply() -> None:
     """Set what is not set. Prefect reads its settings when it is imported: call this before."""
-    os.environ.setdefault("PREFECT_HOME", str(Path("runs", ".prefect").absolute()))
+    if "PREFECT_HOME" not in os.environ:
+        home = Path("runs", ".prefect").absolute()
+        os.environ["PREFECT_HOME"] = str(home)
+        home.parent.mkdir(exist_ok=True)  # Prefect makes the folder, but not the one above it
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

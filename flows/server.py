@@ -57,12 +57,23 @@ def local_server(port: int | None = None) -> Iterator[str]:
         yield url
     finally:
         os.environ.pop("PREFECT_API_URL", None)
+        if child.poll() is None:
+            _send_what_is_queued()
         child.terminate()
         try:
             child.wait(10)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def _send_what_is_queued() -> None:
+    """Logs and events go out in the background; at exit they would wait a minute for a server that is gone."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        worker.drain_all(timeout=5)
 
 
 def python_path() -> str:

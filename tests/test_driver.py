@@ -16,8 +16,8 @@ import zarr
 from zarr.storage import MemoryStore, WrapperStore
 
 import npmdask
-from npmdask.errors import BadInputError, CommitError, FencedOutError, RefusedError
 from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError, CommitError, FencedOutError, RefusedError
 from npmdask.progress import Observer
 from tests.conftest import planted, same_bytes, write_zarr
 

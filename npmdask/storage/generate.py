@@ -265,9 +265,7 @@ class RankDeficient(Spectrum):
 
     def check(self, size: Size) -> None:
         super().check(size)
-        _require(
-            1 <= self._true(size) < size.rank, f"true_rank must be at least 1 and below rank {size.rank}"
-        )
+        _require(1 <= self._true(size) < size.rank, f"true_rank must be at least 1 and below rank {size.rank}")
 
     def plan(self, size: Size) -> Plan:
         true = self._true(size)
@@ -491,9 +489,7 @@ def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, plan
     ):
         fine = _fits(value, "int") and value >= least
         _require(fine, f"{name} must be a whole number from {least} on, not {value!r}")
-    _require(
-        rank <= min(rows, columns), f"rank {rank} exceeds the smaller side of {rows} x {columns}: lower it"
-    )
+    _require(rank <= min(rows, columns), f"rank {rank} exceeds the smaller side of {rows} x {columns}: lower it")
     name = getattr(dtype, "__name__", str(dtype))
     _require(name in ("float32", "float64"), f"dtype must be float32 or float64, not {name}")
     return Size(rows=int(rows), columns=int(columns), rank=int(rank), dtype=np.dtype(name), seed=int(seed))

@@ -58,9 +58,7 @@ def storage_dtype(dtype: np.dtype) -> np.dtype:
         return np.dtype(np.float32)
     if dtype.kind == "f":
         return np.dtype(np.float64)
-    raise BadInputError(
-        f"data of type {dtype} cannot be analysed: store real numbers (float32, float64, integers)"
-    )
+    raise BadInputError(f"data of type {dtype} cannot be analysed: store real numbers (float32, float64, integers)")
 
 
 class Moments:
@@ -70,10 +68,13 @@ class Moments:
         self.count, self.mean, self.m2 = 0, np.zeros(columns), np.zeros(columns)
 
     def add(self, rows: np.ndarray) -> None:
-        count = rows.shape[0]
-        mean = rows.mean(axis=0, dtype=np.float64)
-        deviation = rows - mean
-        self.merge(count, mean, np.einsum("ij,ij->j", deviation, deviation))
+        """Add rows (b x columns), a few at a time: the float64 copy stays small."""
+        few = max(1, 2**18 // max(1, rows.shape[1]))
+        for start in range(0, rows.shape[0], few):
+            part = rows[start : start + few]
+            mean = part.mean(axis=0, dtype=np.float64)
+            deviation = part - mean
+            self.merge(part.shape[0], mean, np.einsum("ij,ij->j", deviation, deviation))
 
     def merge(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
         total, delta = self.count + count, mean - self.mean
@@ -114,6 +115,8 @@ class _Journalled:
             except BadInputError:
                 continue
             if meta["identity"] == self.identity:
+                for left in self.partial.rglob("*.partial"):  # zarr writes each chunk aside under such a name
+                    left.unlink()
                 return arrays, meta
         shutil.rmtree(self.partial, ignore_errors=True)
         self.partial.mkdir(parents=True)
@@ -230,9 +233,7 @@ class DenseWriter(_Journalled):
             A NaN or infinity; its row and column are named.
         """
         if rows.ndim != 2 or rows.shape[1] != self.columns:
-            raise BadInputError(
-                f"row {self.next_row}: expected {self.columns} columns, got shape {rows.shape}"
-            )
+            raise BadInputError(f"row {self.next_row}: expected {self.columns} columns, got shape {rows.shape}")
         self._require_finite(rows)
         while len(rows):
             part = rows[: self.chunks[0] - self._filled]
@@ -279,7 +280,11 @@ class DenseWriter(_Journalled):
                 os.fsync(file.fileno())
 
     def _checkpoint(self) -> None:
-        arrays: dict[str, np.ndarray] = {"checksums": self._checksums, "mean": self._moments.mean, "m2": self._moments.m2}
+        arrays: dict[str, np.ndarray] = {
+            "checksums": self._checksums,
+            "mean": self._moments.mean,
+            "m2": self._moments.m2,
+        }
         self._log(self._rows, arrays, {"rows": self._rows})
         self._since_log = 0
 

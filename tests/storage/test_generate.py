@@ -107,9 +107,7 @@ def test_samples_values_are_of_the_second_moment(tmp_path: Path, problem: str, d
     data = dense(store)
     basis, values = truth(store)
     moment = data.T @ data / len(data)
-    np.testing.assert_allclose(
-        values, np.linalg.eigvalsh(moment)[::-1][:RANK], atol=ACCURACY[dtype] * values[0]
-    )
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(moment)[::-1][:RANK], atol=ACCURACY[dtype] * values[0])
     np.testing.assert_allclose(moment @ basis, basis * values, atol=ACCURACY[dtype] * values[0])
 
 
@@ -185,9 +183,7 @@ def test_symmetric_is_one_tile_or_many(tmp_path: Path, monkeypatch: pytest.Monke
     assert (data == data.T).all()
 
 
-@pytest.mark.parametrize(
-    "corner", [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 5}, {"rows": 3, "columns": 9}]
-)
+@pytest.mark.parametrize("corner", [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 5}, {"rows": 3, "columns": 9}])
 @pytest.mark.parametrize("problem", ["spiked", "spectrum", "sparse", "symmetric"])
 def test_smallest_shapes(tmp_path: Path, problem: str, corner: dict[str, int]) -> None:
     if problem == "symmetric":
@@ -212,9 +208,7 @@ def test_sparse_rows_are_scattered_and_full(tmp_path: Path) -> None:
 
 def test_summary_record_and_progress(tmp_path: Path) -> None:
     calls: list[tuple[int, int, int]] = []
-    done = generate(
-        tmp_path / "s", problem="spiked", rows=300, columns=40, rank=2, progress=lambda *a: calls.append(a)
-    )
+    done = generate(tmp_path / "s", problem="spiked", rows=300, columns=40, rank=2, progress=lambda *a: calls.append(a))
     assert (done.kind, done.shape, done.dtype, done.bytes) == ("samples", (300, 40), "float32", 48_000)
     assert calls[-1] == (300, 300, 48_000) and len(calls) == -(-300 // 51)
     record = zarr.open_group(tmp_path / "s", mode="r").attrs["npmdask"]
@@ -309,9 +303,7 @@ def test_a_killed_write_goes_on_to_the_same_bytes(
     if problem != "sparse":
         options["chunks"] = (19, 40)  # slabs and chunks do not end together
     killed = tmp_path / "killed"
-    run = subprocess.run(
-        [sys.executable, "-c", KILL, str(killed), repr(options)], capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", KILL, str(killed), repr(options)], capture_output=True, text=True)
     assert run.returncode == -9, run.stderr
     assert not killed.exists() and (tmp_path / "killed.partial").is_dir()
     done: list[int] = []

@@ -1,0 +1,122 @@
+"""``kill -9`` of the whole process group at random instants: the result has the same bits, no step is done twice
+but the one that was under way."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npmdask.checkpoint import RunStore
+from tests.conftest import planted, same_bytes
+
+JOB = [sys.executable, "-m", "tests.faults.job"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(folder: Path, threads: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*JOB, str(folder), str(threads)], cwd=ROOT, start_new_session=True)
+
+
+def prepare(folder: Path, original: Path) -> Path:
+    folder.mkdir()
+    os.link(original, folder / "x.npy")
+    return folder
+
+
+def run_with_kills(folder: Path, rng: random.Random, longest: float, kills_left: int) -> tuple[int, dict[str, int]]:
+    """Run the job to its end, killing it again and again; how often, and during what."""
+    kills, during = 0, {"start or end": 0, "ingest": 0, "steps": 0}
+    while True:
+        process = start(folder, rng.choice([1, 2, 3]))
+        try:
+            if kills < kills_left:
+                # Ingest is short: aim at it while there is something of it left to kill.
+                process.wait(rng.uniform(0.3, longest) if (folder / "x.zarr").exists() else rng.uniform(0.4, 0.9))
+            else:
+                process.wait(300)
+        except subprocess.TimeoutExpired:
+            before = phase(folder)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+            during[before] += 1
+            assert phase(folder) == before or before != "steps"
+            looks_whole = (folder / "x.zarr").exists()
+            assert not looks_whole or (folder / "x.zarr" / "zarr.json").exists()
+            continue
+        assert process.returncode == 0
+        return kills, during
+
+
+def phase(folder: Path) -> str:
+    if (folder / "x.zarr.partial").exists():
+        return "ingest"
+    if (folder / "run" / "run.json").exists() and not (folder / "run" / "result").exists():
+        return "steps"
+    return "start or end"
+
+
+def assert_no_step_done_twice(store: Path) -> None:
+    """Each process must begin at the step after the last that was begun, or do that one again."""
+    begun: dict[int, list[str]] = {}
+    for event in RunStore(store).telemetry():
+        if event["event"] == "pass":
+            begun.setdefault(event["pid"], []).append(event["label"])
+    numbers = [[int(s.split()[1]) if s.startswith("step") else 10**6 for s in labels] for labels in begun.values()]
+    for own in numbers:
+        assert all(b == a + 1 or b == 10**6 for a, b in pairwise(own)), own
+    for before, after in pairwise(numbers):
+        assert after[0] in (before[-1], before[-1] + 1, 10**6), (before, after)
+
+
+def same_store(left: Path, right: Path) -> None:
+    names = {p.relative_to(left) for p in left.rglob("*") if p.is_file()}
+    assert names == {p.relative_to(right) for p in right.rglob("*") if p.is_file()}
+    for name in names:
+        # The record keeps where the source lay, which is another folder in each job.
+        mine, other = ((x / name).read_bytes().replace(bytes(x.parent), b"") for x in (left, right))
+        assert mine == other, name
+
+
+def kill_matrix(tmp_path: Path, kills: int, seed: int) -> None:
+    rng = random.Random(seed)
+    np.save(tmp_path / "x.npy", planted(24_000, 1000, 1 / np.sqrt(np.arange(1, 301)), seed)[0])
+    began = time.perf_counter()
+    whole = prepare(tmp_path / "whole", tmp_path / "x.npy")
+    assert start(whole, 1).wait(300) == 0
+    longest = min(4.0, max(1.5, (time.perf_counter() - began) / 2))
+    done, total = 0, {"start or end": 0, "ingest": 0, "steps": 0}
+    for job in range(kills):
+        folder = prepare(tmp_path / f"job{job}", tmp_path / "x.npy")
+        count, during = run_with_kills(folder, rng, longest, kills - done)
+        done += count
+        total = {name: total[name] + during[name] for name in total}
+        same_store(whole / "x.zarr", folder / "x.zarr")
+        same_bytes(whole / "run", folder / "run")
+        assert_no_step_done_twice(folder / "run")
+        shutil.rmtree(folder)
+        if done >= kills:
+            break
+    print(f"{done} kills, during {total}")
+    assert done == kills
+    assert total["steps"] > 0 < total["ingest"]
+
+
+@pytest.mark.slow
+def test_killed_at_random_instants_ends_in_the_same_bits(tmp_path: Path) -> None:
+    kill_matrix(tmp_path, kills=8, seed=int(os.environ.get("NPMDASK_KILL_SEED", "1")))
+
+
+@pytest.mark.heavy
+def test_fifty_kills(tmp_path: Path) -> None:
+    kill_matrix(tmp_path, kills=50, seed=int(os.environ.get("NPMDASK_KILL_SEED", "2")))
