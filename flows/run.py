@@ -10,6 +10,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
+from httpx import HTTPError
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Failed
 
@@ -83,6 +84,9 @@ def exit_code(run: Callable[[], int]) -> int:
     except NpmdaskError as error:
         say(str(error))
         return error.exit_code
+    except HTTPError as error:
+        say(f"the Prefect server is gone ({error}); everything committed is kept; run the same command again")
+        return INTERRUPTED
     except KeyboardInterrupt:
         say("interrupted, everything committed is kept; run the same command again to go on")
         return INTERRUPTED

@@ -53,6 +53,7 @@ def local_server(port: int | None = None) -> Iterator[str]:
     try:
         _wait(url, child, log)
         os.environ["PREFECT_API_URL"] = url
+        os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")  # 5 are a minute, and this one does not come back
         refresh_global_settings_context()
         yield url
     finally:

@@ -8,85 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import Result, state_fields
+from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, runs_of, single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
-from npmdask.left import left_factor, refine_with_left
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.problem import Problem, environment, require_same
 from npmdask.progress import Observer
 from npmdask.randomness import generator
+from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.dense import SlabRecord
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What a run may use. Changes neither the result nor its bits."""
-
-    memory: int | None = None  # bytes, all processes of the run together
-    threads: int | None = None  # a process; all usable cores if None
-    workers: int = 0  # processes; 0: threads of this process
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A committed step, for whoever watches."""
-
-    number: int
-    values: list[float]
-    residual_norms: list[float]
-    worst_residual: float
-    max_sin_theta: float | None
-    precision: str
-    bytes_read: int
-    chunks: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Solution:
-    """The answer: ``basis`` (d x k, orthonormal), ``values`` (k), and what is known of its quality and cost.
-
-    ``values``: eigenvalues of ``X^T X / n`` for samples, signed eigenvalues for a symmetric matrix, singular
-    values for a matrix (dense or sparse). ``residual_norms``: ``||A v - theta v||_2`` in the units of the
-    values (for singular pairs ``||A^T u - sigma v||_2``). ``data_passes``, ``bytes_read``, ``seconds`` and
-    ``peak_rss_bytes`` are of this call; ``total_data_passes`` of the whole run.
-    """
-
-    basis: Block
-    values: np.ndarray
-    residual_norms: np.ndarray
-    outcome: Outcome
-    steps: int
-    data_passes: int
-    total_data_passes: int
-    bytes_read: int
-    dataset_bytes: int
-    seconds: float
-    peak_rss_bytes: int
-    memory_limit_bytes: int | None
-    max_sin_theta: float | None
-    store: str
-    fingerprint: str
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def converged(self) -> bool:
-        return self.outcome.converged
-
-    def left_basis(self) -> Block:
-        """Left singular vectors (m x k), read from the store (``kind = "matrix"`` only)."""
-        return left_factor(self.store)
 
 
 class Driver:
@@ -168,7 +109,7 @@ class Driver:
                     arrays, scalars = state_fields(state)
                     self.store.commit_step(state.step, arrays, {"state": scalars, "history": self._history})
                     yield self._step(seconds)
-                self._finish(self.problem.algorithm.finalize(state), outcome, executor, operator)
+                self._answer(self.problem.algorithm.finalize(state), outcome, executor, operator)
             finally:
                 executor.close()
 
@@ -302,7 +243,7 @@ class Driver:
         last = self._history[-1]
         return Step(
             number=last["step"],
-            values=_in_units(self.problem.source.kind, np.array(last["ritz_values"])).tolist(),
+            values=in_units(self.problem.source.kind, np.array(last["ritz_values"])).tolist(),
             residual_norms=last["residual_norms"],
             worst_residual=last["worst_residual"],
             max_sin_theta=last["max_sin_theta"],
@@ -312,33 +253,16 @@ class Driver:
             seconds=seconds,
         )
 
-    def _finish(self, result: Result, outcome: Outcome, executor: Executor, operator: Operator) -> None:
-        """Put the answer into the units of the question and commit it."""
-        kind, extra, passes = self.problem.source.kind, {}, len(self._history)
-        values, vectors, residuals = result.values, result.vectors, result.residual_norms
-        if kind == "matrix":
+    def _answer(self, result: Result, outcome: Outcome, executor: Executor, operator: Operator) -> None:
+        """Put the result into the units of the question and commit it."""
 
-            def one_pass(final: Operator) -> Block:
-                return self._pass("left singular vectors", executor, final, result.vectors)[0]
+        def final_pass(final: Operator) -> Block:
+            return self._pass("left singular vectors", executor, final, result.vectors)[0]
 
-            left = refine_with_left(operator, result, self.store.path, one_pass)  # type: ignore[arg-type]
-            values, vectors, residuals = left.values, left.vectors, left.residual_norms
-            extra, passes = {"left_rotation": left.rotation}, passes + 1
-        elif kind == "sparse":
-            values = _in_units(kind, result.values)
-            residuals = residuals / np.where(values > 0, values, np.inf)
-        survey = self.problem.needs_moments
-        arrays = {
-            "basis": vectors,
-            "values": values,
-            "residual_norms": residuals,
-            "operator_values": result.values,
-            "operator_vectors": result.vectors,
-            "operator_products": result.products,
-            "operator_residual_norms": result.residual_norms,
-            **extra,
-        }
-        meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": passes + survey}
+        before = len(self._history) + self.problem.needs_moments
+        arrays = answer_arrays(self.problem.source.kind, result, operator, self.store.path, final_pass)
+        passes = before + ("left_rotation" in arrays)
+        meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
 
     def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
@@ -360,11 +284,6 @@ class Driver:
             fingerprint=self.problem.source.fingerprint,
             warnings=tuple(self._warnings),
         )
-
-
-def _in_units(kind: str, theta: np.ndarray) -> np.ndarray:
-    """Eigenvalues of the operator as the values of the question: singular values of a matrix are their roots."""
-    return np.sqrt(np.maximum(theta, 0.0)) if kind in ("matrix", "sparse") else theta
 
 
 def _checksum_table(arrays: dict[str, np.ndarray]) -> Any:

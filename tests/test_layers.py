@@ -28,7 +28,7 @@ FLOORS = [
     ["algorithms"],
     ["mechanisms", "stopping", "checkpoint"],
     ["left"],
-    ["problem"],
+    ["answer", "problem", "solution"],
     ["progress"],
     ["driver"],
     ["api"],
@@ -113,4 +113,4 @@ def test_nothing_is_ever_pickled() -> None:
 
 def test_the_driver_stays_small() -> None:
     code = [line for line in (PACKAGE / "driver.py").read_text().splitlines() if line.strip()]
-    assert len(code) <= 360
+    assert len(code) <= 300

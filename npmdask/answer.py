@@ -1,0 +1,47 @@
+"""From the eigenpairs of an operator to the answer that was asked for: units, left singular vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from npmdask.algorithms import Result
+from npmdask.left import refine_with_left
+from npmdask.linalg import Block
+from npmdask.operators import Gram, Operator
+
+
+def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
+    """Eigenvalues of the operator as the values of the question: singular values of a matrix are their roots."""
+    return np.sqrt(np.maximum(theta, 0.0)) if kind in ("matrix", "sparse") else theta
+
+
+def answer_arrays(
+    kind: str, result: Result, operator: Operator, folder: Path, final_pass: Callable[[Operator], Block]
+) -> dict[str, np.ndarray]:
+    """All arrays of a finished run, by name.
+
+    ``basis`` (d x k), ``values``, ``residual_norms`` in the units of the question; ``operator_*`` as the
+    algorithm found them (deflation goes on from these); ``left_rotation`` for a matrix, after one more pass.
+    """
+    values, vectors, residuals = in_units(kind, result.values), result.vectors, result.residual_norms
+    left = {}
+    if kind == "matrix":
+        assert isinstance(operator, Gram)
+        refined = refine_with_left(operator, result, folder, final_pass)
+        values, vectors, residuals = refined.values, refined.vectors, refined.residual_norms
+        left = {"left_rotation": refined.rotation}
+    elif kind == "sparse":
+        residuals = residuals / np.where(values > 0, values, np.inf)  # ||A^T u - sigma v||, u = A v / sigma
+    return {
+        "basis": vectors,
+        "values": values,
+        "residual_norms": residuals,
+        "operator_values": result.values,
+        "operator_vectors": result.vectors,
+        "operator_products": result.products,
+        "operator_residual_norms": result.residual_norms,
+        **left,
+    }

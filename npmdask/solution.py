@@ -1,0 +1,71 @@
+"""What a run may use, what it tells while it goes, and what it leaves: the nouns of the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npmdask.left import left_factor
+from npmdask.linalg import Block
+from npmdask.stopping import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a run may use. Changes neither the result nor its bits."""
+
+    memory: int | None = None  # bytes, all processes of the run together
+    threads: int | None = None  # a process; all usable cores if None
+    workers: int = 0  # processes; 0: threads of this process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A committed step, for whoever watches."""
+
+    number: int
+    values: list[float]
+    residual_norms: list[float]
+    worst_residual: float
+    max_sin_theta: float | None
+    precision: str
+    bytes_read: int
+    chunks: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """The answer: ``basis`` (d x k, orthonormal), ``values`` (k), and what is known of its quality and cost.
+
+    ``values``: eigenvalues of ``X^T X / n`` for samples, signed eigenvalues for a symmetric matrix, singular
+    values for a matrix (dense or sparse). ``residual_norms``: ``||A v - theta v||_2`` in the units of the
+    values (for singular pairs ``||A^T u - sigma v||_2``). ``data_passes``, ``bytes_read``, ``seconds`` and
+    ``peak_rss_bytes`` are of this call; ``total_data_passes`` of the whole run.
+    """
+
+    basis: Block
+    values: np.ndarray
+    residual_norms: np.ndarray
+    outcome: Outcome
+    steps: int
+    data_passes: int
+    total_data_passes: int
+    bytes_read: int
+    dataset_bytes: int
+    seconds: float
+    peak_rss_bytes: int
+    memory_limit_bytes: int | None
+    max_sin_theta: float | None
+    store: str
+    fingerprint: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def converged(self) -> bool:
+        return self.outcome.converged
+
+    def left_basis(self) -> Block:
+        """Left singular vectors (m x k), read from the store (``kind = "matrix"`` only)."""
+        return left_factor(self.store)
