@@ -5,7 +5,9 @@ tick has the same run id: an unfinished run goes on, a finished one returns its 
 """
 
 import argparse
+import asyncio
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,9 @@ from pathlib import Path
 if __name__ == "__main__":  # run as a script: Python put flows/ on the path, not the folder above it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "INFO")  # one line for every run
+
+from prefect.runner import Runner
+from prefect.schedules import Cron, Interval
 
 from flows.npm import npm
 from flows.run import add_arguments, exit_code, load, say
@@ -34,8 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(a: argparse.Namespace) -> int:
-    from prefect.schedules import Cron, Interval
-
     config, run_id = load(a)
     try:
         schedule = Cron(a.cron, timezone=a.timezone) if a.cron else Interval(a.every)
@@ -43,12 +46,31 @@ def _serve(a: argparse.Namespace) -> int:
         raise BadInputError(f"the schedule cannot be: {error}") from error
     os.environ["PYTHONPATH"] = python_path()  # of the processes of the runs
     with local_server(a.port) as url:
+        # One run at a time: a tick that comes too early waits, it does not fail on the lock of the run.
+        runner = Runner(name=run_id, limit=1)
+        parameters = {"config": config.model_dump(mode="json"), "run_id": run_id}
+        runner.add_flow(npm, name=run_id, schedule=schedule, parameters=parameters)
         when = f"at {a.cron} ({a.timezone})" if a.cron else f"every {a.every:g} s"
         say(f"Prefect at {url.removesuffix('/api')}; {run_id} runs {when}; Ctrl-C stops both")
-        # One run at a time: a tick that comes too early waits, it does not fail on the lock of the run.
-        parameters = {"config": config.model_dump(mode="json"), "run_id": run_id}
-        npm.serve(name=run_id, schedule=schedule, parameters=parameters, limit=1, print_starting_message=False)
+        asyncio.run(_until_told(runner))
     return 0
+
+
+async def _until_told(runner: Runner) -> None:
+    """Serve until a signal; then stop the run that is still there, while there is a server that it can tell.
+
+    Prefect's own handlers do not: SIGTERM leaves the run behind without its server, SIGINT waits for its end.
+    """
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGINT, told.set)
+    runner.handle_sigterm = lambda *_: loop.call_soon_threadsafe(told.set)  # type: ignore[method-assign]
+    serving, waiting = asyncio.create_task(runner.start()), asyncio.create_task(told.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not serving.done():
+        say("stopping; everything committed is kept, the next tick goes on")
+        await runner.astop()
+    await serving
 
 
 if __name__ == "__main__":

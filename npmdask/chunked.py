@@ -170,6 +170,9 @@ class MemoryPlan:
         return self.base + self.state + self.task * self.threads * max(1, self.workers)
 
 
+# Measured on the layouts of tests/test_memory.py, beyond what the arrays explain.
+THREAD_BASE = 24 * 2**20  # packing buffers of BLAS and an arena of malloc, for each running task
+GROWTH = 24 * 2**20  # modules loaded and freed memory not given back after the plan was made
 WORKER_BASE = 190 * 2**20  # measured: a distributed worker process with its nanny, NumPy, SciPy and zarr loaded
 
 
@@ -194,14 +197,14 @@ def plan_memory(
     """
     state = state_blocks * operator.block_rows * p * 8
     pending = 2 * len(runs_of(operator)).bit_length() * operator.block_rows * p * 8
-    base = base + workers * (WORKER_BASE + operator.block_rows * p * 8)
+    base = base + GROWTH + workers * (WORKER_BASE + operator.block_rows * p * 8)
     wanted = threads or usable_cores()
     for count in range(wanted, 0, -1):
         plan = MemoryPlan(
             limit=limit,
             base=base,
             state=state + pending,
-            task=operator.task_bytes(p),
+            task=operator.task_bytes(p) + THREAD_BASE,
             threads=count,
             workers=workers,
         )

@@ -244,7 +244,7 @@ def _like(values: np.ndarray, dtype: Any, name: Any) -> np.ndarray:
 
 
 def _tile_bytes(reader: DenseReader, p: int) -> int:
-    cast = reader.tile_rows * reader.shape[1] * 8
+    cast = reader.tile_rows * reader.shape[1] * (8 + 4)  # float64, and what is left of float32 when it changes
     return reader.buffer_bytes + cast + 2 * reader.chunks[0] * p * 8
 
 
