@@ -63,7 +63,7 @@ async def _until_told(runner: Runner) -> None:
     """
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, told.set)
-    runner.handle_sigterm = lambda *_: loop.call_soon_threadsafe(told.set)  # type: ignore[method-assign]
+    runner.handle_sigterm = lambda *_: loop.call_soon_threadsafe(told.set)  # type: ignore
     serving, waiting = asyncio.create_task(runner.start()), asyncio.create_task(told.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

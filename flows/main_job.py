@@ -42,7 +42,7 @@ def verdict(facts: dict[str, Any]) -> int:
     print(f"{'steps':16} {facts['steps']}")
     print(f"{'data passes':16} {facts['data_passes']} now, {facts['total_data_passes']} in all")
     print(f"{'seconds':16} {facts['seconds']:.1f}")
-    print(f"{'report':16} {facts['store']}/report.html")
+    print(f"{'report':16} {Path(facts['store'], 'report.html').resolve()}")
     print("kept" if kept else "NOT KEPT")
     return 0 if kept else 1
 

@@ -16,13 +16,13 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from npmdask.checkpoint import RunStore
-from npmdask.driver import Solution, Step
 from npmdask.progress import Observer
 from npmdask.report import figure_svg
+from npmdask.solution import Solution, Step
 
 PLOT_EVERY = 5.0  # seconds at least between two versions of the table and the plot
 PROGRESS_EVERY = 0.2
-ROWS = 200  # of the history that are drawn
+ROWS = 100  # of the history that are drawn
 MUTE = 30.0  # seconds without another attempt after a failure
 
 

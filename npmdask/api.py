@@ -106,22 +106,20 @@ def solve(
     problem: Problem, store: str | Path | None, resources: Resources, observer: Observer | None = None
 ) -> Solution:
     """Run a problem to its end in ``store`` (a temporary folder if None)."""
-    if resources.workers < 0 or (resources.threads is not None and resources.threads < 1):
-        raise BadInputError("workers must be at least 0 and threads at least 1")
     if store is None:
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
             return solve(problem, Path(folder) / "run", resources, observer)
     with RunStore(store) as held:
         if problem.locked is not None:
             _keep_locked(held, problem.locked)
-        return Driver(problem, held, resources, observer or Observer()).run()
+        return _drive(problem, held, resources, observer)
 
 
 def resume(
     store: str | Path,
     *,
     memory: str | int | None = None,
-    workers: int = 0,
+    workers: int | None = None,
     threads: int | None = None,
     max_steps: int | None = None,
     tol: float | None = None,
@@ -129,6 +127,7 @@ def resume(
 ) -> Solution:
     """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
 
+    ``memory``, ``workers`` and ``threads`` stay what they were unless given; none changes a bit of the result.
     ``max_steps`` and ``tol`` may be changed: they decide when a run stops, not what its steps are.
 
     Raises
@@ -143,8 +142,20 @@ def resume(
         problem = _problem_of(held)
         if max_steps is not None or tol is not None:
             problem = _restop(held, problem, max_steps, tol)
-        resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-        return Driver(problem, held, resources, observer or Observer()).run()
+        asked = {"memory": parse_memory(memory), "threads": threads, "workers": workers}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return _drive(problem, held, replace(_resources_of(held), **given), observer)
+
+
+def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
+    if resources.workers < 0 or (resources.threads is not None and resources.threads < 1):
+        raise BadInputError("workers must be at least 0 and threads at least 1")
+    return Driver(problem, held, resources, observer or Observer()).run()
+
+
+def _resources_of(held: RunStore) -> Resources:
+    """What the run was allowed to use when it was last started."""
+    return Resources(**(held.read_spec() or {}).get("resources", {}))
 
 
 def _problem_of(held: RunStore) -> Problem:

@@ -184,7 +184,7 @@ def _add_resume(commands: Any) -> None:
     p = commands.add_parser("resume", help="go on with a run from its last commit")
     p.add_argument("store", help="folder of the run")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
-    p.add_argument("--workers", type=int, default=0)
+    p.add_argument("--workers", type=int)
     p.add_argument("--threads", type=int)
     p.add_argument("--max-steps", type=int, help="go on further than was first asked for")
     p.add_argument("--tol", type=float, help="another tolerance than was first asked for")

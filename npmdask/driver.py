@@ -68,11 +68,14 @@ class Driver:
     def _bind(self) -> None:
         """Bind a new store to this problem, or check that it is the same one."""
         spec = self.store.read_spec()
+        here: dict[str, Any] = {"resources": asdict(self.resources)}
         if spec is None:
-            here = {"source": self.problem.source.path, "environment": environment()}
+            here |= {"source": self.problem.source.path, "environment": environment()}
             self.store.write_spec(self.problem.spec() | here)
             return
         require_same(self.problem, spec, str(self.store.path))
+        if spec.get("resources") != here["resources"]:
+            self.store.write_spec(spec | here)
         for name, value in environment().items():
             if spec.get("environment", {}).get(name) != value:
                 was = spec.get("environment", {}).get(name)

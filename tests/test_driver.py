@@ -125,7 +125,7 @@ def test_other_parameters_are_refused_by_name(tmp_path: Path, source: Path, chan
 def test_other_data_and_another_version_are_refused_by_name(tmp_path: Path, source: Path) -> None:
     npmdask.top_k(source, 5, store=tmp_path / "run")
     other = write_zarr(tmp_path / "b.zarr", np.ones((3000, 80)), (250, 80))
-    with pytest.raises(RefusedError, match="data.fingerprint"):
+    with pytest.raises(RefusedError, match=r"data\.fingerprint"):
         npmdask.top_k(other, 5, store=tmp_path / "run")
     record = tmp_path / "run" / "run.json"
     record.write_text(record.read_text().replace('"npmdask": "', '"npmdask": "9.'))
@@ -151,6 +151,15 @@ def test_data_that_change_between_passes_are_caught(tmp_path: Path, source: Path
     chunk.write_bytes(content)
     with pytest.raises(BadInputError, match=r"chunk c/4/0 .* is corrupt"):
         npmdask.resume(tmp_path / "run")
+
+
+def test_a_resumed_run_keeps_the_limits_that_were_chosen(tmp_path: Path, source: Path) -> None:
+    npmdask.top_k(source, 5, store=tmp_path / "run", memory="3GiB", threads=1, max_steps=2)
+    assert npmdask.resume(tmp_path / "run", max_steps=4).memory_limit_bytes == 3 * 2**30
+    assert npmdask.resume(tmp_path / "run", max_steps=6, memory="2GiB").memory_limit_bytes == 2 * 2**30
+    assert npmdask.resume(tmp_path / "run", max_steps=7).memory_limit_bytes == 2 * 2**30
+    plans = [t for t in RunStore(tmp_path / "run").telemetry() if t["event"] == "plan"]
+    assert {p["threads"] for p in plans} == {1}
 
 
 def test_max_steps_is_not_convergence_and_can_be_extended(tmp_path: Path, source: Path) -> None:

@@ -17,7 +17,7 @@ from npmdask.chunked import Processes, Threads, runs_of
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
 from npmdask.storage.layout import open_source
-from npmdask.storage.writer import SparseWriter
+from npmdask.storage.sparse_writer import SparseWriter
 from tests.conftest import write_zarr
 
 

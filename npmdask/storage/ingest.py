@@ -6,8 +6,6 @@ on where it was when the same one is run again. ``DEST`` appears only when every
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 import time
@@ -15,45 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from npmdask.errors import BadInputError, CommitError, RefusedError, closest
-from npmdask.storage.formats import (
-    BATCH_BYTES,
-    DenseSource,
-    guarded,
-    open_binary,
-    open_csv,
-    open_idx,
-    open_npy,
-    open_parquet,
-    reading,
-)
-from npmdask.storage.formats_sparse import (
-    SparseSource,
-    open_docword,
-    open_hdf5,
-    open_market,
-    open_npz,
-    open_zarr,
-)
-from npmdask.storage.writer import KINDS, DenseWriter, SparseWriter, storage_dtype
-
-SUPPORTED = (
-    ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
-    ".h5/.hdf5/.h5ad, .mtx, IDX (MNIST), UCI docword*.txt, and Zarr folders; csv, tsv, mtx, IDX and docword "
-)
-SUFFIXES = {
-    ".npy": "npy", ".npz": "npz", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet",
-    ".h5": "hdf5", ".hdf5": "hdf5", ".h5ad": "hdf5", ".mtx": "mtx", ".idx": "idx",
-}  # fmt: skip
-MAGIC = {
-    b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"\x89HDF\r\n\x1a\n": "hdf5",
-    b"%%MatrixMarket": "mtx",
-}  # fmt: skip
+from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.storage.dense_writer import DenseWriter
+from npmdask.storage.formats import open_file
+from npmdask.storage.formats.common import DenseSource, Source, SparseSource, guarded, reading
+from npmdask.storage.formats.raw import batch_rows
+from npmdask.storage.kinds import KINDS, storage_dtype
+from npmdask.storage.lock import locked
+from npmdask.storage.sparse_writer import SparseWriter
 
 Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if known, bytes done
 
@@ -121,17 +93,21 @@ def ingest(
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
-        identity = {"source": {"path": str(path), **_stamp(path), **facts}}
         record = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
         with discarded_if_bad(target):
+            common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
+            common["identity"] = {"source": {"path": str(path), **_stamp(path), **facts}}
             if isinstance(source, SparseSource):
-                shape, print_ = _ingest_sparse(path, source, target, identity, record, chunks, overwrite, progress)
+                if chunks is not None:
+                    raise BadInputError("sparse data are cut by entries: leave out chunks, or pass kind='samples'")
+                rows, print_ = _fill_sparse(path, source, SparseWriter(target, **common), record, progress)
             else:
-                shape, print_ = _ingest_dense(path, source, target, kind, identity, record, chunks, overwrite, progress)
+                dense = DenseWriter(target, kind=kind, rows=source.rows, chunks=chunks, **common)
+                rows, print_ = _fill_dense(path, source, dense, record, progress)
     return IngestSummary(
         dest=target,
         kind=kind,
-        shape=shape,
+        shape=(rows, source.columns),
         dtype=storage_dtype(source.dtype),
         fingerprint=print_,
         seconds=time.perf_counter() - began,
@@ -175,67 +151,6 @@ def _stamp(path: Path) -> dict[str, int]:
     }
 
 
-# Telling the format
-
-
-def open_file(
-    path: Path, dataset: str | None, missing: str, header: bool | None, spool: Path
-) -> DenseSource | SparseSource:
-    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go."""
-    openers: dict[str, Callable[[], DenseSource | SparseSource]] = {
-        "npy": lambda: open_npy(path),
-        "npz": lambda: open_npz(path, dataset, spool),
-        "csv": lambda: open_csv(path, header),
-        "tsv": lambda: open_csv(path, header, "\t"),
-        "parquet": lambda: open_parquet(path, spool),
-        "hdf5": lambda: open_hdf5(path, dataset, spool),
-        "mtx": lambda: open_market(path, spool),
-        "idx": lambda: open_idx(path),
-        "docword": lambda: open_docword(path),
-        "zarr": lambda: open_zarr(path, dataset, missing, spool),
-    }
-    name = tell_format(path)
-    if dataset is not None and name not in ("npz", "hdf5", "zarr"):
-        raise BadInputError(f"{path} ({name}) holds one table: leave out dataset={dataset!r}")
-    return openers[name]()
-
-
-def tell_format(path: Path) -> str:
-    """The format's name, by suffix and else by content."""
-    if path.is_dir():
-        return _tell_folder(path)
-    name = path.name.lower()
-    packed = name.endswith(".gz")
-    known = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix, "")
-    if packed and known in ("npy", "npz", "parquet", "hdf5"):
-        raise BadInputError(f"{path}: unpack it first (gunzip), {known} files are not read through gzip")
-    found = known or _sniff(path)
-    if not found:
-        raise BadInputError(f"{path} is of no known format; supported are {SUPPORTED}")
-    return found
-
-
-def _tell_folder(path: Path) -> str:
-    if any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
-        return "zarr"
-    if any(path.glob("*.parquet")):
-        return "parquet"
-    raise BadInputError(f"the folder {path} is neither Zarr nor Parquet parts; supported are {SUPPORTED}")
-
-
-def _sniff(path: Path) -> str:
-    with open_binary(path) as file:
-        head = file.read(4096)
-    for magic, name in MAGIC.items():
-        if head.startswith(magic):
-            return name
-    if len(head) >= 4 and head[:2] == b"\0\0" and head[2] in (8, 9, 11, 12, 13, 14) and head[3]:
-        return "idx"
-    lines = [line.split() for line in head.split(b"\n")[:4]]
-    numbers = all(word.isdigit() for line in lines for word in line)
-    return "docword" if numbers and [len(line) for line in lines] == [1, 1, 1, 3] else ""
-
-
 # Kinds
 
 
@@ -251,16 +166,14 @@ def as_kind(source: DenseSource | SparseSource, kind: str | None) -> DenseSource
 
 
 def _densified(source: SparseSource) -> DenseSource:
-    step = max(1, BATCH_BYTES // (source.columns * source.dtype.itemsize))
+    step = batch_rows(source.columns * source.dtype.itemsize)
 
     def batches(start: int) -> Iterator[np.ndarray]:
         for batch in source.batches(start):
             for first in range(0, batch.shape[0], step):
                 yield batch[first : first + step].toarray()
 
-    return DenseSource(
-        format=source.format, rows=source.rows, columns=source.columns, dtype=source.dtype, batches=batches
-    )
+    return DenseSource(**_facts(source), batches=batches)
 
 
 def _sparsified(source: DenseSource) -> SparseSource:
@@ -269,37 +182,23 @@ def _sparsified(source: DenseSource) -> SparseSource:
         row = 0
         for rows in source.batches(0):
             if row >= start:
-                yield sparse.csr_matrix(np.ascontiguousarray(rows))
+                yield sparse.csr_matrix(np.ascontiguousarray(rows, storage_dtype(rows.dtype)))
             row += len(rows)
 
-    rows = cast(int, source.rows)  # only told to the progress bar, which takes None
-    return SparseSource(format=source.format, rows=rows, columns=source.columns, dtype=source.dtype, batches=batches)
+    return SparseSource(**_facts(source), batches=batches)
+
+
+def _facts(source: Source) -> dict[str, Any]:
+    return {"format": source.format, "rows": source.rows, "columns": source.columns, "dtype": source.dtype}
 
 
 # Writing
 
 
-def _ingest_dense(
-    path: Path,
-    source: DenseSource,
-    target: Path,
-    kind: str,
-    identity: dict[str, Any],
-    record: dict[str, Any],
-    chunks: tuple[int, int] | None,
-    overwrite: bool,
-    progress: Progress | None,
-) -> tuple[tuple[int, int], str]:
-    writer = DenseWriter(
-        target,
-        columns=source.columns,
-        dtype=source.dtype,
-        kind=kind,
-        identity=identity,
-        rows=source.rows,
-        chunks=chunks,
-        overwrite=overwrite,
-    )
+def _fill_dense(
+    path: Path, source: DenseSource, writer: DenseWriter, record: dict[str, Any], progress: Progress | None
+) -> tuple[int, str]:
+    """Number of rows and fingerprint."""
     wide = source.columns * writer.dtype.itemsize
     with closing(guarded(path, source.batches(writer.next_row))) as batches:
         for rows in batches:
@@ -308,24 +207,13 @@ def _ingest_dense(
                 progress(writer.next_row, source.rows, writer.next_row * wide)
     if not writer.next_row:
         raise BadInputError(f"{path} has no rows: there is nothing in it to analyse")
-    shape = (writer.next_row, source.columns)
-    print_ = writer.finish(record, before_publish=require_symmetric if kind == "symmetric" else None)
-    return shape, print_
+    before = require_symmetric if writer.kind == "symmetric" else None
+    return writer.next_row, writer.finish(record, before_publish=before)
 
 
-def _ingest_sparse(
-    path: Path,
-    source: SparseSource,
-    target: Path,
-    identity: dict[str, Any],
-    record: dict[str, Any],
-    chunks: tuple[int, int] | None,
-    overwrite: bool,
-    progress: Progress | None,
-) -> tuple[tuple[int, int], str]:
-    if chunks is not None:
-        raise BadInputError("sparse data are cut by entries: leave out chunks, or pass kind='samples'")
-    writer = SparseWriter(target, columns=source.columns, dtype=source.dtype, identity=identity, overwrite=overwrite)
+def _fill_sparse(
+    path: Path, source: SparseSource, writer: SparseWriter, record: dict[str, Any], progress: Progress | None
+) -> tuple[int, str]:
     wide = writer.dtype.itemsize + (4 if source.columns < 2**31 else 8)
     with closing(guarded(path, source.batches(writer.next_row))) as batches:
         for batch in batches:
@@ -343,7 +231,7 @@ def _ingest_sparse(
                 progress(writer.next_row, source.rows, writer.entries * wide)
     if source.rows is not None and writer.next_row != source.rows:
         raise BadInputError(f"{path} ended after {writer.next_row} of {source.rows} rows: it is truncated")
-    return (writer.next_row, source.columns), writer.finish(record)
+    return writer.next_row, writer.finish(record)
 
 
 def cast_values(values: np.ndarray, dtype: np.dtype, place: Callable[[list[int]], tuple[int, int]]) -> np.ndarray:
@@ -420,40 +308,3 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """Hold ``DEST.partial.lock`` (flock: the kernel lets go of it however this process dies)."""
-    path = target.with_name(target.name + ".partial.lock")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _acquire(path, target)
-    except OSError as error:
-        raise CommitError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _acquire(path: Path, target: Path) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # close-on-exec, as Python opens everything
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
-            os.close(descriptor)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise RefusedError(
-                f"another process (pid {holder}) is writing {target}; wait for it or end it first"
-            ) from None
-        # The holder before may have removed the file between open and flock: then this lock guards nothing.
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-            return descriptor
-        os.close(descriptor)

@@ -13,8 +13,8 @@ import zarr
 from npmdask.errors import BadInputError, closest
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.dense import DenseReader
+from npmdask.storage.kinds import KINDS
 from npmdask.storage.sparse import CsrReader, open_csr
-from npmdask.storage.writer import KINDS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import npmdask
-from npmdask.storage import writer
+from npmdask.storage import journal
 from npmdask.storage.ingest import ingest
 
 
 def main(folder: Path, threads: int) -> None:
     """Everything that there is to kill: ingest with its journal, passes, commits, the final pass."""
-    writer.JOURNAL_BYTES = 8 * 2**20  # so that an ingest of 100 MB has a dozen places to go on from
+    journal.JOURNAL_BYTES = 8 * 2**20  # so that an ingest of 100 MB has a dozen places to go on from
     if not (folder / "x.zarr").exists():
         ingest(folder / "x.npy", folder / "x.zarr", kind="matrix", chunks=(400, 1000))
     npmdask.top_k(

@@ -15,9 +15,11 @@ import zarr
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.storage import generate as module
-from npmdask.storage import writer
-from npmdask.storage.generate import REGISTRY, SPECTRA, dct_rows, generate
+from npmdask.storage import journal, planted
+from npmdask.storage.generate import REGISTRY, generate
+from npmdask.storage.ingest import ingest
+from npmdask.storage.planted import SPECTRA, dct_rows
+from npmdask.storage.sparse_writer import SparseWriter
 
 SMALL: dict[str, dict[str, Any]] = {
     "spiked": {"rows": 300, "columns": 40},
@@ -33,8 +35,8 @@ RANK = 6
 @pytest.fixture(autouse=True)
 def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many slabs and tiles even for a small problem."""
-    monkeypatch.setattr(module, "SLAB_BYTES", 2**13)
-    monkeypatch.setattr(module, "TILE", 32)
+    monkeypatch.setattr(planted, "SLAB_BYTES", 2**13)
+    monkeypatch.setattr(planted, "TILE", 32)
 
 
 def make(folder: Path, problem: str, **options: Any) -> Path:
@@ -166,7 +168,7 @@ def test_blas_is_pinned_where_its_threads_would_change_the_bytes(tmp_path: Path)
 
 
 def test_every_slab_has_its_own_signs() -> None:
-    size = module.Size(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
+    size = planted.Size(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
     assert (size.signs(0, 50) == size.signs(0, 50)).all()
     assert 10 < (size.signs(0, 50) == size.signs(1, 50)).sum() < 40
 
@@ -178,7 +180,7 @@ def test_data_do_not_depend_on_chunks(tmp_path: Path, problem: str) -> None:
 
 
 def test_symmetric_is_one_tile_or_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TILE", 256)
+    monkeypatch.setattr(planted, "TILE", 256)
     data = dense(make(tmp_path / "s", "symmetric", columns=700, spectrum="harmonic"))
     assert (data == data.T).all()
 
@@ -278,15 +280,38 @@ def test_an_existing_store_is_replaced_only_when_told(tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.iterdir()] == ["s"]
 
 
+def test_a_second_generate_is_refused(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from npmdask.storage.generate import generate
+def hold(*_):
+    print("held", flush=True)
+    sys.stdin.read()
+generate({str(tmp_path / "s")!r}, problem="spiked", rows=300, columns=40, progress=hold)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        np.save(tmp_path / "a.npy", np.eye(3))
+        for write in (lambda: make(tmp_path / "s", "spiked"), lambda: ingest(tmp_path / "a.npy", tmp_path / "s")):
+            with pytest.raises(RefusedError, match=f"pid {other.pid}"):
+                write()
+        other.communicate()
+        assert other.returncode == 0
+    assert zarr.open_group(tmp_path / "s", mode="r")["data"].shape == (300, 40)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["a.npy", "s"]
+
+
 KILL = """
 import os, signal, sys
-from npmdask.storage import generate as module, writer
-module.SLAB_BYTES, module.TILE = 2**13, 32
-writer.JOURNAL_BYTES, writer.SparseWriter.CHUNK = 2**14, 1000
+from npmdask.storage import generate, journal, planted, sparse_writer
+planted.SLAB_BYTES, planted.TILE = 2**13, 32
+journal.JOURNAL_BYTES, sparse_writer.SparseWriter.CHUNK = 2**14, 1000
 def progress(done, rows, size):
     if done >= rows // 2:
         os.kill(os.getpid(), signal.SIGKILL)
-module.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
+generate.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
 """
 
 
@@ -295,8 +320,8 @@ module.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
 def test_a_killed_write_goes_on_to_the_same_bytes(
     tmp_path: Path, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "JOURNAL_BYTES", 2**14)
-    monkeypatch.setattr(writer.SparseWriter, "CHUNK", 1000)
+    monkeypatch.setattr(journal, "JOURNAL_BYTES", 2**14)
+    monkeypatch.setattr(SparseWriter, "CHUNK", 1000)
     options: dict[str, Any] = {"problem": problem, "rank": RANK} | SMALL[problem]
     if problem != "symmetric":
         options["rows"] = 3000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import io
 import json
 import os
 import shutil
@@ -24,9 +25,12 @@ import zarr
 from scipy import sparse
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
-from npmdask.storage import formats, formats_sparse, writer
-from npmdask.storage import ingest as ingest_module
+from npmdask.storage import journal
+from npmdask.storage.formats import compressed, grids, raw, sorting, tables
+from npmdask.storage.formats import text as text_module
 from npmdask.storage.ingest import IngestSummary, ingest
+from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.sparse_writer import SparseWriter
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -34,15 +38,14 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many batches, buckets and text blocks out of a few rows."""
-    monkeypatch.setattr(formats, "BATCH_BYTES", 2000)
-    monkeypatch.setattr(formats_sparse, "BATCH_BYTES", 2000)
-    monkeypatch.setattr(formats_sparse, "TEXT_BYTES", 2000)
-    monkeypatch.setattr(ingest_module, "BATCH_BYTES", 2000)
-    monkeypatch.setattr(formats_sparse, "BATCH_ENTRIES", 70)
-    monkeypatch.setattr(formats_sparse, "BATCH_ROWS", 11)
-    monkeypatch.setattr(formats_sparse, "BUCKET_BYTES", 900)
-    monkeypatch.setattr(formats_sparse, "MAX_BUCKETS", 5)
-    monkeypatch.setattr(formats, "COLUMN_BATCH_BYTES", 4000)
+    monkeypatch.setattr(raw, "BATCH_BYTES", 2000)
+    monkeypatch.setattr(raw, "COLUMN_BATCH_BYTES", 4000)
+    monkeypatch.setattr(text_module, "TEXT_BYTES", 2000)
+    monkeypatch.setattr(compressed, "BATCH_ENTRIES", 70)
+    monkeypatch.setattr(compressed, "BATCH_ROWS", 11)
+    monkeypatch.setattr(sorting, "BATCH_ENTRIES", 70)
+    monkeypatch.setattr(sorting, "BUCKET_BYTES", 900)
+    monkeypatch.setattr(sorting, "MAX_BUCKETS", 5)
 
 
 def dense(rows: int = 203, columns: int = 17, seed: int = 1) -> np.ndarray:
@@ -110,7 +113,7 @@ def test_npy(tmp_path: Path, small_batches: None, dtype: str, order: Any) -> Non
     np.save(tmp_path / "a.npy", rows)
     calls: list[tuple[int, int | None, int]] = []
     summary = check_dense(tmp_path, tmp_path / "a.npy", rows, progress=lambda *call: calls.append(call))
-    assert summary.dtype == writer.storage_dtype(np.dtype(dtype)) and summary.kind == "samples"
+    assert summary.dtype == storage_dtype(np.dtype(dtype)) and summary.kind == "samples"
     assert len(calls) > (rows.nbytes > 8000) and calls[-1] == (203, 203, 203 * 17 * summary.dtype.itemsize)
     assert summary.bytes >= sum(f.stat().st_size for f in summary.dest.rglob("c/*") if f.is_file())
 
@@ -220,6 +223,8 @@ def test_sparse_becomes_dense_and_back(tmp_path: Path, small_batches: None) -> N
     check_dense(tmp_path, tmp_path / "a.npz", matrix.toarray(), kind="samples")
     np.save(tmp_path / "a.npy", matrix.toarray())
     check_sparse(tmp_path, tmp_path / "a.npy", matrix, kind="sparse")
+    np.save(tmp_path / "big-endian.npy", matrix.toarray().astype(">f8"))
+    check_sparse(tmp_path, tmp_path / "big-endian.npy", matrix, kind="sparse")
 
 
 # Tables
@@ -273,8 +278,8 @@ def test_parquet_of_many_columns(tmp_path: Path, small_batches: None, monkeypatc
     rows = dense(40000, 20)
     table = pa.table({f"c{i}": rows[:, i] for i in range(20)})
     pa.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=17000)
-    monkeypatch.setattr(formats, "BATCH_BYTES", 200_000)
-    monkeypatch.setattr(formats, "PAGES", 1)
+    monkeypatch.setattr(raw, "BATCH_BYTES", 200_000)
+    monkeypatch.setattr(tables, "PAGES", 1)
     check_dense(tmp_path, tmp_path / "a.parquet", rows)
 
 
@@ -307,7 +312,7 @@ def test_parquet(tmp_path: Path, small_batches: None) -> None:
 @pytest.mark.parametrize("chunks", [None, (7, 17), (40, 3), (203, 1)])
 @pytest.mark.parametrize("spooled", [True, False])
 def test_hdf5(tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch, chunks: Any, spooled: bool) -> None:
-    monkeypatch.setattr(formats, "SLAB_BYTES", 1000 if spooled else 2**28)
+    monkeypatch.setattr(grids, "SLAB_BYTES", 1000 if spooled else 2**28)
     rows = dense()
     with h5py.File(tmp_path / "a.h5", "w") as file:
         compression = "gzip" if chunks else None
@@ -367,7 +372,7 @@ def test_zarr(
     chunks: Any,
     spooled: bool,
 ) -> None:
-    monkeypatch.setattr(formats, "SLAB_BYTES", 1000 if spooled else 2**28)
+    monkeypatch.setattr(grids, "SLAB_BYTES", 1000 if spooled else 2**28)
     rows, path = dense(), tmp_path / "in.zarr"
     group = zarr.open_group(path, mode="w", zarr_format=version)
     group.create_array("deep/x", shape=rows.shape, dtype=rows.dtype, chunks=chunks, compressors=compressors)[...] = rows
@@ -608,6 +613,19 @@ def test_a_stale_lock_is_no_lock(tmp_path: Path) -> None:
             ingest(tmp_path / "a.npy", tmp_path / "bad.zarr")
 
 
+def test_a_temporary_file_gets_all_of_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Filling(io.FileIO):
+        """A disk that takes 1000 bytes at a time, as one that fills up may."""
+
+        def write(self, data: Any) -> int:
+            return super().write(data[:1000])
+
+    monkeypatch.setattr(raw, "open", lambda path, *_, **__: Filling(path, "w"), raising=False)
+    with raw.spool_file(tmp_path / "spool", "x") as file:
+        raw.spool_write(file, dense())
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "spool" / "x"), dense().ravel())
+
+
 def test_a_full_disk_is_not_the_sources_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sparse.save_npz(tmp_path / "a.npz", scattered().tocoo())
 
@@ -627,7 +645,7 @@ def test_a_failing_disk_keeps_what_is_written(
     tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "a.npy", dense(3000))
-    monkeypatch.setattr(writer, "JOURNAL_BYTES", 10000)
+    monkeypatch.setattr(journal, "JOURNAL_BYTES", 10000)
     calls: list[int] = []
 
     def read_into(file: Any, array: np.ndarray) -> int:
@@ -636,8 +654,8 @@ def test_a_failing_disk_keeps_what_is_written(
             raise OSError(5, "Input/output error")
         return whole(file, array)
 
-    whole = formats.read_into
-    monkeypatch.setattr(formats, "read_into", read_into)
+    whole = raw.read_into
+    monkeypatch.setattr(raw, "read_into", read_into)
     with pytest.raises(RefusedError, match=r"a\.npy.*Input/output error.*goes on"):
         ingest(tmp_path / "a.npy", tmp_path / "out.zarr", chunks=(64, 17))
     calls.extend([0] * 1000)
@@ -659,26 +677,25 @@ def test_what_a_killed_overwrite_left_is_no_obstacle(tmp_path: Path) -> None:
 
 KILL = """
 import json, os, signal, sys
-from npmdask.storage import formats, formats_sparse, ingest, writer
+from importlib import import_module
+from npmdask.storage import ingest, sparse_writer
 source, dest, options, constants = json.loads(sys.argv[1])
-modules = {"formats": formats, "formats_sparse": formats_sparse, "ingest": ingest, "writer": writer}
 for module, name, value in constants:
-    setattr(modules[module], name, value)
-writer.SparseWriter.CHUNK = 1000
+    setattr(import_module("npmdask.storage." + module), name, value)
+sparse_writer.SparseWriter.CHUNK = 1000
 def progress(done, total, size):
     if done >= 2000:
         os.kill(os.getpid(), signal.SIGKILL)
 ingest.ingest(source, dest, progress=progress, **options)
 """
 SMALL = [
-    ("writer", "JOURNAL_BYTES", 16384),
-    ("formats", "BATCH_BYTES", 30000),
-    ("formats_sparse", "BATCH_BYTES", 30000),
-    ("formats_sparse", "TEXT_BYTES", 30000),
-    ("ingest", "BATCH_BYTES", 30000),
-    ("formats_sparse", "BATCH_ENTRIES", 500),
-    ("formats_sparse", "BUCKET_BYTES", 20000),
-    ("formats_sparse", "MAX_BUCKETS", 4),
+    ("journal", "JOURNAL_BYTES", 16384),
+    ("formats.raw", "BATCH_BYTES", 30000),
+    ("formats.text", "TEXT_BYTES", 30000),
+    ("formats.compressed", "BATCH_ENTRIES", 500),
+    ("formats.sorting", "BATCH_ENTRIES", 500),
+    ("formats.sorting", "BUCKET_BYTES", 20000),
+    ("formats.sorting", "MAX_BUCKETS", 4),
 ]
 
 
@@ -739,10 +756,9 @@ def write_source(folder: Path, name: str) -> Path:
 def test_a_kill_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
 ) -> None:
-    modules = {"formats": formats, "formats_sparse": formats_sparse, "ingest": ingest_module, "writer": writer}
     for module, constant, value in SMALL:
-        monkeypatch.setattr(modules[module], constant, value)
-    monkeypatch.setattr(writer.SparseWriter, "CHUNK", 1000)
+        monkeypatch.setattr(f"npmdask.storage.{module}.{constant}", value)
+    monkeypatch.setattr(SparseWriter, "CHUNK", 1000)
     source = write_source(tmp_path, name)
     ingest(source, tmp_path / "calm.zarr", **options)
     run_killed(source, tmp_path / "killed.zarr", options)

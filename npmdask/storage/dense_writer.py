@@ -1,0 +1,206 @@
+"""Writing a dense data set row by row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec
+
+from npmdask.errors import BadInputError
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.journal import JournalledWriter, reopen
+from npmdask.storage.kinds import storage_dtype
+
+CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
+
+
+def choose_chunks(columns: int, itemsize: int, kind: str) -> tuple[int, int]:
+    """Rows and columns of a chunk: squares for a symmetric matrix, full-width row slabs for the rest.
+
+    Full width lets ``A^T (A V)`` be formed chunk by chunk; very wide rows are cut so that a chunk keeps at
+    least 64 rows.
+    """
+    if kind == "symmetric":
+        side = max(64, int((CHUNK_BYTES / itemsize) ** 0.5) // 64 * 64)
+        return (min(side, columns), min(side, columns))
+    width = min(columns, max(1, CHUNK_BYTES // (64 * itemsize)))
+    return (max(1, CHUNK_BYTES // (width * itemsize)), width)
+
+
+class Moments:
+    """Column means and sums of squared deviations, merged slab by slab (Chan, Golub and LeVeque 1983)."""
+
+    def __init__(self, columns: int) -> None:
+        self.count, self.mean, self.m2 = 0, np.zeros(columns), np.zeros(columns)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add rows (b x columns), a few at a time: the float64 copy stays small."""
+        few = max(1, 2**18 // max(1, rows.shape[1]))
+        for start in range(0, rows.shape[0], few):
+            part = rows[start : start + few]
+            mean = part.mean(axis=0, dtype=np.float64)
+            deviation = part - mean
+            self.merge(part.shape[0], mean, np.einsum("ij,ij->j", deviation, deviation))
+
+    def merge(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
+        total, delta = self.count + count, mean - self.mean
+        self.mean = self.mean + delta * (count / total)
+        self.m2 = self.m2 + m2 + delta**2 * (self.count * count / total)
+        self.count = total
+
+
+class DenseWriter(JournalledWriter):
+    """Writes a dense 2-D data set.
+
+    Parameters
+    ----------
+    dest : folder to create.
+    columns, dtype, kind : what the rows are; ``kind`` one of samples, symmetric, matrix.
+    identity : facts of the source that must be the same for a killed write to be continued.
+    rows : number of rows if known (else it grows).
+    chunks : rows and columns of a chunk; chosen if None.
+    compress : LZ4 with bitshuffle (right for counts and pixels, wrong for real-valued floats).
+    """
+
+    def __init__(
+        self,
+        dest: Path | str,
+        *,
+        columns: int,
+        dtype: np.dtype,
+        kind: str,
+        identity: dict[str, Any],
+        rows: int | None = None,
+        chunks: tuple[int, int] | None = None,
+        compress: bool | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.dtype, self.columns = storage_dtype(dtype), columns
+        height, width = chunks or choose_chunks(columns, self.dtype.itemsize, kind)
+        self.chunks = (min(height, rows) if rows else height, min(width, columns))
+        self.compress = self.dtype.kind in "iu" if compress is None else compress
+        facts = {"columns": columns, "dtype": self.dtype.str, "chunks": self.chunks, "rows": rows}
+        super().__init__(dest, kind, {**facts, "compress": self.compress, **identity}, overwrite)
+        self._buffer = np.empty((self.chunks[0], columns), self.dtype)
+        self._filled, self._since_log = 0, 0
+        self._moments = Moments(columns)
+        self._checksums = np.empty((0, -(-columns // self.chunks[1])), np.uint32)
+        found = self._resume()
+        if found is None:
+            self._rows, self._array = 0, self._create(rows)
+        else:
+            arrays, meta = found
+            self._rows, self._array = meta["rows"], reopen(zarr.open_array(self.partial / "data", mode="r+"))
+            self._checksums, self._moments.count = arrays["checksums"], meta["rows"]
+            self._moments.mean, self._moments.m2 = arrays["mean"], arrays["m2"]
+
+    def _create(self, rows: int | None) -> Any:
+        group = zarr.open_group(self.partial, mode="a")
+        codec = BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=self.dtype.itemsize)
+        return group.create_array(
+            "data",
+            shape=(rows or 0, self.columns),
+            dtype=self.dtype,
+            chunks=self.chunks,
+            compressors=[codec] if self.compress else None,
+            config={"write_empty_chunks": True},  # a chunk that is not there is an error, not zeros
+        )
+
+    @property
+    def next_row(self) -> int:
+        """The first row that is not written yet; a continued write must go on exactly here."""
+        return self._rows + self._filled
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append rows (b x columns).
+
+        Raises
+        ------
+        BadInputError
+            A NaN or infinity; its row and column are named.
+        """
+        if rows.ndim != 2 or rows.shape[1] != self.columns:
+            raise BadInputError(f"row {self.next_row}: expected {self.columns} columns, got shape {rows.shape}")
+        self._require_finite(rows)
+        while len(rows):
+            part = rows[: self.chunks[0] - self._filled]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            rows = rows[len(part) :]
+            if self._filled == self.chunks[0]:
+                self._flush()
+
+    def _require_finite(self, rows: np.ndarray) -> None:
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            row, column = (int(i) for i in np.argwhere(~np.isfinite(rows))[0])
+            raise BadInputError(
+                f"{rows[row, column]} at row {self.next_row + row}, column {column}: remove or impute the "
+                "non-finite values of the source first"
+            )
+
+    def _flush(self) -> None:
+        slab = self._buffer[: self._filled]
+        first, last = self._rows, self._rows + self._filled
+        width = self.chunks[1]
+        with self._writing():
+            if last > self._array.shape[0]:
+                self._array.resize((last, self.columns))
+            self._array[first:last] = slab
+            self._sync_chunks(first // self.chunks[0])
+        sums = [crc32c(slab[:, c : c + width]) for c in range(0, self.columns, width)]
+        self._checksums = np.vstack([self._checksums, np.array([sums], np.uint32)])
+        self._moments.add(slab)
+        self._rows, self._filled = last, 0
+        self._since_log += slab.nbytes
+        if self._due(self._since_log) and self._rows % self.chunks[0] == 0:
+            self._checkpoint()
+
+    def _sync_chunks(self, slab: int) -> None:
+        for column in range(self._checksums.shape[1]):
+            name = self._array.metadata.encode_chunk_key((slab, column))
+            with open(self.partial / "data" / name, "rb") as file:
+                os.fsync(file.fileno())
+
+    def _checkpoint(self) -> None:
+        arrays: dict[str, np.ndarray] = {
+            "checksums": self._checksums,
+            "mean": self._moments.mean,
+            "m2": self._moments.m2,
+        }
+        self._log(self._rows, arrays, {"rows": self._rows})
+        self._since_log = 0
+
+    def finish(
+        self,
+        extra: dict[str, Any] | None = None,
+        arrays: dict[str, np.ndarray] | None = None,
+        before_publish: Callable[[Any], None] | None = None,
+    ) -> str:
+        """Write the record and make ``DEST`` appear. Returns the fingerprint.
+
+        ``extra`` goes into the record (attributes), ``arrays`` (names may contain ``/``) beside the data.
+        ``before_publish`` is given the whole array; if it raises, ``DEST`` does not appear.
+        """
+        if self._filled:
+            self._flush()
+        if self._rows == 0:
+            raise BadInputError(f"no rows in the source of {self.dest}")
+        if self._array.shape[0] != self._rows:
+            raise BadInputError(
+                f"the source of {self.dest} ended after {self._rows} of {self._array.shape[0]} rows: it is "
+                "truncated; nothing was published"
+            )
+        if before_publish:
+            before_publish(self._array)
+        facts = {"shape": list(self._array.shape), "dtype": self.dtype.str, "chunks": list(self.chunks)}
+        beside: dict[str, np.ndarray] = {
+            "column_mean": self._moments.mean,
+            "column_m2": self._moments.m2,
+            "checksums": self._checksums,
+        }
+        return self._finish(facts, "dense", [self._checksums], {**beside, **(arrays or {})}, extra)

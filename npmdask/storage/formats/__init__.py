@@ -1,0 +1,94 @@
+"""Files that people have, as row batches: one module a family, and here the door to all of them.
+
+A source knows its shape and dtype at once and gives its rows from any row on, a few MiB at a time, whatever
+the size of the file. Nothing is memory-mapped (mapped pages count as memory of the process) and nothing is
+ever unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from npmdask.errors import BadInputError
+from npmdask.storage.formats.bag_of_words import open_docword
+from npmdask.storage.formats.common import DenseSource, SparseSource
+from npmdask.storage.formats.hdf5 import open_hdf5
+from npmdask.storage.formats.idx import open_idx
+from npmdask.storage.formats.matrix_market import open_market
+from npmdask.storage.formats.numpy_files import open_npy, open_npz
+from npmdask.storage.formats.raw import open_binary
+from npmdask.storage.formats.tables import open_csv, open_parquet
+from npmdask.storage.formats.zarr_stores import open_zarr
+
+SUPPORTED = (
+    ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
+    ".h5/.hdf5/.h5ad, .mtx, IDX (MNIST), UCI docword*.txt, and Zarr folders; csv, tsv, mtx, IDX and "
+    "docword also packed with gzip"
+)
+SUFFIXES = {
+    ".npy": "npy", ".npz": "npz", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet",
+    ".h5": "hdf5", ".hdf5": "hdf5", ".h5ad": "hdf5", ".mtx": "mtx", ".idx": "idx",
+}  # fmt: skip
+MAGIC = {
+    b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"\x89HDF\r\n\x1a\n": "hdf5",
+    b"%%MatrixMarket": "mtx",
+}  # fmt: skip
+
+
+def open_file(
+    path: Path, dataset: str | None, missing: str, header: bool | None, spool: Path
+) -> DenseSource | SparseSource:
+    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go."""
+    openers: dict[str, Callable[[], DenseSource | SparseSource]] = {
+        "npy": lambda: open_npy(path),
+        "npz": lambda: open_npz(path, dataset, spool),
+        "csv": lambda: open_csv(path, header),
+        "tsv": lambda: open_csv(path, header, "\t"),
+        "parquet": lambda: open_parquet(path, spool),
+        "hdf5": lambda: open_hdf5(path, dataset, spool),
+        "mtx": lambda: open_market(path, spool),
+        "idx": lambda: open_idx(path),
+        "docword": lambda: open_docword(path),
+        "zarr": lambda: open_zarr(path, dataset, missing, spool),
+    }
+    name = tell_format(path)
+    if dataset is not None and name not in ("npz", "hdf5", "zarr"):
+        raise BadInputError(f"{path} ({name}) holds one table: leave out dataset={dataset!r}")
+    return openers[name]()
+
+
+def tell_format(path: Path) -> str:
+    """The format's name, by suffix and else by content."""
+    if path.is_dir():
+        return _tell_folder(path)
+    name = path.name.lower()
+    packed = name.endswith(".gz")
+    known = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix, "")
+    if packed and known in ("npy", "npz", "parquet", "hdf5"):
+        raise BadInputError(f"{path}: unpack it first (gunzip), {known} files are not read through gzip")
+    found = known or _sniff(path)
+    if not found:
+        raise BadInputError(f"{path} is of no known format; supported are {SUPPORTED}")
+    return found
+
+
+def _tell_folder(path: Path) -> str:
+    if any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
+        return "zarr"
+    if any(path.glob("*.parquet")):
+        return "parquet"
+    raise BadInputError(f"the folder {path} is neither Zarr nor Parquet parts; supported are {SUPPORTED}")
+
+
+def _sniff(path: Path) -> str:
+    with open_binary(path) as file:
+        head = file.read(4096)
+    for magic, name in MAGIC.items():
+        if head.startswith(magic):
+            return name
+    if len(head) >= 4 and head[:2] == b"\0\0" and head[2] in (8, 9, 11, 12, 13, 14) and head[3]:
+        return "idx"
+    lines = [line.split() for line in head.split(b"\n")[:4]]
+    numbers = all(word.isdigit() for line in lines for word in line)
+    return "docword" if numbers and [len(line) for line in lines] == [1, 1, 1, 3] else ""

@@ -1,0 +1,147 @@
+"""What every format shares: the two kinds of source, the sentences of their errors, what may be analysed."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from scipy import sparse
+
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest
+from npmdask.storage.kinds import storage_dtype
+
+Item = TypeVar("Item")
+Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is known of a file at once; ``rows`` is None where only reading to the end tells."""
+
+    format: str
+    rows: int | None
+    columns: int
+    dtype: np.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseSource(Source):
+    """``batches(start)`` yields rows (b x columns) from row ``start`` on; memory is reused by the next batch."""
+
+    batches: Callable[[int], Iterator[np.ndarray]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseSource(Source):
+    """``batches(start)`` yields canonical CSR matrices (b x columns) from row ``start`` on.
+
+    Batches end at rows that depend on the file only, never on where reading began: the writer's column sums
+    are then formed in the same order after a kill.
+    """
+
+    batches: Callable[[int], Iterator[sparse.csr_matrix]]
+
+
+def after(start: int, batches: Iterator[Rows], row: int = 0) -> Iterator[Rows]:
+    """Those of ``batches``, whose first row is ``row``, that lie at ``start`` or behind it."""
+    for batch in batches:
+        if row + batch.shape[0] > start:
+            yield batch[max(0, start - row) :]
+        row += batch.shape[0]
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a library raises about a broken file into a sentence that names the file."""
+    try:
+        yield
+    except NpmdaskError:
+        raise
+    except Exception as error:
+        errno = getattr(error, "errno", None)
+        if isinstance(error, OSError) and errno and not isinstance(error, FileNotFoundError):
+            # The device or the network failed, not the content: what is written so far stays good.
+            raise RefusedError(
+                f"{path} cannot be read ({error.strerror or error}); when that is mended run the same "
+                "command again: it goes on from what is written"
+            ) from error
+        known = (
+            OSError,
+            EOFError,
+            ValueError,
+            TypeError,
+            LookupError,
+            RuntimeError,
+            OverflowError,
+            SyntaxError,
+        )
+        if isinstance(error, (*known, zipfile.BadZipFile, zlib.error, struct.error, pa.ArrowException)):
+            raise BadInputError(
+                f"{path} cannot be read ({type(error).__name__}: {error}): it is truncated, corrupt or not "
+                "what its name says; fetch or write it again, then ingest it again"
+            ) from error
+        raise
+
+
+def guarded(path: Path, batches: Iterator[Item]) -> Generator[Item, None, None]:
+    """The same batches, with errors of reading (not of the consumer) turned into sentences."""
+    while True:
+        with reading(path):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        yield batch
+
+
+def truncated(path: Path, detail: str) -> BadInputError:
+    return BadInputError(f"{path} is truncated or corrupt: {detail}; fetch or write it again, then ingest it again")
+
+
+def require_2d(shape: Sequence[int], where: str) -> tuple[int, int]:
+    """Rows and columns of a matrix that has both."""
+    if len(shape) != 2:
+        raise BadInputError(
+            f"{where} has shape {tuple(shape)}: rows and columns are needed; reshape it to two dimensions "
+            "and save it again, for example with array.reshape(len(array), -1)"
+        )
+    if 0 in shape:
+        raise BadInputError(f"{where} has shape {tuple(shape)}: there is nothing in it to analyse")
+    return (int(shape[0]), int(shape[1]))
+
+
+def require_numbers(dtype: np.dtype, where: str) -> np.dtype:
+    """The dtype that values of ``dtype`` are stored in, or an error that names ``where`` they are."""
+    if np.dtype(dtype).hasobject:
+        raise BadInputError(
+            f"{where} holds Python objects, which would have to be unpickled (that can run any code); "
+            "convert it with array.astype(float) and save it again"
+        )
+    try:
+        return storage_dtype(dtype)
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error}") from None
+
+
+def choose_array(path: Path, dataset: str | None, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The array that is meant: ``dataset``, or the only one with two dimensions."""
+    if dataset is not None:
+        name = dataset.strip("/")
+        if name not in shapes:
+            raise BadInputError(f"{path} has no array {dataset!r}: {closest(name, list(shapes)) if shapes else 'none'}")
+        return name
+    matrices = [name for name, shape in shapes.items() if len(shape) == 2]
+    if len(matrices) == 1:
+        return matrices[0]
+    shown = {name: shapes[name] for name in sorted(matrices or shapes)[:20]}
+    listed = ", ".join(f"{name} {shape}" for name, shape in shown.items()) or "nothing"
+    reason = "several 2-D arrays: choose one with dataset=" if matrices else "no 2-D array; there is"
+    raise BadInputError(f"{path} has {reason} ({listed})")

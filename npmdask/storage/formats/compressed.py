@@ -1,0 +1,101 @@
+"""CSR row batches out of the arrays of a CSR, CSC or COO matrix, wherever these lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from npmdask.errors import BadInputError
+from npmdask.storage.formats.common import SparseSource, truncated
+from npmdask.storage.formats.sorting import BATCH_ENTRIES, Triplets, sorted_rows
+
+BATCH_ROWS = 2**16
+
+Slices = dict[str, Callable[[int, int], np.ndarray]]
+OpenSlices = Callable[[], AbstractContextManager[Slices]]
+
+
+def canonical(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, columns: int, row: int, path: Path
+) -> sparse.csr_matrix:
+    """A CSR batch whose first row is ``row``: columns in range, ascending and different within a row."""
+    wrong = (indices < 0) | (indices >= columns)
+    if wrong.any():
+        entry = int(np.argmax(wrong))
+        row += int(np.searchsorted(indptr, entry, side="right")) - 1
+        raise BadInputError(
+            f"{path}: row {row} has an entry in column {indices[entry]}, outside 0 to {columns - 1}; the "
+            "file is damaged or its shape is wrong: write it again"
+        )
+    batch = sparse.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, columns))
+    batch.sum_duplicates()
+    return batch
+
+
+def csr_rows(
+    slices: OpenSlices, shape: tuple[int, int], dtype: np.dtype, path: Path, start: int
+) -> Iterator[sparse.csr_matrix]:
+    """Row batches of CSR arrays that are read forward, a slice at a time."""
+    for row, indptr, read in _pieces(slices, shape[0], path, start):
+        first, last = int(indptr[0]), int(indptr[-1])
+        indices, data = read["indices"](first, last), read["data"](first, last).astype(dtype, copy=False)
+        yield canonical(indptr - first, indices, data, shape[1], row, path)
+
+
+def csc_triplets(slices: OpenSlices, shape: tuple[int, int], path: Path) -> Iterator[Triplets]:
+    """Entries of CSC arrays in the order of the file."""
+    for column, indptr, read in _pieces(slices, shape[1], path, 0):
+        first, last = int(indptr[0]), int(indptr[-1])
+        columns = np.repeat(np.arange(column, column + len(indptr) - 1), np.diff(indptr))
+        yield read["indices"](first, last), columns, read["data"](first, last)
+
+
+def coo_triplets(slices: OpenSlices, count: int) -> Iterator[Triplets]:
+    with slices() as read:
+        for first in range(0, count, BATCH_ENTRIES):
+            last = min(count, first + BATCH_ENTRIES)
+            yield read["row"](first, last), read["col"](first, last), read["data"](first, last)
+
+
+def _pieces(slices: OpenSlices, count: int, path: Path, start: int) -> Iterator[tuple[int, np.ndarray, Slices]]:
+    """Yield (first, its piece of indptr, slices), about BATCH_ENTRIES entries each; ``start`` begins one.
+
+    A row never ends up in two pieces; one that is longer comes by itself.
+    """
+    with slices() as read:
+        held = np.empty(0, np.int64)  # indptr[start : start + len(held)]
+        while start < count:
+            have, want = start + len(held), min(count + 1, start + BATCH_ROWS + 1)
+            if have < want:
+                held = np.concatenate([held, read["indptr"](have, want).astype(np.int64)])
+            if held[0] < 0 or (np.diff(held) < 0).any():
+                raise truncated(path, f"indptr decreases after entry {start}")
+            cut = int(np.searchsorted(held, held[0] + BATCH_ENTRIES, side="right")) - 1
+            cut = min(max(1, cut), len(held) - 1)
+            yield start, held[: cut + 1], read
+            held, start = held[cut:], start + cut
+
+
+def compressed_source(
+    name: str,
+    layout: str,
+    slices: OpenSlices,
+    shape: tuple[int, int],
+    dtype: np.dtype,
+    count: int,
+    spool: Path,
+    path: Path,
+) -> SparseSource:
+    """A source of CSR, CSC or COO arrays."""
+
+    def batches(start: int) -> Iterator[sparse.csr_matrix]:
+        if layout == "csr":
+            return csr_rows(slices, shape, dtype, path, start)
+        triplets = coo_triplets(slices, count) if layout == "coo" else csc_triplets(slices, shape, path)
+        return sorted_rows(triplets, shape, dtype, count, spool, path, start)
+
+    return SparseSource(format=name, rows=shape[0], columns=shape[1], dtype=dtype, batches=batches)

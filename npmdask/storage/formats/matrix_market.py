@@ -1,0 +1,151 @@
+"""MatrixMarket, coordinate (sparse) and array (dense)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from scipy import sparse
+
+from npmdask.errors import BadInputError
+from npmdask.storage.formats.common import DenseSource, SparseSource, truncated
+from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
+from npmdask.storage.formats.sorting import Triplets, sorted_rows
+from npmdask.storage.formats.text import parse_lines, text_blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarketHeader:
+    """The first lines of a MatrixMarket file; ``head`` is where its entries begin."""
+
+    layout: str
+    field: str
+    symmetry: str
+    sizes: tuple[int, ...]
+    head: int
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.int64 if self.field in ("integer", "unsigned-integer") else np.float64)
+
+    @property
+    def arrow(self) -> Any:
+        return pa.from_numpy_dtype(self.dtype)
+
+    @property
+    def sign(self) -> int:
+        return -1 if self.symmetry == "skew-symmetric" else 1
+
+
+def _market_header(path: Path) -> MarketHeader:
+    with open_binary(path) as file:
+        words = file.readline().decode("ascii", "replace").lower().split()
+        if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"] or words[2] not in ("coordinate", "array"):
+            raise BadInputError(f"{path} is not MatrixMarket: it begins with {' '.join(words)[:60]!r}")
+        layout, field, symmetry = words[2:]
+        if field not in ("real", "double", "integer", "unsigned-integer", "pattern"):
+            raise BadInputError(f"{path} holds {field} values; real numbers are needed: save real or imaginary part")
+        if symmetry not in ("general", "symmetric", "skew-symmetric", "hermitian"):
+            raise BadInputError(f"{path}: unknown symmetry {symmetry!r}")
+        line = file.readline()
+        while line and (line.startswith(b"%") or not line.strip()):
+            line = file.readline()
+        sizes = tuple(int(word) for word in line.split())
+        if len(sizes) != (3 if layout == "coordinate" else 2) or min(sizes[:2]) < 1:
+            raise truncated(path, f"its size line is {line.decode('ascii', 'replace').strip()!r}")
+        if symmetry != "general" and sizes[0] != sizes[1]:
+            raise BadInputError(f"{path} says {symmetry} and has shape {sizes[:2]}: correct its first line")
+        symmetry = "symmetric" if symmetry == "hermitian" else symmetry  # the same for real numbers
+        return MarketHeader(layout=layout, field=field, symmetry=symmetry, sizes=sizes, head=file.tell())
+
+
+def open_market(path: Path, spool: Path) -> DenseSource | SparseSource:
+    """MatrixMarket, coordinate (sparse) or array (dense); symmetric files are written out in full."""
+    header = _market_header(path)
+    shape = (header.sizes[0], header.sizes[1])
+    if header.layout == "array":
+        return _open_market_array(path, header, shape, spool)
+    factor = 1 if header.symmetry == "general" else 2
+
+    def batches(start: int) -> Iterator[sparse.csr_matrix]:
+        count = factor * header.sizes[2]
+        return sorted_rows(_market_triplets(path, header), shape, header.dtype, count, spool, path, start)
+
+    return SparseSource(format="mtx", rows=shape[0], columns=shape[1], dtype=header.dtype, batches=batches)
+
+
+def _market_triplets(path: Path, header: MarketHeader) -> Iterator[Triplets]:
+    """Entries in the order of the file, those off the diagonal of a symmetric one twice."""
+    value = [] if header.field == "pattern" else [header.arrow]
+    seen = 0
+    with open_binary(path) as file:
+        file.seek(header.head)
+        for block in text_blocks(file):
+            rows, columns, *values = parse_lines(block, [pa.int64(), pa.int64(), *value], path)
+            rows, columns = rows - 1, columns - 1
+            data = values[0] if values else np.ones(len(rows))
+            seen += len(rows)
+            yield rows, columns, data
+            if header.symmetry != "general":
+                off = rows != columns
+                yield columns[off], rows[off], header.sign * data[off]
+    if seen != header.sizes[2]:
+        raise truncated(path, f"its header says {header.sizes[2]} entries and it has {seen}")
+
+
+def _open_market_array(path: Path, header: MarketHeader, shape: tuple[int, int], spool: Path) -> DenseSource:
+    strict = header.symmetry == "skew-symmetric"
+    packed = header.symmetry != "general"
+    rows, columns = shape
+    count = rows * (rows + (-1 if strict else 1)) // 2 if packed else rows * columns
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        flat = _unpack_text(path, header, count, spool)
+        if packed:
+            return packed_rows(flat, rows, header.dtype, header.sign, start)
+        return column_major(flat, 0, shape, header.dtype, start)
+
+    return DenseSource(format="mtx", rows=rows, columns=columns, dtype=header.dtype, batches=batches)
+
+
+def _unpack_text(path: Path, header: MarketHeader, count: int, spool: Path) -> Path:
+    """The values as binary numbers in a temporary file: text cannot be sought, and goes column by column."""
+    seen = 0
+    with open_binary(path) as file, spool_file(spool, "columns") as flat:
+        file.seek(header.head)
+        for block in text_blocks(file):
+            (values,) = parse_lines(block, [header.arrow], path)
+            seen += len(values)
+            spool_write(flat, values)
+    if seen != count:
+        raise truncated(path, f"its header says {count} values and it has {seen}")
+    return spool / "columns"
+
+
+def packed_rows(flat: Path, n: int, dtype: np.dtype, sign: int, start: int) -> Iterator[np.ndarray]:
+    """Full rows of an n x n matrix of which only the lower triangle is stored, column after column.
+
+    ``sign`` -1: skew-symmetric, stored without its diagonal.
+    """
+    strict = int(sign < 0)
+    step = batch_rows(n * dtype.itemsize)
+    with open(flat, "rb") as file:
+
+        def column(j: int, first: int, last: int) -> np.ndarray:
+            file.seek((j * (n - strict) - j * (j - 1) // 2 + first - j - strict) * dtype.itemsize)
+            return np.fromfile(file, dtype, last - first)
+
+        for top in range(start, n, step):
+            end = min(top + step, n)
+            rows = np.zeros((end - top, n), dtype)
+            for j in range(end):
+                first = max(j + strict, top)
+                rows[first - top :, j] = column(j, first, end) if first < end else 0
+            for i in range(top, end):
+                first = i + strict
+                rows[i - top, first:] = sign * column(i, first, n)
+            yield rows

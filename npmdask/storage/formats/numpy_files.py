@@ -1,0 +1,152 @@
+"""NumPy files: ``.npy``, archives of ``numpy.savez``, and what ``scipy.sparse.save_npz`` writes."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.storage.formats.common import (
+    DenseSource,
+    SparseSource,
+    choose_array,
+    require_2d,
+    require_numbers,
+    truncated,
+)
+from npmdask.storage.formats.compressed import OpenSlices, Slices, compressed_source
+from npmdask.storage.formats.raw import column_major, read_into, require_size, row_major, spool_file, spool_write
+
+
+def raw_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and dtype of an ``.npy`` stream, which is left at the first value."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)
+
+
+def npy_header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """The same, of numbers only."""
+    shape, fortran, dtype = raw_header(file)
+    require_numbers(dtype, where)
+    return shape, fortran, dtype
+
+
+def open_npy(path: Path) -> DenseSource:
+    with open(path, "rb") as file:
+        shape, fortran, dtype = npy_header(file, str(path))
+        offset = file.tell()
+    rows, columns = require_2d(shape, str(path))
+    require_size(path, offset, rows * columns * dtype.itemsize)
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        if fortran:
+            return column_major(path, offset, (rows, columns), dtype, start)
+        return row_major(path, lambda: open(path, "rb", buffering=0), offset, (rows, columns), dtype, start)
+
+    return DenseSource(format="npy", rows=rows, columns=columns, dtype=dtype, batches=batches)
+
+
+def open_npz(path: Path, dataset: str | None, spool: Path) -> DenseSource | SparseSource:
+    """What ``scipy.sparse.save_npz`` or ``numpy.savez`` wrote."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    if dataset is None and {"format", "shape", "data"} <= set(names):
+        return _open_npz_sparse(path, spool)
+    shapes = {}
+    for name in names:
+        with zip_member(path, name + ".npy") as file:
+            shapes[name] = raw_header(file)[0]  # an array that nobody asks for may hold anything
+    return open_npz_array(path, choose_array(path, dataset, shapes), spool)
+
+
+def zip_member(path: Path, name: str) -> BinaryIO:
+    """A member as a stream; closing it closes the archive (zipfile counts references)."""
+    with zipfile.ZipFile(path) as archive:
+        return cast(BinaryIO, archive.open(name))
+
+
+def open_npz_array(path: Path, name: str, spool: Path) -> DenseSource:
+    """One 2-D array of a NumPy archive. Fortran order is unpacked to a file first: a zip cannot be sought."""
+    where, member = f"array {name!r} of {path}", name + ".npy"
+
+    def opener() -> BinaryIO:
+        return zip_member(path, member)
+
+    with opener() as file:
+        shape, fortran, dtype = npy_header(file, where)
+        offset = file.tell()
+    rows, columns = require_2d(shape, where)
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        if not fortran:
+            yield from row_major(path, opener, offset, (rows, columns), dtype, start)
+            return
+        with spool_file(spool, "columns") as flat:
+            for part in row_major(path, opener, offset, (columns, rows), dtype, 0):
+                spool_write(flat, part)
+        yield from column_major(spool / "columns", 0, (rows, columns), dtype, start)
+
+    return DenseSource(format="npz", rows=rows, columns=columns, dtype=dtype, batches=batches)
+
+
+def _open_npz_sparse(path: Path, spool: Path) -> SparseSource:
+    with closing(_MemberSlices(path, "shape")) as shape, closing(_MemberSlices(path, "data")) as data:
+        rows, columns = (int(n) for n in shape(0, 2))
+        dtype, count = data.dtype, data.length
+    layout = _npz_layout(path)
+    dtype = require_numbers(dtype, str(path))
+    compressed = ["indptr", "indices", "data"]
+    names = {"csr": compressed, "csc": compressed, "coo": ["row", "col", "data"]}
+    if layout not in names:
+        raise BadInputError(f"{path} is stored as {layout}; save it with scipy.sparse.save_npz(path, matrix.tocsr())")
+    slices = _npz_slices(path, names[layout])
+    return compressed_source("npz", layout, slices, (rows, columns), dtype, count, spool, path)
+
+
+def _npz_layout(path: Path) -> str:
+    with zip_member(path, "format.npy") as file:
+        _, _, dtype = raw_header(file)
+        if dtype.kind not in "SU":
+            raise BadInputError(f"{path}: its array 'format' is not text; save it with scipy.sparse.save_npz")
+        return str(np.frombuffer(file.read(dtype.itemsize), dtype)[0].astype("U"))
+
+
+class _MemberSlices:
+    """Forward slices of a 1-D array in a zip archive."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        self._file = zip_member(path, name + ".npy")
+        shape, _, self.dtype = npy_header(self._file, f"array {name!r} of {path}")
+        self.length, self._position = int(np.prod(shape, dtype=np.int64)), 0
+
+    def __call__(self, first: int, last: int) -> np.ndarray:
+        """Values ``first`` to ``last``; slices must ascend."""
+        if last > self.length:
+            raise truncated(self._path, f"array {self._name!r} has {self.length} values and {last} are needed")
+        self._file.seek((first - self._position) * self.dtype.itemsize, 1)
+        values = np.empty(last - first, self.dtype)
+        if read_into(self._file, values) < values.nbytes:
+            raise truncated(self._path, f"array {self._name!r} ends early")
+        self._position = last
+        if last == self.length:
+            self._file.read(1)  # makes zipfile compare its checksum
+        return values.astype(self.dtype.newbyteorder("="), copy=False)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _npz_slices(path: Path, names: list[str]) -> OpenSlices:
+    @contextmanager
+    def opened() -> Iterator[Slices]:
+        with ExitStack() as stack:
+            yield {name: stack.enter_context(closing(_MemberSlices(path, name))) for name in names}
+
+    return opened

@@ -1,0 +1,202 @@
+"""Tables of numbers: CSV and Parquet, by way of Arrow."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from npmdask.errors import BadInputError
+from npmdask.storage.formats.common import DenseSource, after
+from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
+from npmdask.storage.kinds import storage_dtype
+
+PAGES = 32  # columns of Parquet that are read at once in large row groups: a page of each is held
+
+
+def table_rows(batch: Any, names: Sequence[str], dtype: np.dtype, row: int, path: Path) -> np.ndarray:
+    """A record batch whose first row is ``row`` as an array (b x columns)."""
+    rows = np.empty((len(names), batch.num_rows), dtype)
+    for index, (name, column) in enumerate(zip(names, batch.columns, strict=True)):
+        if column.null_count:
+            missing = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise BadInputError(
+                f"{path}: missing value at row {missing}, column {name!r}; impute it or drop the row or the "
+                "column, then ingest again (rows count from 0, without a header)"
+            )
+        rows[index] = column.to_numpy(zero_copy_only=False)
+    return rows.T
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple[str, bool, list[str], int]:
+    """Delimiter, whether there is a header, column names and the bytes of the first line."""
+    with open_binary(path) as file:
+        line = file.readline(64 * 2**20)
+    text = line.decode("utf-8-sig")
+    delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
+    fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
+    if not fields:
+        raise BadInputError(f"{path} is empty: there is nothing in it to analyse")
+    counted = [str(i) for i in range(len(fields))]
+    if header is None and fields == counted and len(fields) > 2:
+        # What pandas writes above nameless columns; taking it for data would go unnoticed.
+        raise BadInputError(
+            f"{path} begins with 0, 1, 2 to {len(fields) - 1}, which may be column names or data: say which "
+            "with header=True or header=False"
+        )
+    named = any(field and not _is_number(field) for field in fields) if header is None else header
+    return delimiter, named, fields if named else counted, len(line)
+
+
+def open_csv(path: Path, header: bool | None = None, delimiter: str | None = None) -> DenseSource:
+    """A table of numbers as text. The first row is a header if any field of it is not a number."""
+    delimiter, named, names, line = _csv_layout(path, header, delimiter)
+    places = [f"c{i}" for i in range(len(names))]  # names in the file may repeat
+    dtype = np.dtype(np.float64)
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        row = start
+        try:
+            # Opened by Python, so that a failing disk is told from a broken file; one thread, so that Arrow
+            # names the line of a bad value.
+            with (
+                open_binary(path) as file,
+                pa.csv.open_csv(
+                    file,
+                    read_options=pa.csv.ReadOptions(
+                        column_names=places,
+                        skip_rows_after_names=int(named) + start,
+                        block_size=min(2**30, max(2**20, 4 * line)),
+                        use_threads=False,
+                    ),
+                    parse_options=pa.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=len(names) > 1),
+                    convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.float64())),
+                ) as reader,
+            ):
+                for batch in reader:
+                    if batch.num_rows:
+                        yield table_rows(batch, names, dtype, row, path)
+                        row += batch.num_rows
+        except pa.ArrowInvalid as error:
+            raise _csv_error(path, names, str(error)) from error
+
+    return DenseSource(format="csv", rows=None, columns=len(names), dtype=dtype, batches=batches)
+
+
+def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
+    found = re.search(r"column #(\d+): (?:Row #(\d+): )?.*invalid value '(.*)'", message)
+    if found:
+        line = f"line {found[2]}, " if found[2] else ""
+        return BadInputError(
+            f"{path}: {line}column {names[int(found[1])]!r}: {found[3]!r} is not a number; drop or encode "
+            "that column, then ingest again"
+        )
+    return BadInputError(f"{path} is not a table of numbers with {len(names)} columns ({message}); correct it first")
+
+
+def open_parquet(path: Path, spool: Path) -> DenseSource:
+    """A Parquet file, or a folder of parts in the order of their names; numeric columns only.
+
+    Index columns that pandas wrote by itself (``__index_level_0__``) are left out.
+    """
+    parts = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    names, dtype, counts = _parquet_schema(parts)
+    step = batch_rows(len(names) * dtype.itemsize)
+    # Without a buffer size Arrow would hold whole row groups, which have no limit.
+    buffer = max(4096, step * dtype.itemsize)
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        row = 0
+        for part, groups in zip(parts, counts, strict=True):
+            if row + sum(groups) <= start:
+                row += sum(groups)
+                continue
+            with pa.parquet.ParquetFile(part, buffer_size=buffer, pre_buffer=False) as file:
+                for group, count in enumerate(groups):
+                    large = count * len(names) * dtype.itemsize > 2 * PAGES * 2**20
+                    if row + count > start and large and len(names) > PAGES:
+                        yield from _parquet_spooled(file, group, count, names, dtype, (row, start), part, spool)
+                    elif row + count > start:
+                        options = {"batch_size": step, "row_groups": [group], "columns": names}
+                        yield from after(start, _parquet_rows(file, options, dtype, row, part), row)
+                    row += count
+
+    return DenseSource(format="parquet", rows=sum(map(sum, counts)), columns=len(names), dtype=dtype, batches=batches)
+
+
+def _parquet_rows(file: Any, options: dict[str, Any], dtype: np.dtype, row: int, part: Path) -> Iterator[np.ndarray]:
+    for batch in file.iter_batches(**options):
+        yield table_rows(batch, options["columns"], dtype, row, part)
+        row += batch.num_rows
+
+
+def _parquet_spooled(
+    file: Any,
+    group: int,
+    count: int,
+    names: list[str],
+    dtype: np.dtype,
+    rows: tuple[int, int],
+    part: Path,
+    spool: Path,
+) -> Iterator[np.ndarray]:
+    """A row group by way of a temporary column-major file, a few columns at a time.
+
+    Arrow holds a page of each column that is read, packed and unpacked: 1 GiB for 500 columns at once.
+    ``rows`` is the first row of the group and the row to begin at.
+    """
+    first, start = rows
+    with spool_file(spool, "group") as flat:
+        for left in range(0, len(names), PAGES):
+            some, top = names[left : left + PAGES], 0
+            options = {"batch_size": 2**14, "row_groups": [group], "columns": some}
+            for values in _parquet_rows(file, options, dtype, first, part):
+                for column, piece in enumerate(values.T, left):
+                    flat.seek((column * count + top) * dtype.itemsize)
+                    spool_write(flat, piece)
+                top += len(values)
+    yield from column_major(spool / "group", 0, (count, len(names)), dtype, max(0, start - first))
+
+
+def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[int]]]:
+    """Column names and common dtype of all parts, and the rows of each of their row groups."""
+    names: list[str] = []
+    dtypes: list[np.dtype] = []
+    counts = []
+    for part in parts:
+        with pa.parquet.ParquetFile(part) as file:
+            schema, meta = file.schema_arrow, file.metadata
+            counts.append([meta.row_group(g).num_rows for g in range(meta.num_row_groups)])
+        fields = [field for field in schema if not field.name.startswith("__index_level_")]
+        here = [field.name for field in fields]
+        names = names or here
+        if here != names:
+            raise BadInputError(f"{part} has columns {here} and {parts[0]} has {names}: write them alike first")
+        dtypes += [_parquet_dtype(field, part) for field in fields]
+    if not names or not sum(map(sum, counts)):
+        raise BadInputError(f"{parts[0]} has no numeric rows: there is nothing in it to analyse")
+    return names, np.result_type(*dtypes), counts
+
+
+def _parquet_dtype(field: Any, part: Path) -> np.dtype:
+    kinds = pa.types
+    if not (kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_boolean(field.type)):
+        raise BadInputError(
+            f"{part}: column {field.name!r} is of type {field.type}, not a number; drop or encode it, then ingest again"
+        )
+    return storage_dtype(np.dtype(field.type.to_pandas_dtype()))

@@ -1,0 +1,81 @@
+"""Zarr 2 and 3: a 2-D array, an AnnData sparse group, or an npmdask store (its checksums are compared)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from npmdask.errors import BadInputError
+from npmdask.storage.dense import DenseReader, chunk_exists
+from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact_slices, group_shape, main_array
+from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
+from npmdask.storage.formats.compressed import compressed_source
+from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
+
+
+def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource | SparseSource:
+    """The array ``dataset``. A missing chunk is an error unless ``missing`` is "fill"."""
+    node = zarr.open(path, mode="r")
+    if isinstance(node, zarr.Array):
+        if dataset is not None:
+            raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
+        return _dense(path, node, None, missing, spool)
+    record = node.attrs.get("npmdask")
+    if dataset is None and encoding(node):
+        return _sparse(path, node, missing, spool)
+    if dataset is None:
+        stored = "X" if "X" in node else "data"
+        dataset = main_array(node) if record is None else stored
+    name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))))
+    if isinstance(node[name], zarr.Group):
+        return _sparse(path, node[name], missing, spool)
+    known = node["checksums"][...] if record is not None and name == "data" and "checksums" in node else None
+    return _dense(path, node[name], known, missing, spool)
+
+
+def _dense(path: Path, array: Any, checksums: np.ndarray | None, missing: str, spool: Path) -> DenseSource:
+    shape = require_2d(array.shape, f"array {array.path!r} of {path}")
+    dtype = require_numbers(array.dtype, f"array {array.path!r} of {path}")
+    reader = DenseReader(array=array, checksums=checksums)
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        if missing == "fill":
+            return grid_rows(lambda: nullcontext(array), shape, reader.chunks, dtype, spool, start)
+        if not reader.direct and too_wide(shape, reader.chunks, dtype):
+            return tile_rows(spool_grid(reader.decode, shape, reader.chunks, dtype, spool), start)
+        return tile_rows(reader, start)
+
+    return DenseSource(format="zarr", rows=shape[0], columns=shape[1], dtype=dtype, batches=batches)
+
+
+def _sparse(path: Path, group: Any, missing: str, spool: Path) -> SparseSource:
+    where = f"{group.path or '/'} of {path}"
+    shape, data = group_shape(group, where), group["data"]
+    parts = {name: _present(group[name], path, missing) for name in PARTS}
+    dtype = require_numbers(data.dtype, where)
+    layout = encoding(group)
+    return compressed_source("zarr", layout, lambda: nullcontext(parts), shape, dtype, data.shape[0], spool, path)
+
+
+def _present(array: Any, path: Path, missing: str) -> Callable[[int, int], np.ndarray]:
+    """Slices of a 1-D Zarr array; a chunk that is not there is an error, unless that may be filled."""
+    read, chunk = exact_slices(array, path), int((getattr(array, "shards", None) or array.chunks)[0])
+
+    def checked(first: int, last: int) -> np.ndarray:
+        values = read(first, last)
+        for index in range(first // chunk, -(-last // chunk)) if missing == "error" else ():
+            part = values[max(0, index * chunk - first) : (index + 1) * chunk - first]
+            name = str(array.metadata.encode_chunk_key((index,)))
+            if not chunk_exists(array, part, name):
+                raise BadInputError(
+                    f"chunk {name} of {array.path} in {path} is missing (Zarr would silently read it as "
+                    f"{array.fill_value}); restore it, or if it really is empty pass missing='fill' (--missing fill)"
+                )
+        return values
+
+    return checked

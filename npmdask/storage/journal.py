@@ -1,0 +1,149 @@
+"""Writing a data set out of core so that a kill never leaves a store that looks whole.
+
+Everything goes to ``DEST.partial``; a journal beside the data says how far it is durable; ``finish`` writes
+the record (kind, fingerprint, checksums, column statistics) and renames the folder to ``DEST``. A writer
+opened again with the same identity goes on at ``next_row``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from npmdask.errors import BadInputError, CommitError, RefusedError
+from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
+from npmdask.storage.checksum import fingerprint
+
+FORMAT = 1
+JOURNAL_BYTES = 128 * 2**20  # redone at most, after a kill
+
+
+class JournalledWriter:
+    """The part that dense and sparse writers share: the folder aside, its lock-step journal, the last rename."""
+
+    def __init__(self, dest: Path | str, kind: str, identity: dict[str, Any], overwrite: bool) -> None:
+        self.kind = kind
+        self.dest = Path(dest).absolute()
+        self.partial = self.dest.with_name(self.dest.name + ".partial")
+        self._journal = self.partial / "journal"
+        self.identity = json.loads(json.dumps({"format": FORMAT, "kind": kind, **identity}, default=str))
+        self._mend_overwrite()
+        if self.dest.exists() and not overwrite:
+            raise RefusedError(f"{self.dest} exists already; choose another name or pass --overwrite")
+        self._overwrite = overwrite
+
+    @property
+    def _replaced(self) -> Path:
+        return self.dest.with_name(self.dest.name + ".replaced")
+
+    def _mend_overwrite(self) -> None:
+        """After a kill between the two renames of an overwrite: the old store is put back, or cleared away."""
+        if self._replaced.exists() and not self.dest.exists():
+            os.rename(self._replaced, self.dest)
+        shutil.rmtree(self._replaced, ignore_errors=True)
+
+    def _resume(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """The last durable journal entry, or None after clearing the way for a fresh start."""
+        entries = sorted(self._journal.glob("[0-9]*")) if self._journal.is_dir() else []
+        for entry in reversed(entries):
+            try:
+                arrays, meta = read_bundle(entry)
+            except BadInputError:
+                continue
+            if meta["identity"] == self.identity:
+                for left in self.partial.rglob("*.partial"):  # zarr writes each chunk aside under such a name
+                    left.unlink()
+                return arrays, meta
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(parents=True)
+        self._journal.mkdir()
+        return None
+
+    def _due(self, written: int) -> bool:
+        """Whether so many bytes since the last entry ask for another."""
+        return written >= JOURNAL_BYTES
+
+    def _log(self, position: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        entry = self._journal / f"{position:015d}"
+        if entry.exists():
+            return
+        write_bundle(entry, arrays, {"identity": self.identity, **meta})
+        for older in sorted(self._journal.glob("[0-9]*"))[:-1]:
+            shutil.rmtree(older, ignore_errors=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Around writes to the folder: a full disk is said so."""
+        try:
+            yield
+        except OSError as error:
+            raise CommitError(
+                f"cannot write {self.partial}: {error.strerror or error}. Free some space and run the same "
+                "command again: it goes on from what is written"
+            ) from error
+
+    def _finish(
+        self,
+        facts: dict[str, Any],
+        layout: str,
+        checksums: list[np.ndarray],
+        beside: dict[str, np.ndarray],
+        extra: dict[str, Any] | None,
+    ) -> str:
+        """Write the arrays ``beside`` the data and the record, make ``DEST`` appear; returns the fingerprint."""
+        printed = fingerprint({**facts, "layout": layout}, checksums)
+        group = zarr.open_group(self.partial, mode="a")
+        for name, array in beside.items():
+            _write_array(group, name, array)
+        record = {"format": FORMAT, "kind": self.kind, "fingerprint": printed, **facts, **(extra or {})}
+        group.attrs["npmdask"] = record
+        self._publish()
+        return printed
+
+    def _publish(self) -> None:
+        sync_tree(self.partial)
+        shutil.rmtree(self._journal)
+        if self._overwrite and self.dest.exists():
+            shutil.rmtree(self._replaced, ignore_errors=True)  # a kill between the renames may have left one
+            os.rename(self.dest, self._replaced)
+            os.rename(self.partial, self.dest)
+            shutil.rmtree(self._replaced)
+        else:
+            os.rename(self.partial, self.dest)
+        fsync_folder(self.dest.parent)
+
+
+def sync_tree(root: Path) -> None:
+    """Flush every file and folder below ``root``."""
+    for folder, _, files in os.walk(root):
+        for name in files:
+            with open(os.path.join(folder, name), "rb") as file:
+                os.fsync(file.fileno())
+        fsync_folder(Path(folder))
+
+
+def reopen(array: Any) -> Any:
+    """An opened array that writes chunks of zeros too: that setting is not stored with the array."""
+    return array.with_config({"write_empty_chunks": True})
+
+
+def _write_array(group: Any, name: str, array: np.ndarray) -> None:
+    """One small or medium array beside the data, whole, replacing what a killed run may have left."""
+    chunks = tuple(max(1, min(n, 2**20)) for n in array.shape)
+    group.create_array(
+        name,
+        shape=array.shape,
+        dtype=array.dtype,
+        chunks=chunks,
+        compressors=None,
+        config={"write_empty_chunks": True},
+        overwrite=True,
+    )[...] = array

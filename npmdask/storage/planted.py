@@ -1,0 +1,365 @@
+"""The problems with a planted answer, and their spectra: how a slab of rows is made, and what the truth is.
+
+The randomness of a slab is named by its index: it can be made by any worker, and again after a kill.
+
+Except for ``spiked`` the truth is that of the very data, exact up to the rounding of the stored entries:
+values are off by up to about ``machine_eps`` of the dtype times the largest one (float32: 1e-7, and zeros
+are not zero), vectors by that over their gap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError, closest
+from npmdask.linalg import Block, random_orthonormal
+from npmdask.randomness import generator
+
+SLAB_BYTES = 4 * 2**20  # stays in cache between the draw, the product and the copy into the chunk
+TILE = 256  # side of the products of a symmetric matrix
+LENGTH = 512  # singular values of a planted spectrum, unless told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What every problem is told: the shape, how many vectors are the truth, the dtype and the seed."""
+
+    rows: int
+    columns: int
+    rank: int
+    dtype: np.dtype
+    seed: int
+
+    @property
+    def height(self) -> int:
+        """Rows of a dense slab."""
+        return max(16, SLAB_BYTES // (self.columns * self.dtype.itemsize))
+
+    def rng(self, *purpose: str | int) -> np.random.Generator:
+        return generator(self.seed, "generate", *purpose)
+
+    def signs(self, index: int, count: int) -> Block:
+        """Random signs of the rows of slab ``index``."""
+        return self.rng("signs", index).choice([-1.0, 1.0], count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Rows ``span`` of slab ``index`` on demand (thread safe), ``height`` rows a slab, and the truth."""
+
+    height: int
+    slab: Callable[[int, range], Any]
+    truth: dict[str, np.ndarray]
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Base of the problems: the fields are the options."""
+
+    kind: str = field(default="matrix", init=False)
+
+    def check(self, size: Size) -> None:
+        """Raise BadInputError for options that do not fit the size."""
+
+    def data_bytes(self, size: Size) -> int:
+        return size.rows * size.columns * size.dtype.itemsize
+
+    def width(self, size: Size) -> int:
+        """Columns of the right factor, which is held in memory."""
+        return size.rank
+
+    def plan(self, size: Size) -> Plan:
+        raise NotImplementedError
+
+
+def require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise BadInputError(sentence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spiked(Problem):
+    """Samples x = V Lambda g + stddev z, g and z standard normal (Hardt and Price, section 3).
+
+    ``strengths`` is Lambda (rank, falling); V is columns x rank, Haar distributed. The truth is that of the
+    population covariance V Lambda^2 V^T + stddev^2 I, not of the sample.
+    """
+
+    kind: str = field(default="samples", init=False)
+    strengths: tuple[float, ...] | None = None
+    stddev: float = 0.05
+
+    def _strengths(self, size: Size) -> Block:
+        given = self.strengths
+        return np.linspace(20.0, 10.0, size.rank) if given is None else np.array(given, float)
+
+    def check(self, size: Size) -> None:
+        given = self._strengths(size)
+        require(given.shape == (size.rank,), f"strengths: give {size.rank} of them, one for each of rank")
+        falling = bool((given > 0).all() and (np.diff(given) <= 0).all() and np.isfinite(given).all())
+        require(falling, "strengths must be positive and in falling order")
+        require(0 <= self.stddev < math.inf, f"stddev must be at least 0, not {self.stddev}")
+
+    def plan(self, size: Size) -> Plan:
+        basis = random_orthonormal(size.columns, size.rank, size.rng("basis"))
+        spikes = np.ascontiguousarray((basis * self._strengths(size)).T.astype(size.dtype))
+
+        def slab(index: int, span: range) -> np.ndarray:
+            rng = size.rng("spiked", index)
+            latent = rng.standard_normal((len(span), size.rank), dtype=size.dtype.type)
+            rows = np.empty((len(span), size.columns), size.dtype)
+            rng.standard_normal(dtype=size.dtype.type, out=rows)
+            rows *= self.stddev
+            rows += latent @ spikes
+            return rows
+
+        note = (
+            "eigenvectors and eigenvalues of the population covariance: those of the sample differ, "
+            "vector k by about stddev * sqrt(columns / rows) / strengths[k]"
+        )
+        truth = {"basis": basis, "values": self._strengths(size) ** 2 + self.stddev**2}
+        return Plan(height=size.height, slab=slab, truth=truth, note=note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decaying(Problem):
+    """A chosen spectrum, falling from 1.
+
+    ``power``: i^-alpha. ``harmonic``: i^-1/2. ``step``: 1 up to rank, then tail. ``logspace``: 1 down to
+    10^-decades. ``clustered``: groups of ``group`` values within a relative ``spread`` below 1, 1/2, 1/3 ...
+    """
+
+    spectrum: str = "power"
+    alpha: float = 1.0
+    tail: float = 0.1
+    decades: float = 3.0
+    group: int = 4
+    spread: float = 1e-3
+
+    def check(self, size: Size) -> None:
+        known = f"unknown spectrum {self.spectrum!r}: {closest(str(self.spectrum), list(SPECTRA))}"
+        require(self.spectrum in SPECTRA, known)
+        require(self.alpha > 0 and self.decades > 0, "alpha and decades must be positive")
+        require(0 <= self.tail < 1, f"tail must be at least 0 and below 1, not {self.tail}")
+        require(self.group >= 1 and 0 <= self.spread < 1, "group must be at least 1, spread in [0, 1)")
+
+    def _falling(self, length: int, rank: int) -> Block:
+        """``length`` values in falling order."""
+        return np.sort(SPECTRA[self.spectrum](self, np.arange(1, length + 1, dtype=float), rank))[::-1].copy()
+
+
+def _clustered(p: Decaying, i: Block, rank: int) -> Block:
+    group, place = np.divmod(i - 1, p.group)
+    return (1 - p.spread * place / p.group) / (group + 1)
+
+
+SPECTRA: dict[str, Callable[[Decaying, Block, int], Block]] = {
+    "power": lambda p, i, rank: i**-p.alpha,
+    "harmonic": lambda p, i, rank: i**-0.5,
+    "step": lambda p, i, rank: np.where(i <= rank, 1.0, p.tail),
+    "logspace": lambda p, i, rank: np.logspace(0, -p.decades, len(i)),
+    "clustered": _clustered,
+}
+
+
+def dct_rows(span: range, r: int, m: int) -> Block:
+    """Rows ``span`` of r orthonormal columns (m long): DCT-II, sqrt(2/m) cos(pi (i + 1/2) j / m), j = 1..r.
+
+    The angle is reduced in integers, so that every entry is exact to rounding. Column m, which would be
+    zero, is the constant one instead.
+    """
+    j = np.arange(1, r + 1) % m
+    turn = (2 * np.arange(span.start, span.stop)[:, None] + 1) * j % (4 * m)
+    return np.cos(turn * (math.pi / (2 * m))) * np.sqrt(np.where(j == 0, 1.0, 2.0) / m)
+
+
+def _factored(size: Size, sigma: Block, kind: str) -> Plan:
+    """A = S U diag(sigma) V^T: U the DCT-II columns, S random signs of the rows, V columns x r Haar."""
+    right = random_orthonormal(size.columns, len(sigma), size.rng("right"))
+    scaled = np.ascontiguousarray((right * sigma).T)
+
+    def slab(index: int, span: range) -> np.ndarray:
+        left = dct_rows(span, len(sigma), size.rows) * size.signs(index, len(span))[:, None]
+        return (left @ scaled).astype(size.dtype)
+
+    values, note = sigma, "right singular vectors and singular values of the matrix, exact to rounding"
+    if kind == "samples":
+        values = sigma**2 / size.rows
+        note = "eigenvectors and eigenvalues of X^T X / rows (not centred), exact to rounding"
+    truth = {"basis": right[:, : size.rank].copy(), "values": values[: size.rank], "spectrum": values}
+    return Plan(height=size.height, slab=slab, truth=truth, note=note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum(Decaying):
+    """A = U diag(sigma) V^T with exact truth; ``length`` singular values are not zero.
+
+    ``kind`` samples makes the values those of the second moment X^T X / rows instead.
+    """
+
+    kind: str = "matrix"
+    length: int | None = None
+
+    def width(self, size: Size) -> int:
+        return self.length or min(size.rows, size.columns, max(LENGTH, size.rank))
+
+    def check(self, size: Size) -> None:
+        super().check(size)
+        require(self.kind in ("matrix", "samples"), f"kind must be matrix or samples, not {self.kind!r}")
+        _check_length(self.width(size), size)
+
+    def plan(self, size: Size) -> Plan:
+        return _factored(size, self._falling(self.width(size), size.rank), self.kind)
+
+
+def _check_length(length: int, size: Size) -> None:
+    most = min(size.rows, size.columns)
+    require(size.rank <= length <= most, f"length must be from rank {size.rank} to {most}, not {length}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankDeficient(Spectrum):
+    """Like ``spectrum`` with only ``true_rank`` < rank non-zero values; the other vectors are arbitrary."""
+
+    length: int | None = field(default=None, init=False)
+    true_rank: int | None = None
+
+    def width(self, size: Size) -> int:
+        return size.rank
+
+    def _true(self, size: Size) -> int:
+        return size.rank // 2 if self.true_rank is None else self.true_rank
+
+    def check(self, size: Size) -> None:
+        super().check(size)
+        require(1 <= self._true(size) < size.rank, f"true_rank must be at least 1 and below rank {size.rank}")
+
+    def plan(self, size: Size) -> Plan:
+        true = self._true(size)
+        sigma = np.pad(self._falling(true, size.rank), (0, size.rank - true))
+        plan = _factored(size, sigma, self.kind)
+        note = f"{plan.note}; only the first {true} vectors are determined, the others have value 0"
+        return replace(plan, note=note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symmetric(Decaying):
+    """A = V diag(lambda) V^T, d x d, signs alternating unless ``definite``; symmetric bit for bit.
+
+    Tiles (I, J) and (J, I) are the same product, transposed. The truth is ordered by falling magnitude.
+    """
+
+    kind: str = field(default="symmetric", init=False)
+    length: int | None = None
+    definite: bool = False
+
+    def width(self, size: Size) -> int:
+        return self.length or min(size.columns, max(LENGTH, size.rank))
+
+    def check(self, size: Size) -> None:
+        super().check(size)
+        shape = f"{size.rows} x {size.columns}"
+        require(size.rows == size.columns, f"a symmetric matrix is square, not {shape}: leave rows out")
+        _check_length(self.width(size), size)
+
+    def plan(self, size: Size) -> Plan:
+        values = self._falling(self.width(size), size.rank)
+        values[1::2] *= 1.0 if self.definite else -1.0
+        basis = random_orthonormal(size.columns, len(values), size.rng("basis"))
+
+        def slab(index: int, span: range) -> np.ndarray:
+            rows = np.empty((len(span), size.columns), size.dtype)
+            for other in range(-(-size.columns // TILE)):
+                rows[:, other * TILE : (other + 1) * TILE] = _tile(basis, values, index, other)
+            return rows
+
+        note = "eigenvectors and signed eigenvalues of the matrix by falling magnitude, exact to rounding"
+        truth = {"basis": basis[:, : size.rank].copy(), "values": values[: size.rank], "spectrum": values}
+        return Plan(height=TILE, slab=slab, truth=truth, note=note)
+
+
+def _tile(basis: Block, values: Block, i: int, j: int) -> Block:
+    """Tile (i, j) of V diag(values) V^T, the exact transpose of tile (j, i)."""
+    if i > j:
+        return _tile(basis, values, j, i).T
+    tile = (basis[i * TILE : (i + 1) * TILE] * values) @ basis[j * TILE : (j + 1) * TILE].T
+    return np.triu(tile) + np.triu(tile, 1).T if i == j else tile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(Decaying):
+    """CSR sum_b sigma_b u_b v_b^T with disjoint supports: an exact SVD. About ``row_entries`` entries a row.
+
+    Every row is in one of about columns / row_entries blocks, scattered by an affine permutation (nothing is
+    held for a row); u_b is +-1/sqrt(rows of b), v_b is random on the columns of b, which are scattered too.
+    """
+
+    kind: str = field(default="sparse", init=False)
+    row_entries: int = 16
+
+    def _blocks(self, size: Size) -> int:
+        return max(size.rank, min(size.rows, size.columns // self.row_entries))
+
+    def check(self, size: Size) -> None:
+        super().check(size)
+        require(self.row_entries >= 1, f"row_entries must be at least 1, not {self.row_entries}")
+
+    def data_bytes(self, size: Size) -> int:
+        blocks = self._blocks(size)
+        entries = int(np.diff(_starts(size.rows, blocks)) @ np.diff(_starts(size.columns, blocks)))
+        return entries * (size.dtype.itemsize + 4) + 8 * (size.rows + 1)
+
+    def plan(self, size: Size) -> Plan:
+        blocks = self._blocks(size)
+        sigma, first = self._falling(blocks, size.rank), _starts(size.columns, blocks)
+        block_rows, widths = np.diff(_starts(size.rows, blocks)), np.diff(first)
+        columns, vector = _scattered_vectors(size, first)
+        step, shift = _affine(size)
+
+        def slab(index: int, span: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            place = (step * np.arange(span.start, span.stop) + shift) % size.rows
+            block = place * blocks // size.rows
+            scale = sigma[block] / np.sqrt(block_rows[block]) * size.signs(index, len(span))
+            counts = widths[block]
+            indptr = np.concatenate([[0], np.cumsum(counts)])
+            entry = np.arange(indptr[-1]) + np.repeat(first[block] - indptr[:-1], counts)
+            return indptr, columns[entry], (vector[entry] * np.repeat(scale, counts)).astype(size.dtype)
+
+        basis = np.zeros((size.columns, size.rank))
+        for b in range(size.rank):
+            here = slice(first[b], first[b + 1])
+            basis[columns[here], b] = vector[here]
+        note = "right singular vectors and singular values of the matrix, exact to rounding"
+        truth = {"basis": basis, "values": sigma[: size.rank], "spectrum": sigma}
+        height = max(16, SLAB_BYTES // (int(widths.max()) * 16))
+        return Plan(height=height, slab=slab, truth=truth, note=note)
+
+
+def _starts(count: int, blocks: int) -> np.ndarray:
+    """Where each block starts (blocks + 1): block b holds the i < count with i * blocks // count == b."""
+    return -(-np.arange(blocks + 1) * count // blocks)
+
+
+def _scattered_vectors(size: Size, first: np.ndarray) -> tuple[np.ndarray, Block]:
+    """The columns of every block, one block after the other, ascending within, and a unit vector on each."""
+    rng = size.rng("columns")
+    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    columns = rng.permutation(size.columns)
+    columns = columns[np.lexsort((columns, owner))]
+    vector = rng.choice([-1.0, 1.0], size.columns) * rng.uniform(0.5, 1.5, size.columns)
+    return columns, vector / np.sqrt(np.add.reduceat(vector**2, first[:-1]))[owner]
+
+
+def _affine(size: Size) -> tuple[int, int]:
+    """A step and a shift: i -> (step i + shift) mod rows is a permutation that leaves no block together."""
+    rng, limit = size.rng("rows"), min(size.rows, 2**31) + 1
+    step = int(rng.integers(1, limit))
+    while math.gcd(step, size.rows) != 1:
+        step = int(rng.integers(1, limit))
+    return step, int(rng.integers(size.rows))

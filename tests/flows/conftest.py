@@ -1,0 +1,120 @@
+"""Real processes, each with a Prefect home of its own on 127.0.0.1, all of them ended by pid."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import zarr
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Shop:
+    """A folder with data, a configuration, and whatever is started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+        self.seen: set[psutil.Process] = set()
+
+    def config(self, name: str, *, tol: float = 1e-8, max_steps: int = 200, rank: int = 5) -> Path:
+        file = self.folder / f"{name}.toml"
+        file.write_text(
+            f'[source]\npath = "a.zarr"\nkind = "samples"\n[algorithm]\ntarget_rank = {rank}\n'
+            f"max_steps = {max_steps}\n[stop]\ntol = {tol}\n"
+        )
+        return file
+
+    def start(self, *arguments: str | Path, cwd: Path | None = None) -> "subprocess.Popen[str]":
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        env |= {"PREFECT_HOME": str(self.folder / "prefect"), "PYTHONWARNINGS": "default"}
+        with open(self.folder / "out", "w") as out, open(self.folder / "err", "w") as err:
+            process = subprocess.Popen(
+                [sys.executable, *map(str, arguments)],
+                env=env,
+                cwd=cwd or self.folder,
+                stdout=out,
+                stderr=err,
+                text=True,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str | Path) -> int:
+        return self.start(*arguments).wait(150)
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err").read_text(errors="replace")
+
+    def below(self, process: "subprocess.Popen[str]") -> list[psutil.Process]:
+        """Everything that the process started, remembered for the clean-up."""
+        found = psutil.Process(process.pid).children(recursive=True)
+        self.seen |= set(found)
+        return found
+
+    def clean(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                self.below(process)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        for child in self.seen:
+            if child.is_running():  # compares the start time too: never somebody else's process
+                child.kill()
+
+
+def wait_until(true: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def committed(store: Path) -> dict[str, bytes]:
+    """Every byte that is a function of data and parameters: steps and result."""
+    parts = [store / "steps", store / "result"]
+    return {str(f.relative_to(store)): f.read_bytes() for part in parts for f in sorted(part.rglob("*")) if f.is_file()}
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((4000, 300)) * np.arange(1, 301) ** -0.5
+    zarr.create_array(folder / "a.zarr", data=values, chunks=(500, 300))
+    return folder / "a.zarr"
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Prefect home with its database made: that takes seconds, copying it does not."""
+    first = Shop(tmp_path_factory.mktemp("home"))
+    assert first.run("-c", "from flows.server import local_server\nwith local_server(): pass") == 0, first.err
+    return first.folder / "prefect"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, data: Path, home: Path) -> Iterator[Shop]:
+    (tmp_path / "a.zarr").symlink_to(data)
+    shutil.copytree(home, tmp_path / "prefect")
+    made = Shop(tmp_path)
+    yield made
+    made.clean()

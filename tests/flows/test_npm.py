@@ -1,0 +1,107 @@
+"""The flow is another door to the same driver: same bytes, resumable, no server to set up."""
+
+import json
+import os
+import signal
+import sqlite3
+from collections import Counter
+
+import pytest
+
+from npmdask import top_k
+from npmdask.checkpoint import RunStore
+from npmdask.cli import main as npmdask
+from tests.flows.conftest import Shop, alive, committed, wait_until
+
+pytestmark = pytest.mark.slow
+
+CALL = """
+import sys
+from flows.npm import npm
+from npmdask.config import load_config
+facts = npm(load_config("same.toml", store="by-call"), run_id="by-call")
+sys.exit(not facts["converged"])
+"""
+
+
+def test_all_doors_leave_the_same_bytes(shop: Shop) -> None:
+    config = shop.config("same")
+    assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err
+    facts = json.loads(shop.out.splitlines()[-1])
+    assert facts["converged"] and facts["data_passes"] == facts["steps"]
+
+    assert shop.run("-c", CALL) == 0, shop.err  # on Prefect's own temporary server
+    assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
+    top_k(shop.folder / "a.zarr", 5, kind="samples", tol=1e-8, store=shop.folder / "by-python")
+
+    same = committed(shop.folder / "runs" / "same")
+    assert len(same) > 4
+    for other in ("by-call", "by-cli", "by-python"):
+        assert committed(shop.folder / other) == same, other
+
+    assert (shop.folder / "runs" / "same" / "report.html").exists()
+    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
+        artifacts = dict(base.execute("select key, max(length(data)) from artifact group by key"))
+        states = Counter(s for (s,) in base.execute("select state_type from flow_run"))
+    base.close()
+    assert {"same-progress", "same-convergence", "same-report"} <= set(artifacts)
+    assert max(artifacts.values()) < 100_000
+    assert states == {"COMPLETED": 2}
+
+    assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err
+    again = json.loads(shop.out.splitlines()[-1])
+    assert (again["data_passes"], again["values"]) == (0, facts["values"])
+
+
+def test_a_killed_run_goes_on(shop: Shop) -> None:
+    config = shop.config("kill", tol=1e-15, max_steps=150, rank=20)
+    store = shop.folder / "runs" / "kill"
+    assert npmdask(["run", str(config), "--store", str(shop.folder / "whole"), "--quiet"]) in (0, 4)
+
+    process = shop.start("-m", "flows.npm", config)
+    wait_until(lambda: (store / "steps" / "000005").exists(), 90, "step 5")
+    children = shop.below(process)
+    assert any("flows.server" in child.cmdline() for child in children)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (store / "result").exists()
+    wait_until(lambda: not alive(children), 10, "no process left")  # the server dies with us, however we die
+
+    assert shop.run("-m", "flows.npm", config) in (0, 4), shop.err
+    assert committed(store) == committed(shop.folder / "whole")
+    passes = Counter(t["label"] for t in RunStore(store).telemetry() if t["event"] == "pass")
+    assert len({t["pid"] for t in RunStore(store).telemetry()}) == 2
+    assert sum(count - 1 for count in passes.values()) <= 1, passes
+
+
+def test_sigterm_is_an_interruption(shop: Shop) -> None:
+    config = shop.config("term", tol=1e-15, max_steps=400, rank=20)
+    process = shop.start("-m", "flows.npm", config)
+    wait_until(lambda: (shop.folder / "runs" / "term" / "steps" / "000003").exists(), 90, "step 3")
+    children = shop.below(process)
+    process.terminate()
+    assert process.wait(30) == 130, shop.err
+    assert "interrupted" in shop.err
+    assert not alive(children)
+
+
+def test_what_is_wrong_is_said_in_a_sentence(shop: Shop) -> None:
+    config = shop.config("wrong")
+    config.write_text(config.read_text().replace("target_rank", "target_rnk"))
+    assert shop.run("-m", "flows.npm", config) == 2
+    assert "did you mean 'target_rank'" in shop.err and "Traceback" not in shop.err
+    assert "Prefect at" not in shop.err  # said before a server was started
+
+
+def test_a_refusal_inside_the_flow_is_its_state(shop: Shop) -> None:
+    config = shop.config("little")
+    config.write_text(config.read_text() + '[run]\nmemory = "100MiB"\n')
+    assert shop.run("-m", "flows.npm", config) == 3
+    assert "is too small" in shop.err and "Traceback" not in shop.err
+    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
+        states = list(
+            base.execute("select s.type, s.message from flow_run f join flow_run_state s on f.state_id = s.id")
+        )
+    base.close()
+    assert [state for state, _ in states] == ["FAILED"]
+    assert "is too small" in states[0][1]
