@@ -15,7 +15,7 @@ run: env            ## the main job: 4 GiB of samples through the Prefect flow, 
 	@$(BIN)/python -m flows.main_job
 
 test: env           ## everything but the heavy suites
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not heavy"
 
 check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .

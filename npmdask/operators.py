@@ -17,6 +17,7 @@ from scipy.sparse import csr_matrix
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
+from npmdask.storage.moments import Moments
 from npmdask.storage.sparse import CsrReader, Fragment
 
 
@@ -299,9 +300,13 @@ class ColumnMoments:
                 total[1] += np.bincount(piece.indices, values, self.block_rows)
                 total[2] += np.bincount(piece.indices, values**2, self.block_rows)
         else:
+            columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
+            parts = [Moments(c.stop - c.start) for c in columns]
             for slab in slabs:
                 for _, tile in self.reader.tiles(slab, record):
-                    total = _merge_moments(total, np.concatenate([_moments(v) for _, v in tile], axis=1))
+                    for part, (_, values) in zip(parts, tile, strict=True):
+                        part.add(values)
+            total = np.concatenate([part.table() for part in parts], axis=1)
         _require_finite(total, self.reader, slabs)
         return Partial([total], record)
 
@@ -309,7 +314,11 @@ class ColumnMoments:
         if isinstance(self.reader, CsrReader):
             total = left.products[0] + right.products[0]
         else:
-            total = _merge_moments(left.products[0], right.products[0])
+            merged, (count, mean, m2) = Moments(self.block_rows), left.products[0]
+            merged.merge(int(count[0]), mean, m2)
+            count, mean, m2 = right.products[0]
+            merged.merge(int(count[0]), mean, m2)
+            total = merged.table()
         return Partial([total], left.record.add(right.record))
 
     def finish(self, total: Partial, block: Block) -> Block:
@@ -322,16 +331,4 @@ class ColumnMoments:
 
     def task_bytes(self, p: int) -> int:
         """Memory of one running task beyond the block."""
-        return 3 * self.reader.buffer_bytes + 8 * self.block_rows * 8
-
-
-def _moments(values: np.ndarray) -> np.ndarray:
-    """Count, mean and sum of squared deviations of each column (3 x columns)."""
-    mean = values.mean(axis=0, dtype=np.float64)
-    deviation = values - mean
-    return np.stack([np.full(len(mean), float(len(values))), mean, np.einsum("ij,ij->j", deviation, deviation)])
-
-
-def _merge_moments(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    count, delta = a[0] + b[0], b[1] - a[1]
-    return np.stack([count, a[1] + delta * (b[0] / count), a[2] + b[2] + delta**2 * (a[0] * b[0] / count)])
+        return self.reader.buffer_bytes + 8 * self.block_rows * 8

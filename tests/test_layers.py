@@ -13,7 +13,7 @@ FLOORS = [
     ["errors", "randomness"],
     ["linalg"],
     ["diagnostics", "memory"],
-    ["storage.checksum", "storage.kinds", "storage.lock"],
+    ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock"],
     ["storage.bundle"],
     ["storage.dense"],
     ["storage.sparse"],

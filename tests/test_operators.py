@@ -16,6 +16,7 @@ import npmdask.chunked as chunked
 from npmdask.chunked import Processes, Threads, runs_of
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
+from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.layout import open_source
 from npmdask.storage.sparse_writer import SparseWriter
 from tests.conftest import write_zarr
@@ -214,3 +215,31 @@ def test_centring_of_data_far_from_zero_keeps_its_digits(tmp_path: Path) -> None
     product, _ = Threads(1).run_pass(operator, block, ignore)
     centred = x - x.mean(0)
     np.testing.assert_allclose(product, centred.T @ (centred @ block), rtol=1e-9)
+
+
+def test_damage_beside_the_data_is_found_at_opening(tmp_path: Path) -> None:
+    """The means, the truth and the row pointers are arrays too: a lost chunk of them would read as zeros."""
+    writer = DenseWriter(tmp_path / "d.zarr", columns=4, dtype=np.dtype("f8"), kind="samples", identity={})
+    writer.write(np.arange(40.0).reshape(10, 4))
+    writer.finish()
+    (tmp_path / "d.zarr" / "column_mean" / "c" / "0").unlink()
+    with pytest.raises(BadInputError, match=r"column_mean of .* is damaged or incomplete"):
+        open_source(tmp_path / "d.zarr")
+    path = write_csr(tmp_path / "s.zarr", sp.random(200, 40, density=0.1, format="csr"), 50)
+    (path / "X" / "indptr" / "c" / "2").unlink()
+    with pytest.raises(BadInputError, match=r"chunk 2 of .*indptr is corrupt or missing"):
+        open_source(path)
+
+
+def test_a_rotten_chunk_of_an_ingested_store_is_named(tmp_path: Path) -> None:
+    writer = DenseWriter(
+        tmp_path / "d.zarr", columns=40, dtype=np.dtype("f4"), kind="samples", chunks=(25, 20), identity={}
+    )
+    writer.write(np.random.default_rng(0).random((100, 40)))
+    writer.finish()
+    chunk = tmp_path / "d.zarr" / "data" / "c" / "2" / "1"
+    content = bytearray(chunk.read_bytes())
+    content[99] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(BadInputError, match=r"chunk c/2/1 of .* is corrupt: its checksum is"):
+        Threads(2).run_pass(Gram(reader=open_source(tmp_path / "d.zarr").reader), np.ones((40, 2)), ignore)

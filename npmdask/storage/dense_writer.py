@@ -15,6 +15,7 @@ from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.journal import JournalledWriter, reopen
 from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.moments import Moments
 
 CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
 
@@ -30,28 +31,6 @@ def choose_chunks(columns: int, itemsize: int, kind: str) -> tuple[int, int]:
         return (min(side, columns), min(side, columns))
     width = min(columns, max(1, CHUNK_BYTES // (64 * itemsize)))
     return (max(1, CHUNK_BYTES // (width * itemsize)), width)
-
-
-class Moments:
-    """Column means and sums of squared deviations, merged slab by slab (Chan, Golub and LeVeque 1983)."""
-
-    def __init__(self, columns: int) -> None:
-        self.count, self.mean, self.m2 = 0, np.zeros(columns), np.zeros(columns)
-
-    def add(self, rows: np.ndarray) -> None:
-        """Add rows (b x columns), a few at a time: the float64 copy stays small."""
-        few = max(1, 2**18 // max(1, rows.shape[1]))
-        for start in range(0, rows.shape[0], few):
-            part = rows[start : start + few]
-            mean = part.mean(axis=0, dtype=np.float64)
-            deviation = part - mean
-            self.merge(part.shape[0], mean, np.einsum("ij,ij->j", deviation, deviation))
-
-    def merge(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
-        total, delta = self.count + count, mean - self.mean
-        self.mean = self.mean + delta * (count / total)
-        self.m2 = self.m2 + m2 + delta**2 * (self.count * count / total)
-        self.count = total
 
 
 class DenseWriter(JournalledWriter):

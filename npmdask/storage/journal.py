@@ -20,7 +20,7 @@ import zarr
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
-from npmdask.storage.checksum import fingerprint
+from npmdask.storage.checksum import crc32c, fingerprint
 
 FORMAT = 1
 JOURNAL_BYTES = 128 * 2**20  # redone at most, after a kill
@@ -104,6 +104,7 @@ class JournalledWriter:
         for name, array in beside.items():
             _write_array(group, name, array)
         record = {"format": FORMAT, "kind": self.kind, "fingerprint": printed, **facts, **(extra or {})}
+        record["beside"] = {name: crc32c(array) for name, array in beside.items()}
         group.attrs["npmdask"] = record
         self._publish()
         return printed

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError, closest
-from npmdask.storage.checksum import fingerprint
+from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.kinds import KINDS
 from npmdask.storage.sparse import CsrReader, open_csr
@@ -145,14 +145,17 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         raise BadInputError(f"{path} has npmdask format {record.get('format')}; this version reads format 1")
     shape = (int(record["shape"][0]), int(record["shape"][1]))
     try:
-        mean, m2 = group["column_mean"][...], group["column_m2"][...]
-        truth = Truth(basis=group["truth/basis"][...], values=group["truth/values"][...]) if "truth" in group else None
+        beside = {name: _checked(group, path, name, crc) for name, crc in record["beside"].items()}
+        mean, m2 = beside["column_mean"], beside["column_m2"]
+        truth = None
+        if "truth/basis" in beside:
+            truth = Truth(basis=beside["truth/basis"], values=beside["truth/values"])
         reader: DenseReader | CsrReader
         if "X" in group:
             names = ("data", "indices", "indptr")
-            reader = open_csr(group["X"], shape, {n: group[f"checksums/{n}"][...] for n in names})
+            reader = open_csr(group["X"], shape, {n: beside[f"checksums/{n}"] for n in names})
         else:
-            reader = DenseReader(array=group["data"], checksums=group["checksums"][...])
+            reader = DenseReader(array=group["data"], checksums=beside["checksums"])
             if reader.shape != shape:
                 raise BadInputError(f"{path}: the array has shape {reader.shape}, its record says {shape}")
     except (KeyError, OSError) as error:
@@ -168,6 +171,14 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         column_std=std,
         truth=truth,
     )
+
+
+def _checked(group: Any, path: str, name: str, crc: int) -> np.ndarray:
+    """A small array of the record: a lost chunk of it would silently read as zeros, too."""
+    array = np.asarray(group[name][...])
+    if crc32c(array) != crc:
+        raise BadInputError(f"{name} of {path} is damaged or incomplete; ingest the source again")
+    return array
 
 
 def _group(group: Any, path: str, kind: str | None) -> Source:

@@ -157,6 +157,16 @@ class _Held(NamedTuple):
         return _Held(until, self.indices[until - self.start :], self.data[until - self.start :])
 
 
+def _verify_pointers(reader: CsrReader, begin: int, pointers: np.ndarray, table: np.ndarray) -> None:
+    chunk = int(reader.group["indptr"].chunks[0])
+    for start in range(0, len(pointers), chunk):
+        if crc32c(pointers[start : start + chunk]) != int(table[(begin + start) // chunk]):
+            raise BadInputError(
+                f"chunk {(begin + start) // chunk} of {reader.where}/indptr is corrupt or missing; restore it from a "
+                "backup or ingest the source again"
+            )
+
+
 def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray] | None) -> CsrReader:
     """A reader, after one look at the row pointers (m + 1 integers, in batches).
 
@@ -172,8 +182,12 @@ def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray
         raise BadInputError(f"{reader.where}: indptr has {group['indptr'].shape[0]} entries, needs {shape[0] + 1}")
     starts = np.arange(reader.grid[0], dtype=np.int64) * reader.chunk
     first_row, previous = np.zeros(len(starts), np.int64), 0
-    for begin in range(0, shape[0] + 1, INDPTR_BATCH):
-        pointers = np.asarray(group["indptr"][begin : begin + INDPTR_BATCH]).astype(np.int64)
+    chunk = int(group["indptr"].chunks[0])
+    batch = chunk * max(1, INDPTR_BATCH // chunk)
+    for begin in range(0, shape[0] + 1, batch):
+        pointers = np.asarray(group["indptr"][begin : begin + batch]).astype(np.int64)
+        if checksums is not None:
+            _verify_pointers(reader, begin, pointers.astype(group["indptr"].dtype), checksums["indptr"])
         if pointers[0] < previous or (np.diff(pointers) < 0).any() or (begin == 0 and pointers[0] != 0):
             raise BadInputError(f"{reader.where}/indptr is not rising from 0: the store is corrupt, ingest it again")
         inside = (starts >= previous) & (starts < pointers[-1]) if begin else starts < pointers[-1]
