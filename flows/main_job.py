@@ -15,6 +15,7 @@ from npmdask.storage.generate import generate
 
 CONFIG = ROOT / "data" / "main-job.toml"
 ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32
+PROBLEM = {"problem": "spectrum", "kind": "samples", "spectrum": "harmonic"}  # sigma_i = 1 / sqrt(i): slow
 DISK = 5 * 2**30  # the data and a little more
 WORST_ANGLE = 1e-3
 
@@ -30,7 +31,7 @@ def ensure_data(path: Path) -> None:
     if free + written < DISK:
         has = f"{path.parent} has {free / 2**30:.1f} GiB free"
         raise RefusedError(f"the main job needs 5 GiB of disk and {has}: free some")
-    generate(path, problem="spiked", rows=ROWS, columns=COLUMNS, rank=RANK, progress=IngestBar("generate"))
+    generate(path, rows=ROWS, columns=COLUMNS, rank=RANK, progress=IngestBar("generate"), **PROBLEM)
 
 
 def verdict(facts: dict[str, Any]) -> int:

@@ -76,7 +76,7 @@ class ProgressBar(Observer):
     def on_plan(self, plan: MemoryPlan) -> None:
         limit = f"of {plan.limit / 2**20:.0f} MiB" if plan.limit else "(no limit set)"
         where = f"{plan.workers} processes x {plan.threads} threads" if plan.workers else f"{plan.threads} threads"
-        self._console.print(f"plan: {where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB {limit}")
+        self._console.print(f"plan: {where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB {limit}", soft_wrap=True)
 
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self._label, self._done, self._chunks, self._total_chunks = label, 0, 0, total_chunks
@@ -112,6 +112,7 @@ class ProgressBar(Observer):
             f"step {step.number}: worst relative residual {step.worst_residual:.2e}{angle}, "
             f"{step.chunks} chunks, {step.bytes_read / 1e9:.2f} GB at {rate:.2f} GB/s",
             highlight=False,
+            soft_wrap=True,
         )
 
     def on_end(self, solution: Solution) -> None:
