@@ -25,6 +25,7 @@ check: env          ## the fast loop: format, lint, types, fast tests
 
 bench: env          ## a pass against its floor, and the cost of a commit; figures in benchmarks/results
 	@$(BIN)/python -m benchmarks.passes
+	@$(BIN)/python -m benchmarks.peers
 
 kills: env          ## 50 kills at random instants, bit for bit
 	@$(BIN)/python -m pytest tests/faults -m heavy

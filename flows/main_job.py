@@ -15,7 +15,11 @@ from npmdask.storage.generate import generate
 
 CONFIG = ROOT / "data" / "main-job.toml"
 ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32
-PROBLEM = {"problem": "spectrum", "kind": "samples", "spectrum": "harmonic"}  # sigma_i = 1 / sqrt(i): slow
+PROBLEM: dict[str, Any] = {
+    "problem": "spectrum",
+    "kind": "samples",
+    "spectrum": "harmonic",
+}  # sigma_i = 1 / sqrt(i): slow
 DISK = 5 * 2**30  # the data and a little more
 WORST_ANGLE = 1e-3
 

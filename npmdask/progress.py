@@ -76,7 +76,9 @@ class ProgressBar(Observer):
     def on_plan(self, plan: MemoryPlan) -> None:
         limit = f"of {plan.limit / 2**20:.0f} MiB" if plan.limit else "(no limit set)"
         where = f"{plan.workers} processes x {plan.threads} threads" if plan.workers else f"{plan.threads} threads"
-        self._console.print(f"plan: {where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB {limit}", soft_wrap=True)
+        self._console.print(
+            f"plan: {where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB {limit}", soft_wrap=True
+        )
 
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self._label, self._done, self._chunks, self._total_chunks = label, 0, 0, total_chunks

@@ -8,8 +8,10 @@ import pytest
 import npmdask
 from npmdask.algorithms import PowerMethod
 from npmdask.diagnostics import max_sin_theta, principal_angle_sines
+from npmdask.driver import Step
 from npmdask.linalg import random_orthonormal
 from npmdask.mechanisms import NoNoise, SimulatedGaussian
+from npmdask.progress import Observer
 from npmdask.randomness import generator
 from tests.conftest import planted
 
@@ -193,3 +195,23 @@ def test_start_is_random_and_seeded() -> None:
     one = random_orthonormal(30, 4, generator(1, "start"))
     assert (one == random_orthonormal(30, 4, generator(1, "start"))).all()
     assert np.abs(one - random_orthonormal(30, 4, generator(2, "start"))).max() > 0.01
+
+
+@pytest.mark.parametrize("spectrum", [HARMONIC, np.linspace(2, 1, 60), LOGSPACE, np.ones(30)])
+def test_mixed_precision_costs_no_steps_and_always_ends_in_float64(spectrum: np.ndarray) -> None:
+    class Seen(Observer):
+        precision: tuple[str, ...] = ()
+
+        def on_step(self, step: Step) -> None:
+            self.precision = (*self.precision, step.precision)
+
+    a = planted(2000, 400, spectrum)[0]
+    seen = Seen()
+    single = npmdask.top_k(a.astype("f4"), 8, kind="samples", observer=seen, tol=1e-7, max_steps=500)
+    double = npmdask.top_k(a, 8, kind="samples", tol=1e-7, max_steps=500)
+    assert single.converged
+    assert double.converged
+    assert single.steps <= double.steps + 2
+    assert seen.precision[0] == "float32"
+    assert seen.precision[-1] == "float64"
+    assert list(seen.precision) == sorted(seen.precision), "it changes once, for good"

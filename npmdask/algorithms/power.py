@@ -24,6 +24,7 @@ from npmdask.linalg import Block, asymmetry, orth, random_orthonormal, rayleigh_
 from npmdask.randomness import generator
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
+FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many times its eps (times the largest value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +121,16 @@ class PowerMethod:
         return after, info
 
     def _fine_from_here(self, state: PowerState, values: np.ndarray, residuals: np.ndarray) -> bool:
+        """Change to float64 when float32 has done what it can: all at its floor, near tol, or no progress."""
         if not self.mixed_precision or (state.fine and state.step > 0):
             return True
         magnitude = np.abs(values)
-        rounding = 64 * SINGLE_EPS * (magnitude[0] if len(magnitude) else 0.0)
-        return bool((residuals <= np.maximum(10 * self.tol * magnitude, rounding)).any())
+        floor = FLOOR * SINGLE_EPS * magnitude.max(initial=0.0)
+        open_ = residuals > np.maximum(10 * self.tol * magnitude, floor)
+        if not open_.any():
+            return True
+        before = _worst(state.residual_norms[open_], np.abs(state.ritz_values[open_]))
+        return _worst(residuals[open_], magnitude[open_]) > 0.98 * before
 
     def finalize(self, state: PowerState) -> Result:
         """The leading pairs: vectors and values, not only a subspace."""
@@ -139,3 +145,10 @@ class PowerMethod:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return PowerState(**fields)
+
+
+def _worst(residuals: np.ndarray, magnitude: np.ndarray) -> float:
+    """The largest relative residual; infinite where a value is (still) zero."""
+    relative = np.full(len(residuals), np.inf)
+    np.divide(residuals, magnitude, out=relative, where=magnitude > 0)
+    return float(relative.max())
