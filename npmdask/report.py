@@ -92,7 +92,8 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
     tiles = [
         ("steps", str(len(history))),
         ("data passes", f"{len(passed)}" if not result else f"{result[1]['total_data_passes']}"),
-        ("bytes read", _bytes(nbytes)),
+        ("a pass reads", _bytes(history[-1]["bytes_read"])),
+        ("bytes read in all", _bytes(nbytes)),
         ("time in passes", f"{seconds:.1f} s"),
         ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s"),
         ("peak memory", _bytes(max(peaks)) if peaks else "?"),
@@ -197,7 +198,7 @@ main {{ max-width: 1120px; margin: 0 auto; padding: 24px }}
 h1 {{ margin: 0 0 8px }} h2 {{ margin: 28px 0 8px; font-size: 18px }}
 .outcome {{ padding: 10px 14px; border-left: 5px solid; background: #fff; overflow-wrap: anywhere }}
 .good {{ border-color: #1b7837 }} .bad {{ border-color: #b2182b }}
-.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 16px 0 }}
+.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 10px; margin: 16px 0 }}
 .tiles div {{ background: #fff; padding: 10px 14px; border-radius: 6px }}
 .tiles b {{ display: block; font-size: 19px }} .tiles span {{ color: #666; font-size: 12px }}
 .plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 10px }}
