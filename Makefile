@@ -21,7 +21,7 @@ check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -m "not slow and not heavy" -x
+	@$(BIN)/python -m pytest -m "not slow and not heavy" -x -n 2
 
 bench: env          ## a pass against its floor, and the cost of a commit; figures in benchmarks/results
 	@$(BIN)/python -m benchmarks.passes

@@ -59,7 +59,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("kind", "final"), [("samples", 0), ("matrix", 1), ("symmetric", 0)])
 def test_data_passes_are_steps_counted_at_the_store(kind: str, final: int) -> None:
-    a = planted(600, 60, np.linspace(3, 1, 60))[0]
+    a = planted(600, 60, np.logspace(0, -2, 60))[0]
     a = a @ a.T if kind == "symmetric" else a
     store = CountingStore(MemoryStore())
     z = zarr.create_array(store, shape=a.shape, dtype=a.dtype, chunks=(100, 25))

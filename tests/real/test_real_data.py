@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 from sklearn.datasets import load_digits
@@ -28,6 +29,7 @@ def sin_each(found: np.ndarray, true: np.ndarray, which: list[int]) -> list[floa
     return [max_sin_theta(found[:, [i]], true[:, [i]]) for i in which]
 
 
+@pytest.mark.slow
 def test_mnist_principal_components_equal_lapack(tmp_path: Path) -> None:
     file = shared_file("mnist-10k-images-idx3-ubyte.gz")
     ingest(file, tmp_path / "mnist.zarr")
@@ -44,6 +46,7 @@ def test_mnist_principal_components_equal_lapack(tmp_path: Path) -> None:
     assert solution.data_passes == solution.steps, "column means were recorded at ingest: no survey"
 
 
+@pytest.mark.slow
 def test_nips_bag_of_words_equal_arpack(tmp_path: Path) -> None:
     file = shared_file("nips-docword.txt.gz")
     ingest(file, tmp_path / "nips.zarr")

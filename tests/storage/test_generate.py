@@ -316,6 +316,7 @@ generate.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [*REGISTRY])
 def test_a_killed_write_goes_on_to_the_same_bytes(
     tmp_path: Path, problem: str, monkeypatch: pytest.MonkeyPatch
@@ -354,6 +355,7 @@ print(size / 2**20, peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

@@ -735,6 +735,7 @@ def write_source(folder: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name,options",
     [
@@ -773,6 +774,7 @@ def test_a_kill_leaves_no_trace(
 # Memory
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     script = """
 import re, sys
