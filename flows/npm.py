@@ -8,10 +8,9 @@ from typing import Any
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed
 
 from flows.publish import Publisher
-from flows.run import at_store, main, publish_report, said_in_a_sentence
+from flows.run import at_store, end_state, main, publish_report, said_in_a_sentence
 from npmdask.api import solve
 from npmdask.config import RunConfig
 from npmdask.progress import Observers, ProgressBar
@@ -52,7 +51,7 @@ def npm(config: RunConfig, run_id: str = "npm") -> Any:
     validate(config, return_state=True).result()  # raises the error itself, where a plain call would return a State
     facts = iterate(config, run_id, return_state=True).result()
     report(run_id, facts, return_state=True).result()
-    return Completed(message=facts["sentence"], data=facts)
+    return end_state(facts)
 
 
 if __name__ == "__main__":

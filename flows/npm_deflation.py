@@ -5,11 +5,10 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed
 
 from flows.npm import iterate, report, validate
 from flows.publish import Publisher
-from flows.run import at_store, main, said_in_a_sentence
+from flows.run import at_store, end_state, main, said_in_a_sentence
 from npmdask.api import deflate
 from npmdask.config import RunConfig
 from npmdask.progress import Observers, ProgressBar
@@ -44,7 +43,7 @@ def npm_deflation(config: RunConfig, more: int, run_id: str = "npm-deflation") -
     iterate(config, run_id, return_state=True).result()
     facts = deflation(config, run_id, more, return_state=True).result()
     report(f"{run_id}-deflated", facts, return_state=True).result()
-    return Completed(message=facts["sentence"], data=facts)
+    return end_state(facts)
 
 
 if __name__ == "__main__":

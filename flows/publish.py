@@ -66,7 +66,7 @@ class Publisher(Observer):
             self._publish(partial(update_progress_artifact, self._progress, progress=percent, description=said))
 
     def _plot(self, said: str) -> None:
-        text = f"{said}\n\n{convergence_table(self._history)}\n\n{plot(self._history, self._tol)}\n"
+        text = f"{said}\n\n{plot(self._history, self._tol)}\n\n{convergence_table(self._history)}\n"
         self._publish(partial(create_markdown_artifact, text, key=f"{self._key}-convergence", description=said))
         self._plotted = time.monotonic()
 

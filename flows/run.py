@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from httpx import HTTPError
 from prefect.artifacts import create_markdown_artifact
-from prefect.states import Failed
+from prefect.states import Completed, Failed, State
 
 from flows.publish import artifact_key, try_to
 from flows.server import local_server
@@ -36,6 +36,23 @@ def said_in_a_sentence(function: Made) -> Made:
             return Failed(message=str(error), data=error)
 
     return call  # type: ignore[return-value]
+
+
+class NotConvergedError(NpmdaskError):
+    """The run ended without reaching its tolerance; ``facts`` says how far it came."""
+
+    exit_code = NOT_CONVERGED
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        super().__init__(facts["sentence"])
+        self.facts = facts
+
+
+def end_state(facts: dict[str, Any]) -> State[Any]:
+    """The state that a flow run ends in: red if it did not converge, so that nobody takes it for an answer."""
+    if facts["converged"]:
+        return Completed(message=facts["sentence"], data=facts)
+    return Failed(message=facts["sentence"], data=NotConvergedError(facts))
 
 
 def at_store(config: RunConfig, run_id: str) -> RunConfig:
@@ -68,7 +85,11 @@ def main(flow: Flow, argv: Sequence[str] | None = None, **more: int) -> int:
         config, run_id = load(a)
         with local_server() as url:
             say(f"Prefect at {url.removesuffix('/api')}")
-            facts = flow(config, run_id=run_id, **{name: getattr(a, name) for name in more})
+            try:
+                facts = flow(config, run_id=run_id, **{name: getattr(a, name) for name in more})
+            except NotConvergedError as error:
+                say(str(error))
+                facts = error.facts
         print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
         return 0 if facts["converged"] else NOT_CONVERGED
 

@@ -105,3 +105,15 @@ def test_a_refusal_inside_the_flow_is_its_state(shop: Shop) -> None:
     base.close()
     assert [state for state, _ in states] == ["FAILED"]
     assert "is too small" in states[0][1]
+
+
+def test_not_converged_is_red_and_still_says_its_figures(shop: Shop) -> None:
+    config = shop.config("short", tol=1e-12, max_steps=2)
+    assert shop.run("-m", "flows.npm", config, "--json") == 4, shop.err
+    facts = json.loads(shop.out.splitlines()[-1])
+    assert (facts["converged"], facts["steps"]) == (False, 2)
+    assert "not converged: max_steps = 2" in shop.err
+    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
+        states = base.execute("select state_type from flow_run order by created desc limit 1").fetchall()
+    base.close()
+    assert states == [("FAILED",)]
