@@ -29,6 +29,7 @@ from npmdask.errors import BadInputError, FencedOutError, RefusedError
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle, write_file_atomically
 
 KEPT_STEPS = 2
+SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
 
 
 class RunStore:
@@ -49,13 +50,14 @@ class RunStore:
         BadInputError
             The folder holds something else.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise BadInputError(f"{self.path} is a file; a run store is a folder")
-        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / "lock").exists():
-            raise BadInputError(f"{self.path} is a folder with other things in it; choose an empty one as store")
-        (self.path / "steps").mkdir(parents=True, exist_ok=True)
-        # Close-on-exec (Python's default): a child that inherited the descriptor would keep the lock held.
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._make_folder()
+            # Close-on-exec (Python's default): a child that inherited the descriptor would keep the lock held.
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise BadInputError(
+                f"{self.path} cannot be used as store: {error.strerror}; choose a folder that can be written"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -69,6 +71,15 @@ class RunStore:
         for left in self.path.glob("**/.writing-*"):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
         return self
+
+    def _make_folder(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise BadInputError(f"{self.path} is a file; a run store is a folder")
+        # A kill may have come between making the folder and its lock: a lone `steps` is ours.
+        names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
+        if names - {"steps"} and "lock" not in names:
+            raise BadInputError(f"{self.path} is a folder with other things in it; choose an empty one as store")
+        (self.path / "steps").mkdir(parents=True, exist_ok=True)
 
     def _begin_epoch(self) -> None:
         assert self._lock is not None
@@ -106,10 +117,13 @@ class RunStore:
     def read_spec(self) -> dict[str, Any] | None:
         """The parameters of the run, or None for a new one."""
         try:
-            return dict(json.loads((self.path / "run.json").read_text()))
+            spec = json.loads((self.path / "run.json").read_text())
+            if not isinstance(spec, dict) or not all(isinstance(spec.get(table), dict) for table in SPEC_TABLES):
+                raise ValueError("tables are missing")
+            return spec
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise BadInputError(f"{self.path / 'run.json'} is damaged ({error}); start again in a new store") from error
 
     def write_spec(self, spec: dict[str, Any]) -> None:
@@ -169,7 +183,7 @@ class RunStore:
         """All telemetry lines that are whole."""
         lines = []
         try:
-            for line in (self.path / "telemetry.jsonl").read_text().splitlines():
+            for line in (self.path / "telemetry.jsonl").read_text(errors="replace").splitlines():
                 try:
                     lines.append(dict(json.loads(line)))
                 except ValueError:

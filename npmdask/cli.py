@@ -28,14 +28,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NpmdaskError as error:
         print(f"npmdask: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(
+            f"npmdask: {error.filename or 'the system'}: {error.strerror or error}; nothing was changed",
+            file=sys.stderr,
+        )
+        return BadInputError.exit_code
     except KeyboardInterrupt:
         store = getattr(arguments, "held_store", None)
         remedy = f"; go on with `npmdask resume {store}`" if store else "; run the same command again"
         print(f"npmdask: interrupted, everything committed is kept{remedy}", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _interrupt(signum: int, frame: Any) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
+from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.randomness import generator
 
@@ -48,7 +51,10 @@ class SimulatedGaussian:
 
     def release(self, product: Block, *, entropy: int, step: int) -> Block:
         """``product + G_l``, the same G_l for the same entropy and step."""
-        return product + self.stddev * generator(entropy, "noise", step).standard_normal(product.shape)
+        noise = self.stddev * generator(entropy, "noise", step).standard_normal(product.shape)
+        if not np.isfinite(product + noise).all():
+            raise BadInputError(f"noise of stddev {self.stddev} overflows; use a smaller one")
+        return product + noise
 
     def event(self) -> dict[str, Any]:
         """What a ledger would write down."""

@@ -17,6 +17,7 @@ from zarr.storage import MemoryStore, WrapperStore
 
 import npmdask
 from npmdask.checkpoint import RunStore
+from npmdask.cli import main
 from npmdask.errors import BadInputError, CommitError, FencedOutError, RefusedError
 from npmdask.progress import Observer
 from tests.conftest import planted, same_bytes, write_zarr
@@ -315,3 +316,36 @@ def test_sigterm_exits_130_and_the_run_resumes(tmp_path: Path) -> None:
     )
     assert resumed.data_passes < whole.data_passes
     same_bytes(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_kill_before_the_lock_was_made_is_no_reason_to_refuse(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "run" / "steps").mkdir(parents=True)
+    assert npmdask.top_k(source, 5, store=tmp_path / "run").converged
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{}", '{"data": {}}', "", "{"])
+def test_a_damaged_record_of_a_run_is_said(tmp_path: Path, source: Path, content: str) -> None:
+    npmdask.top_k(source, 5, store=tmp_path / "run", max_steps=2)
+    (tmp_path / "run" / "run.json").write_text(content)
+    for command in ("resume", "inspect", "report"):
+        assert main([command, str(tmp_path / "run")]) == 2
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"npmdask": "x"}, {"npmdask": {}}, {"npmdask": {"format": 1, "shape": ["a", 2]}}]
+)
+def test_a_damaged_record_of_a_data_store_is_said(tmp_path: Path, attributes: dict[str, Any]) -> None:
+    zarr.open_group(tmp_path / "x.zarr", mode="w", attributes=attributes)
+    with pytest.raises(BadInputError, match=r"damaged|format"):
+        npmdask.top_k(tmp_path / "x.zarr", 1)
+    zarr.open_group(tmp_path / "y.zarr", mode="w", attributes={"encoding-type": "csr_matrix"})
+    with pytest.raises(BadInputError, match="damaged"):
+        npmdask.top_k(tmp_path / "y.zarr", 1)
+
+
+def test_a_store_that_cannot_be_written_is_said(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for store in (tmp_path / "file" / "run", "/proc/nowhere", tmp_path / ("x" * 300)):
+        with pytest.raises(BadInputError, match=r"cannot be used as store|is a file"):
+            npmdask.top_k(source, 5, store=store)
+    assert main(["init", "/proc/nowhere"]) == 2

@@ -66,16 +66,24 @@ def open_source(source: Any, kind: str | None = None) -> Source:
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     node, path = _open_node(source)
-    record = dict(node.attrs).get("npmdask") if isinstance(node, zarr.Group) else None
-    kind = kind or (record or {}).get("kind")
-    if isinstance(node, zarr.Array):
-        opened = _plain(node, path, kind)
-    elif record is not None:
-        opened = _registered(node, path, kind or "", record)
-    else:
-        opened = _group(node, path, kind)
+    try:
+        opened = _open_any(node, path, kind)
+    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+        if isinstance(error, BadInputError):
+            raise
+        said = f"{type(error).__name__}: {error}"
+        raise BadInputError(f"the record of {path} is damaged ({said}); ingest the source again") from error
     _require_consistent(opened)
     return opened
+
+
+def _open_any(node: Any, path: str, kind: str | None) -> Source:
+    if isinstance(node, zarr.Array):
+        return _plain(node, path, kind)
+    record = dict(node.attrs).get("npmdask")
+    if record is None:
+        return _group(node, path, kind)
+    return _registered(node, path, kind or record["kind"], record)
 
 
 def _open_node(source: Any) -> tuple[Any, str]:
@@ -94,7 +102,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
     try:
         return zarr.open(path, mode="r"), str(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInputError(
             f"{path} is not a Zarr store, or its zarr.json is damaged ({error or type(error).__name__}); make one "
             f"with `npmdask ingest {path} {path.with_suffix('.zarr').name}`"
