@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 import dask
+import numpy as np
 from dask.callbacks import Callback
 from threadpoolctl import threadpool_limits
 
@@ -39,7 +40,8 @@ def runs_of(operator: Operator) -> list[range]:
 
 
 def _partial(operator: Operator, slabs: range, block: Block) -> Partial:
-    return operator.partial(slabs, block)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the product, and said
+        return operator.partial(slabs, block)
 
 
 def _join(operator: Operator, left: Partial, right: Partial) -> Partial:

@@ -96,6 +96,7 @@ class Driver:
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, operator, query.block)
+                    self._require_scale(product)
                     entropy = self.problem.request.seed
                     released = self.problem.mechanism.release(product, entropy=entropy, step=state.step + 1)
                     state, info = self.problem.algorithm.update(state, released)
@@ -204,6 +205,15 @@ class Driver:
             name = "checksums" if self.problem.source.kind != "sparse" else "checksums_csr"
             statistics = {**statistics, name: table}
         self.store.write_part("survey", statistics, {})
+
+    def _require_scale(self, product: Block) -> None:
+        """Residuals are norms: where the squares of a product leave float64, a residual would read as 0 or inf."""
+        size = float(np.abs(product).max())
+        if size and not 1e-140 < size < 1e140:
+            raise BadInputError(
+                f"products with {self.problem.source.path} are of size {size:.0e}, whose squares float64 cannot hold: "
+                "multiply the data by a constant that brings them near 1"
+            )
 
     def _require_symmetric(self, asymmetry: float) -> None:
         """Free of charge: X^T (A X) is symmetric if A is. Only meaningful without noise, in float64."""

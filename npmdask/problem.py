@@ -126,7 +126,6 @@ def make_problem(source: Source, request: Request, locked: Locked | None = None)
         iteration_rank=p,
         mixed_precision=source.reader.dtype == np.float32 and request.mechanism == "none",
         tol=tol,
-        symmetric_input=source.kind == "symmetric",
     )
     rule = ResidualRule(tol=tol, max_steps=request.max_steps, d=source.shape[1], noise_stddev=mechanism.stddev)
     return Problem(source=source, request=request, algorithm=algorithm, mechanism=mechanism, rule=rule, locked=locked)

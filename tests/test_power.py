@@ -9,6 +9,7 @@ import npmdask
 from npmdask.algorithms import PowerMethod
 from npmdask.diagnostics import max_sin_theta, principal_angle_sines
 from npmdask.driver import Step
+from npmdask.errors import BadInputError
 from npmdask.linalg import random_orthonormal
 from npmdask.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.progress import Observer
@@ -212,6 +213,31 @@ def test_mixed_precision_costs_no_steps_and_always_ends_in_float64(spectrum: np.
     assert single.converged
     assert double.converged
     assert single.steps <= double.steps + 2
-    assert seen.precision[0] == "float32"
-    assert seen.precision[-1] == "float64"
-    assert list(seen.precision) == sorted(seen.precision), "it changes once, for good"
+    assert seen.precision[0] == seen.precision[-1] == "float64"
+    assert seen.precision[1] == "float32"
+    assert list(seen.precision[1:]) == sorted(seen.precision[1:]), "it changes once, for good"
+
+
+@pytest.mark.parametrize("kind", ["matrix", "samples"])
+@pytest.mark.parametrize("scale", [1e-160, 1e-120, 1e-60, 1e-30, 1e30, 1e60, 1e120, 1e160])
+def test_data_of_any_scale_are_right_or_refused(kind: str, scale: float) -> None:
+    """At 1e-120 residuals used to underflow to 0, and a first guess was called converged."""
+    a = planted(300, 50, np.linspace(2, 1, 50))[0]
+    try:
+        solution = npmdask.top_k(a * scale, 3, kind=kind)
+    except BadInputError as error:
+        assert not 1e-61 < scale < 1e61
+        assert "multiply the data by a constant" in str(error) or "overflows although the data are finite" in str(error)
+        return
+    sigma = np.linspace(2, 1, 50)[:3]
+    expected = sigma if kind == "matrix" else sigma**2 / 300
+    np.testing.assert_allclose(solution.values / scale ** (1 if kind == "matrix" else 2), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-35, 1e-15, 1e15, 1e25, 1e35])
+def test_float32_data_whose_squares_leave_float32(scale: float) -> None:
+    a = (planted(300, 50, np.linspace(2, 1, 50))[0] * scale).astype("f4")
+    solution = npmdask.top_k(a, 3)
+    true = np.linalg.svd(a.astype("f8") / scale, compute_uv=False)[:3] * scale
+    assert solution.converged
+    np.testing.assert_allclose(solution.values, true, rtol=1e-9)

@@ -24,6 +24,7 @@ from npmdask.linalg import Block, asymmetry, orth, random_orthonormal, rayleigh_
 from npmdask.randomness import generator
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
+SINGLE_RANGE = (1e-18, 1e18)  # of the largest value: sums over 10^12 rows and their parts stay inside float32
 FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many times its eps (times the largest value)
 
 
@@ -51,17 +52,17 @@ class PowerMethod:
     target_rank : k, how many vectors are wanted.
     iteration_rank : p >= k, columns iterated. The error falls by sigma_{p+1} / sigma_k a step, and a random
         start is good when p - k is of the order of k (Hardt and Price, Lemma 2.5).
-    mixed_precision : begin in float32 arithmetic (for float32 data) and change to float64, for good, before
-        rounding can be seen in a residual. The answer is always certified in float64.
+    mixed_precision : multiply in float32 (for float32 data) after the first step, and change to float64, for
+        good, before rounding can be seen in a residual. The first product is formed in float64: it shows whether
+        the squares of the data fit into float32, and whether a matrix is symmetric. The answer is always
+        certified in float64.
     tol : the tolerance of the stopping rule; only used to know when to change to float64.
-    symmetric_input : the first product is formed in float64, so that an asymmetric matrix is recognised.
     """
 
     target_rank: int
     iteration_rank: int
     mixed_precision: bool = False
     tol: float = 1e-8
-    symmetric_input: bool = False
 
     @property
     def state_blocks(self) -> int:
@@ -75,7 +76,7 @@ class PowerMethod:
         k = self.target_rank + vectors.shape[1]
         return PowerState(
             step=0,
-            fine=not self.mixed_precision or self.symmetric_input,
+            fine=True,
             basis=random_orthonormal(d, self.iteration_rank, rng, against=vectors if locked else None),
             ritz_values=np.zeros(k),
             ritz_vectors=np.zeros((d, k)),
@@ -125,6 +126,8 @@ class PowerMethod:
         if not self.mixed_precision or (state.fine and state.step > 0):
             return True
         magnitude = np.abs(values)
+        if not SINGLE_RANGE[0] < magnitude.max(initial=0.0) < SINGLE_RANGE[1]:
+            return True
         floor = FLOOR * SINGLE_EPS * magnitude.max(initial=0.0)
         open_ = residuals > np.maximum(10 * self.tol * magnitude, floor)
         if not open_.any():
