@@ -11,15 +11,23 @@ from npmdask.algorithms import Result
 from npmdask.left import refine_with_left
 from npmdask.linalg import Block
 from npmdask.operators import Gram, Operator
+from npmdask.storage.dense import SlabRecord
 
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
     """Eigenvalues of the operator as the values of the question: singular values of a matrix are their roots."""
-    return np.sqrt(np.maximum(theta, 0.0)) if kind in ("matrix", "sparse") else theta
+    if kind == "symmetric":
+        return theta
+    theta = np.maximum(theta, 0.0)  # A^T A has no negative eigenvalues; rounding has
+    return np.sqrt(theta) if kind in ("matrix", "sparse") else theta
 
 
 def answer_arrays(
-    kind: str, result: Result, operator: Operator, folder: Path, final_pass: Callable[[Operator], Block]
+    kind: str,
+    result: Result,
+    operator: Operator,
+    folder: Path,
+    final_pass: Callable[[Operator], tuple[Block, SlabRecord]],
 ) -> dict[str, np.ndarray]:
     """All arrays of a finished run, by name.
 
@@ -32,7 +40,7 @@ def answer_arrays(
         assert isinstance(operator, Gram)
         refined = refine_with_left(operator, result, folder, final_pass)
         values, vectors, residuals = refined.values, refined.vectors, refined.residual_norms
-        left = {"left_rotation": refined.rotation}
+        left = {"left_rotation": refined.rotation, "left_checksums": refined.checksums}
     elif kind == "sparse":
         residuals = residuals / np.where(values > 0, values, np.inf)  # ||A^T u - sigma v||, u = A v / sigma
     return {

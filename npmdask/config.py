@@ -18,7 +18,7 @@ from npmdask.storage.layout import open_source
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class SourceTable(_Table):

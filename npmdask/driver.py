@@ -113,7 +113,8 @@ class Driver:
                     arrays, scalars = state_fields(state)
                     self.store.commit_step(state.step, arrays, {"state": scalars, "history": self._history})
                     yield self._step(seconds)
-                self._answer(self.problem.algorithm.finalize(state), outcome, executor, operator)
+                result = self.problem.algorithm.finalize(state)
+                self._answer(result, views[-1], outcome, executor, operator)
             finally:
                 executor.close()
 
@@ -266,15 +267,17 @@ class Driver:
             seconds=seconds,
         )
 
-    def _answer(self, result: Result, outcome: Outcome, executor: Executor, operator: Operator) -> None:
+    def _answer(self, result: Result, view: StepView, outcome: Outcome, executor: Executor, operator: Operator) -> None:
         """Put the result into the units of the question and commit it."""
 
-        def final_pass(final: Operator) -> Block:
-            return self._pass("left singular vectors", executor, final, result.vectors)[0]
+        def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
+            return self._pass("left singular vectors", executor, final, result.vectors)[:2]
 
         before = len(self._history) + self.problem.needs_moments
         arrays = answer_arrays(self.problem.source.kind, result, operator, self.store.path, final_pass)
         passes = before + ("left_rotation" in arrays)
+        if "left_rotation" in arrays:
+            outcome = self.problem.rule.unresolved(view, arrays["values"]) or outcome
         meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
 

@@ -7,10 +7,9 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import zarr
 
 from npmdask.errors import BadInputError, CommitError
-from npmdask.left import Z_NAME, left_blocks
+from npmdask.left import left_blocks, open_left_product
 from npmdask.storage.bundle import read_bundle
 
 
@@ -39,6 +38,9 @@ def export(store: str | Path, target: str | Path) -> list[str]:
                 _write_left(archive, Path(store), arrays["left_rotation"].shape[1])
                 names.append("left_basis")
         os.replace(aside, target)
+    except BadInputError:
+        aside.unlink(missing_ok=True)
+        raise
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise CommitError(f"cannot write {target}: {error.strerror or error}; the run itself is intact") from error
@@ -46,7 +48,7 @@ def export(store: str | Path, target: str | Path) -> list[str]:
 
 
 def _write_left(archive: zipfile.ZipFile, store: Path, k: int) -> None:
-    rows = zarr.open_array(store / Z_NAME, mode="r").shape[0]
+    rows = open_left_product(store).shape[0]
     header = {"descr": "<f8", "fortran_order": False, "shape": (rows, k)}
     with archive.open("left_basis.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array_header_2_0(file, header)

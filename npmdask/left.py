@@ -15,8 +15,11 @@ from npmdask.errors import BadInputError
 from npmdask.linalg import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator
 from npmdask.storage.bundle import read_bundle
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.dense import SlabRecord
 
 Z_NAME = "left.zarr"
+AGAIN = "delete the folder `result` of the run and resume it: one pass makes it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +30,12 @@ class LeftResult:
     vectors: Block
     residual_norms: np.ndarray
     rotation: Block
+    checksums: np.ndarray  # of each row of chunks of Z
 
 
-def refine_with_left(operator: Gram, result: Result, folder: Path, one_pass: Callable[[Operator], Block]) -> LeftResult:
+def refine_with_left(
+    operator: Gram, result: Result, folder: Path, one_pass: Callable[[Operator], tuple[Block, SlabRecord]]
+) -> LeftResult:
     """The final Rayleigh-Ritz for singular triplets, in one pass.
 
     From Z = A V comes the R of its QR factorisation (Cholesky of Z^T Z with unit columns, so that small
@@ -47,14 +53,15 @@ def refine_with_left(operator: Gram, result: Result, folder: Path, one_pass: Cal
         config={"write_empty_chunks": True},
     )
     options = {f.name: getattr(operator, f.name) for f in fields(operator)}
-    both = one_pass(LeftProduct(target=z, **options))
+    both, record = one_pass(LeftProduct(target=z, **options))
     back, gram = both[:-k], both[-k:]  # A^T Z (d x k) and Z^T Z (k x k)
     values, rotation, turn = _small_svd(gram)
     vectors = result.vectors @ turn
     signs = fix_signs(vectors)
     vectors, rotation = vectors * signs, rotation * signs
     residuals = np.linalg.norm(back @ rotation - vectors * values, axis=0) * (values > 0)
-    return LeftResult(values=values, vectors=vectors, residual_norms=residuals, rotation=rotation)
+    checksums = np.array([record.written[slab] for slab in sorted(record.written)], np.uint32)
+    return LeftResult(values=values, vectors=vectors, residual_norms=residuals, rotation=rotation, checksums=checksums)
 
 
 def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
@@ -76,14 +83,25 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
     return values, rotation, turn
 
 
+def open_left_product(store: str | Path) -> Any:
+    """Z = A V (m x k) of a finished run, as a Zarr array."""
+    try:
+        return zarr.open_array(Path(store) / Z_NAME, mode="r")
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInputError(f"{Path(store) / Z_NAME} is missing or damaged; {AGAIN}") from error
+
+
 def left_blocks(store: str | Path) -> Iterator[Block]:
     """The left singular vectors of a finished run, some rows at a time."""
     arrays, _ = read_bundle(Path(store) / "result")
     if "left_rotation" not in arrays:
         raise BadInputError(f"{store} has no left singular vectors: they are computed for kind = 'matrix' only")
-    z: Any = zarr.open_array(Path(store) / Z_NAME, mode="r")
-    for start in range(0, z.shape[0], z.chunks[0]):
-        yield z[start : start + z.chunks[0]] @ arrays["left_rotation"]
+    z = open_left_product(store)
+    for slab, start in enumerate(range(0, z.shape[0], z.chunks[0])):
+        rows = z[start : start + z.chunks[0]]
+        if crc32c(rows) != int(arrays["left_checksums"][slab]):
+            raise BadInputError(f"chunk {slab} of {Path(store) / Z_NAME} is corrupt or missing; {AGAIN}")
+        yield rows @ arrays["left_rotation"]
 
 
 def left_factor(store: str | Path) -> Block:

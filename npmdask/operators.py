@@ -16,9 +16,12 @@ from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
+from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
 from npmdask.storage.moments import Moments
 from npmdask.storage.sparse import CsrReader, Fragment
+
+SPARSE_ROWS = 2**16  # multiplied at once: bounds A @ block, whatever the length of the rows
 
 
 @dataclass
@@ -149,7 +152,9 @@ class LeftProduct(Gram):
                     product[columns] += values.T @ z
                 product[block.shape[0] :] += z.T @ z
                 kept.append(z)
-            self.target[self.reader.slab_rows(slab)] = np.concatenate(kept)
+            left = np.concatenate(kept)
+            self.target[self.reader.slab_rows(slab)] = left
+            record.written[slab] = crc32c(left)
         _require_finite(product, self.reader, slabs)
         return Partial([product], record)
 
@@ -216,12 +221,23 @@ class SparseGram:
 
     def task_bytes(self, p: int) -> int:
         """Memory of one running task beyond the block, with p columns."""
-        return self.reader.buffer_bytes + self.reader.chunk * p * 8 + 3 * self.block_rows * p * 8
+        return self.reader.buffer_bytes + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
 
 
 def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
-    rows = rows.astype(block.dtype, copy=False)
-    return rows.T @ (rows @ block)
+    """``rows^T (rows block)``, some rows at a time and without the empty ones: A block has a row for each."""
+    lengths = np.diff(rows.indptr)
+    pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
+    product = np.zeros((rows.shape[1], block.shape[1]))
+    for start in range(0, len(pointers) - 1, SPARSE_ROWS):
+        some = pointers[start : start + SPARSE_ROWS + 1]
+        inside = slice(some[0], some[-1])
+        part = csr_matrix(
+            (rows.data[inside].astype(block.dtype, copy=False), rows.indices[inside], some - some[0]),
+            shape=(len(some) - 1, rows.shape[1]),
+        )
+        product += part.T @ (part @ block)
+    return product
 
 
 def _divided(block: Block, scale: np.ndarray | None) -> Block:

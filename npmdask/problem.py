@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -65,8 +65,12 @@ class Problem:
         if kind == "symmetric":
             return Symmetric(reader=reader)  # type: ignore[arg-type]
         weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
-        # A constant column has deviation 0: it stays 0 after centring, whatever it is divided by.
-        scale = np.where(std > 0, std, 1.0) if self.request.scale and std is not None else None
+        scale = None
+        if self.request.scale and mean is not None and std is not None:
+            # The deviation of a constant column is rounding noise, not 0: dividing by it would blow up nothing
+            # into something. From sums of squares (CSR) only half the digits of a deviation are real.
+            noise = np.abs(mean) * (1e-7 if isinstance(reader, CsrReader) else 1e-13)
+            scale = np.where(std > noise, std, 1.0)
         centre = mean if self.request.center else None
         if isinstance(reader, CsrReader):
             return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)
@@ -127,7 +131,13 @@ def make_problem(source: Source, request: Request, locked: Locked | None = None)
         mixed_precision=source.reader.dtype == np.float32 and request.mechanism == "none",
         tol=tol,
     )
-    rule = ResidualRule(tol=tol, max_steps=request.max_steps, d=source.shape[1], noise_stddev=mechanism.stddev)
+    rule = ResidualRule(
+        tol=tol,
+        max_steps=request.max_steps,
+        d=source.shape[1],
+        noise_stddev=mechanism.stddev,
+        squared=source.kind in ("matrix", "sparse"),
+    )
     return Problem(source=source, request=request, algorithm=algorithm, mechanism=mechanism, rule=rule, locked=locked)
 
 
@@ -180,12 +190,10 @@ def require_same(problem: Problem, found: dict[str, Any], store: str) -> None:
     for name in set(found.get("mechanism", {})) - set(wanted["mechanism"]):
         differences.append(f"mechanism.{name}")
     if differences:
+        hint = ""
+        if problem.spec()["data"]["fingerprint"] != found.get("data", {}).get("fingerprint"):
+            hint = " (of a plain store, times count too; ingest data that move)"
         raise RefusedError(
-            f"the checkpoint in {store} belongs to another run; these differ: {'; '.join(differences)}. Use another "
-            "store, or `npmdask resume STORE` to go on with the old parameters"
+            f"the checkpoint in {store} belongs to another run; these differ: {'; '.join(differences)}{hint}. Use "
+            "another store, or `npmdask resume STORE` to go on with the old parameters"
         )
-
-
-def with_reader(problem: Problem, source: Source) -> Problem:
-    """The same problem, its source replaced (after its checksums became known)."""
-    return replace(problem, source=source)

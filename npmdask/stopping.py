@@ -50,6 +50,7 @@ class ResidualRule:
     max_steps: int
     d: int
     noise_stddev: float = 0.0
+    squared: bool = False  # theta is the square of the value that is asked for (singular values)
 
     def __call__(self, history: list[StepView]) -> Outcome | None:
         """The outcome after the last step of ``history``, or None to go on."""
@@ -69,6 +70,22 @@ class ResidualRule:
         size = np.abs(view.ritz_values)
         zero = self._is_zero(view)
         return np.where(zero, 0.0, view.residual_norms / np.where(zero, 1.0, size))
+
+    def unresolved(self, view: StepView, values: np.ndarray) -> Outcome | None:
+        """The outcome if a value that was taken for zero turns out, from A V itself, not to be zero.
+
+        ``values``: singular values of the last pass, which resolve what eigenvalues of ``A^T A`` cannot.
+        """
+        floor = 64 * DOUBLE_EPS * self.d**0.5 * float(values.max(initial=0.0))
+        open_ = int((self._is_zero(view) & (values > floor)).sum())
+        if not open_:
+            return None
+        return Outcome(
+            name="stagnated",
+            sentence=f"not converged: {open_} of {len(values)} singular values are not zero but below "
+            f"{(4 * DOUBLE_EPS * self.d**0.5) ** 0.5:.0e} of the largest, where float64 cannot resolve their vectors "
+            "through A^T A; use a smaller target_rank",
+        )
 
     def _rounding(self, view: StepView) -> float:
         largest = float(np.max(np.abs(view.ritz_values), initial=0.0))
@@ -96,7 +113,10 @@ class ResidualRule:
         rank = int((~self._is_zero(view)).sum())
         said = f"converged after {view.step} steps: every relative residual is at most {worst:.1e} (tol {self.tol:.1e})"
         if rank < len(view.ritz_values):
+            limit = 4 * DOUBLE_EPS * self.d**0.5
+            below = f"{limit**0.5 if self.squared else limit:.0e}"
             said += f"; the data have numerical rank {rank}, fewer than the {len(view.ritz_values)} asked for"
+            said += f" (a value below {below} of the largest cannot be told from zero)"
         return said
 
     def _floor(self, view: StepView) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,9 +148,12 @@ def test_data_that_change_between_passes_are_caught(tmp_path: Path, source: Path
     with pytest.raises(Stop):
         npmdask.top_k(source, 5, store=tmp_path / "run", observer=StopAfter(3))
     chunk = source / "c" / "4" / "0"
-    content = bytearray(chunk.read_bytes())
+    content, before = bytearray(chunk.read_bytes()), chunk.stat()
     content[1000] ^= 1
     chunk.write_bytes(content)
+    with pytest.raises(RefusedError, match=r"data\.fingerprint .*times count too"):
+        npmdask.resume(tmp_path / "run")
+    os.utime(chunk, ns=(before.st_atime_ns, before.st_mtime_ns))  # as bits that rot on the disk leave it
     with pytest.raises(BadInputError, match=r"chunk c/4/0 .* is corrupt"):
         npmdask.resume(tmp_path / "run")
 
@@ -161,6 +165,36 @@ def test_a_resumed_run_keeps_the_limits_that_were_chosen(tmp_path: Path, source:
     assert npmdask.resume(tmp_path / "run", max_steps=7).memory_limit_bytes == 2 * 2**30
     plans = [t for t in RunStore(tmp_path / "run").telemetry() if t["event"] == "plan"]
     assert {p["threads"] for p in plans} == {1}
+
+
+def test_other_data_of_the_same_shape_never_get_the_old_answer(tmp_path: Path) -> None:
+    a = np.random.default_rng(0).standard_normal((50, 8))
+    npmdask.top_k(a, 2, store=tmp_path / "memory")
+    assert npmdask.top_k(a, 2, store=tmp_path / "memory").data_passes == 0
+    with pytest.raises(RefusedError, match=r"data\.fingerprint"):
+        npmdask.top_k(3 * a, 2, store=tmp_path / "memory")
+    path = write_zarr(tmp_path / "a.zarr", a, (10, 8), compressors=None)
+    npmdask.top_k(path, 2, store=tmp_path / "disk")
+    write_zarr(path, 3 * a, (10, 8), compressors=None, overwrite=True)
+    with pytest.raises(RefusedError, match=r"data\.fingerprint"):
+        npmdask.top_k(path, 2, store=tmp_path / "disk")
+
+
+@pytest.mark.parametrize("damage", ["lost", "rotten", "gone"])
+def test_damaged_left_vectors_are_not_exported(tmp_path: Path, source: Path, damage: str) -> None:
+    npmdask.top_k(source, 3, kind="matrix", store=tmp_path / "run")
+    chunk = tmp_path / "run" / "left.zarr" / "c" / "3" / "0"
+    if damage == "lost":
+        chunk.unlink()
+    elif damage == "rotten":
+        chunk.write_bytes(bytes(8) + chunk.read_bytes()[8:])
+    else:
+        shutil.rmtree(tmp_path / "run" / "left.zarr")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "o.npz")]) == 2
+    assert not (tmp_path / "o.npz").exists()
+    shutil.rmtree(tmp_path / "run" / "result")
+    assert npmdask.resume(tmp_path / "run").data_passes == 1
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "o.npz")]) == 0
 
 
 def test_max_steps_is_not_convergence_and_can_be_extended(tmp_path: Path, source: Path) -> None:

@@ -74,6 +74,28 @@ def test_fewer_components_than_asked_for_are_said_so(kind: str) -> None:
     np.testing.assert_allclose(solution.values, expected, atol=1e-12)
 
 
+def test_small_values_are_not_called_zero() -> None:
+    """Below 1e-7 of the largest, A^T A cannot tell a value from zero; the pass with A itself can."""
+    a = planted(2000, 400, np.array([1, 0.5, 0.25, 1e-7, 5e-8]))[0]
+    solution = npmdask.top_k(a, 5, kind="matrix")
+    assert not solution.converged
+    assert "2 of 5 singular values are not zero" in solution.outcome.sentence
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_constant_columns_are_not_scaled_up_to_noise(center: bool) -> None:
+    x = np.random.default_rng(0).standard_normal((1037, 6))
+    x[:, 2], x[:, 4] = 0.1, 1e6 / 3
+    solution = npmdask.top_k(x, 4, kind="samples", center=center, scale=True)
+    std = x.std(0)
+    std[[2, 4]] = 1
+    a = (x - x.mean(0) * center) / std
+    if center:
+        a[:, [2, 4]] = 0
+    true = np.linalg.eigvalsh(a.T @ a / 1037)[::-1][:4]
+    np.testing.assert_allclose(solution.values, true, rtol=1e-9, atol=1e-12 * true[0])
+
+
 def test_a_matrix_of_zeros_has_rank_zero() -> None:
     solution = npmdask.top_k(np.zeros((20, 10)), 2)
     assert solution.converged

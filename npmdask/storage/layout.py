@@ -90,7 +90,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
     if isinstance(source, np.ndarray):
         if source.ndim != 2:
             raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns)")
-        return _in_memory(source), "memory"
+        return _in_memory(source), f"memory, content {crc32c(np.ascontiguousarray(source)):08x}"
     if isinstance(source, zarr.Array | zarr.Group):
         return source, str(source.store_path).removeprefix("file://")
     path = Path(os.fspath(source)).absolute()
@@ -122,7 +122,7 @@ def _in_memory(array: np.ndarray) -> Any:
     return held
 
 
-def _plain(array: Any, path: str, kind: str | None, fingerprint_of: str | None = None) -> Source:
+def _plain(array: Any, path: str, kind: str | None) -> Source:
     if array.ndim != 2 or 0 in array.shape:
         raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed")
     if array.dtype.kind not in "iufb":
@@ -132,19 +132,24 @@ def _plain(array: Any, path: str, kind: str | None, fingerprint_of: str | None =
         path=path,
         kind=kind or "matrix",
         reader=reader,
-        fingerprint=fingerprint_of or _outside(reader),
+        fingerprint=_outside(reader.array, {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path)}),
         registered=False,
     )
 
 
-def _outside(reader: DenseReader) -> str:
-    """Fingerprint of what can be seen without reading the data: layout, and the sizes of local chunk files."""
-    facts: dict[str, Any] = {"shape": reader.shape, "dtype": reader.dtype.str, "chunks": reader.chunks}
-    root = getattr(reader.array.store_path.store, "root", None)
+def _memory(path: str) -> str:
+    """An array in memory is known by its content; what lies on disk may be moved."""
+    return path if path.startswith("memory, content") else ""
+
+
+def _outside(node: Any, facts: dict[str, Any]) -> str:
+    """Fingerprint of what can be seen without reading: layout, and names, sizes and times of local files."""
+    root = getattr(node.store_path.store, "root", None)
     if root is not None:
-        folder = Path(str(root)) / reader.array.path
+        folder = Path(str(root)) / node.path
         files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
-        facts["files"] = sorted((str(f.relative_to(folder)), f.stat().st_size) for f in files)
+        stats = ((str(f.relative_to(folder)), f.stat()) for f in files)
+        facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
     return fingerprint(facts, [])
 
 
@@ -199,7 +204,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
             "dtype": reader.dtype.str,
             "chunks": reader.chunk,
         }
-        print_ = fingerprint(facts, [])
+        print_ = _outside(group, facts)
         return Source(path=path, kind=kind or "sparse", reader=reader, fingerprint=print_, registered=False)
     arrays = [name for name, array in group.arrays() if array.ndim == 2]
     if len(arrays) == 1:

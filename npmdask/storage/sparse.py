@@ -67,6 +67,11 @@ class CsrReader:
     def where(self) -> str:
         return str(self.group.store_path).removeprefix("file://")
 
+    def pointer_bytes(self, slabs: range) -> int:
+        """Memory of the row pointers of a run of slabs (as stored, as int64, and of a block)."""
+        first, last = self.rows_of(slabs)
+        return 3 * 8 * (last - first + 2)
+
     def rows_of(self, slabs: range) -> tuple[int, int]:
         """First and last row with an entry in the slabs (both may be cut)."""
         last_slab = slabs.stop == self.grid[0]
@@ -176,6 +181,8 @@ def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray
         Row pointers that fall, do not start at 0 or do not end at the number of entries.
     """
     reader = CsrReader(group=group, shape=shape, checksums=checksums)
+    if reader.entries == 0:
+        raise BadInputError(f"{reader.where} holds no entries: a matrix of zeros has no components")
     if group["indices"].chunks != group["data"].chunks or group["indices"].shape != group["data"].shape:
         raise BadInputError(f"{reader.where}: data and indices need the same length and chunks; ingest it again")
     if group["indptr"].shape != (shape[0] + 1,):
