@@ -40,7 +40,10 @@ def npm_deflation(config: RunConfig, more: int, run_id: str = "npm-deflation") -
     """The npm flow, then deflation: `more` further components, from one final Rayleigh-Ritz with the first ones."""
     config = at_store(config, run_id)
     validate(config, return_state=True).result()
-    iterate(config, run_id, return_state=True).result()
+    first = iterate(config, run_id, return_state=True).result()
+    if not first["converged"]:
+        report(run_id, first, return_state=True).result()
+        return end_state(first)
     facts = deflation(config, run_id, more, return_state=True).result()
     report(f"{run_id}-deflated", facts, return_state=True).result()
     return end_state(facts)
