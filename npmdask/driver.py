@@ -160,7 +160,7 @@ class Driver:
     ) -> tuple[Block, SlabRecord, float]:
         """One pass over the data: the only place where it is read."""
         reader = operator.reader
-        chunks = reader.grid[0] * (reader.grid[1] if len(reader.grid) > 1 else 1)
+        chunks = reader.grid[0] * reader.grid[1]
         self.store.log("pass", label=label, tasks=len(runs_of(operator)))
         self.observer.on_pass(label, reader.nbytes, chunks)
         start = time.perf_counter()
@@ -189,7 +189,7 @@ class Driver:
 
     def _hold_to_checksums(self, operator: Operator, record: SlabRecord) -> Operator:
         """After the first pass over a source that was never ingested, later passes must see the same bytes."""
-        if self.problem.source.registered or self.store.read_part("survey") is not None:
+        if operator.reader.checksums is not None:
             return operator
         self._keep_survey(record, {})
         part = self.store.read_part("survey")

@@ -115,7 +115,7 @@ def test_sparse_of_any_layout(
         moments, _ = Threads(2).run_pass(ColumnMoments(reader=source.reader), np.zeros((1, 1)), ignore)
     np.testing.assert_allclose(product, a.T @ (a @ block), atol=1e-12 * m * n)
     np.testing.assert_allclose(moments, [dense.mean(0), dense.std(0)], atol=1e-9)
-    assert record.chunks == 2 * source.reader.grid[0], "every chunk of data and indices once"
+    assert record.chunks == source.reader.grid[0] * source.reader.grid[1], "every chunk of data and indices once"
     np.testing.assert_allclose(source.column_std, dense.std(0), atol=1e-9)
 
 

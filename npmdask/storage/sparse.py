@@ -50,7 +50,8 @@ class CsrReader:
 
     @property
     def grid(self) -> tuple[int, int]:
-        return (-(-self.entries // self.chunk), 1)
+        """Slabs, and chunks in each: one of ``data`` and one of ``indices``."""
+        return (-(-self.entries // self.chunk), 2)
 
     @property
     def nbytes(self) -> int:
