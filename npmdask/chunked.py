@@ -24,7 +24,6 @@ from npmdask.errors import RefusedError
 from npmdask.linalg import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.dense import SlabRecord
-from npmdask.storage.sparse import CsrReader
 
 RUN_BYTES = 32 * 2**20  # of data in a task: large enough that the scheduler cost vanishes
 MAX_RUNS = 256
@@ -201,9 +200,7 @@ def plan_memory(
     state = state_blocks * operator.block_rows * p * 8
     pending = 2 * len(runs_of(operator)).bit_length() * operator.block_rows * p * 8
     base = base + GROWTH + workers * (WORKER_BASE + operator.block_rows * p * 8)
-    task = operator.task_bytes(p) + THREAD_BASE
-    if isinstance(operator.reader, CsrReader):
-        task += max(operator.reader.pointer_bytes(slabs) for slabs in runs_of(operator))
+    task = operator.task_bytes(p, runs_of(operator)) + THREAD_BASE
     wanted = threads or usable_cores()
     for count in range(wanted, 0, -1):
         plan = MemoryPlan(

@@ -43,7 +43,7 @@ class Operator(Protocol):
     def partial(self, slabs: range, block: Block) -> Partial: ...
     def join(self, left: Partial, right: Partial) -> Partial: ...
     def finish(self, total: Partial, block: Block) -> Block: ...
-    def task_bytes(self, p: int) -> int: ...
+    def task_bytes(self, p: int, runs: list[range]) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ class Symmetric:
     def finish(self, total: Partial, block: Block) -> Block:
         return np.concatenate(total.products)
 
-    def task_bytes(self, p: int) -> int:
-        """Memory of one running task beyond the block, with p columns."""
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         return _tile_bytes(self.reader, p)
 
 
@@ -128,8 +128,8 @@ class Gram:
     def finish(self, total: Partial, block: Block) -> Block:
         return _divided(total.products[0] * self.weight, self.scale)
 
-    def task_bytes(self, p: int) -> int:
-        """Memory of one running task beyond the block, with p columns."""
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         return _tile_bytes(self.reader, p) + 3 * self.block_rows * p * 8
 
 
@@ -219,9 +219,10 @@ class SparseGram:
             shape=(len(numbers), self.reader.shape[1]),
         )
 
-    def task_bytes(self, p: int) -> int:
-        """Memory of one running task beyond the block, with p columns."""
-        return self.reader.buffer_bytes + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
+        return self.reader.buffer_bytes + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
 
 
 def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
@@ -345,6 +346,6 @@ class ColumnMoments:
             spread = np.maximum(spread - rows * mean**2, 0.0)
         return np.stack([mean, np.sqrt(spread / rows)])
 
-    def task_bytes(self, p: int) -> int:
+    def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block."""
         return self.reader.buffer_bytes + 8 * self.block_rows * 8
