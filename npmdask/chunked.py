@@ -22,10 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.errors import RefusedError
 from npmdask.linalg import Block
-from npmdask.operators import Operator, Partial
+from npmdask.operators import RUN_BYTES, Operator, Partial
 from npmdask.storage.dense import SlabRecord
 
-RUN_BYTES = 32 * 2**20  # of data in a task: large enough that the scheduler cost vanishes
 MAX_RUNS = 256
 
 OnTask = Callable[[SlabRecord], None]
@@ -33,9 +32,8 @@ OnTask = Callable[[SlabRecord], None]
 
 def runs_of(operator: Operator) -> list[range]:
     """The runs of slabs that the tasks of a pass work on: a function of the stored layout only."""
-    slabs, nbytes = operator.reader.grid[0], operator.reader.nbytes
-    count = max(1, min(slabs, MAX_RUNS, nbytes // RUN_BYTES))
-    edges = [slabs * i // count for i in range(count + 1)]
+    count = max(1, min(operator.units, MAX_RUNS, operator.pass_bytes // RUN_BYTES))
+    edges = [operator.units * i // count for i in range(count + 1)]
     return [range(a, b) for a, b in pairwise(edges)]
 
 

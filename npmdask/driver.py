@@ -159,10 +159,8 @@ class Driver:
         self, label: str, executor: Executor, operator: Operator, block: Block
     ) -> tuple[Block, SlabRecord, float]:
         """One pass over the data: the only place where it is read."""
-        reader = operator.reader
-        chunks = reader.grid[0] * reader.grid[1]
         self.store.log("pass", label=label, tasks=len(runs_of(operator)))
-        self.observer.on_pass(label, reader.nbytes, chunks)
+        self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
         start = time.perf_counter()
         product, record = executor.run_pass(operator, block, self.observer.on_task)
         seconds = time.perf_counter() - start

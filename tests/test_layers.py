@@ -30,6 +30,8 @@ FLOORS = [
     ["storage.formats.matrix_market", "storage.formats.bag_of_words"],
     ["storage.formats"],
     ["storage.ingest"],
+    ["operators._protocol"],
+    ["operators.gram", "operators.moments", "operators.sparse", "operators.symmetric"],
     ["operators"],
     ["chunked"],
     ["algorithms._protocol"],

@@ -1,0 +1,14 @@
+"""What can be applied to a block of p vectors in ONE pass over the stored bytes.
+
+An operator is public configuration plus a reader. It says how a run of slabs acts on a block (``partial``),
+how two neighbouring partial products join (``join``) and how the last one becomes ``A @ block`` (``finish``).
+Who calls that, in which process, is not its business (see :mod:`npmdask.chunked`).
+"""
+
+from npmdask.operators._protocol import RUN_BYTES, Operator, Partial
+from npmdask.operators.gram import Gram, LeftProduct
+from npmdask.operators.moments import ColumnMoments
+from npmdask.operators.sparse import SparseGram
+from npmdask.operators.symmetric import Symmetric
+
+__all__ = ["RUN_BYTES", "ColumnMoments", "Gram", "LeftProduct", "Operator", "Partial", "SparseGram", "Symmetric"]

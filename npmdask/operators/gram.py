@@ -1,0 +1,99 @@
+"""Samples and matrices: both products of ``A^T (A V)`` from one reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.linalg import Block
+from npmdask.operators._protocol import BySlabs, Partial, as_dtype, divided, like, require_finite, tile_bytes
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.dense import DenseReader, SlabRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gram(BySlabs):
+    """``weight * A^T A`` with ``A = (X - 1 mean^T) diag(1 / scale)``, X the stored m x d array.
+
+    Each chunk is read once and used for both products; the centred or scaled array is never formed: a tile
+    is centred in its buffer, the scaling is applied to the block.
+    """
+
+    reader: DenseReader
+    weight: float = 1.0
+    mean: np.ndarray | None = None
+    scale: np.ndarray | None = None
+
+    @property
+    def block_rows(self) -> int:
+        return self.reader.shape[1]
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, block = SlabRecord(), divided(block, self.scale)
+        product = np.zeros(block.shape)
+        for _, tile, z in self._products(slabs, block, record):
+            for columns, values in tile:
+                product[columns] += values.T @ z
+        require_finite(product, self.reader, slabs)
+        return Partial([product], record)
+
+    def _products(self, slabs: range, block: Block, record: SlabRecord) -> Iterator[tuple[slice, Any, Block]]:
+        """For each tile: its rows, its centred values by columns, and their product with the block."""
+        for slab in slabs:
+            for rows, raw in self.reader.tiles(slab, record):
+                tile = [(columns, self._centred(columns, values, block.dtype)) for columns, values in raw]
+                z = tile[0][1] @ block[tile[0][0]]
+                for columns, values in tile[1:]:
+                    z += values @ block[columns]
+                yield rows, tile, z
+
+    def _centred(self, columns: slice, values: np.ndarray, dtype: Any) -> np.ndarray:
+        if self.mean is None:
+            return as_dtype(values, dtype, name=columns.start)
+        return np.subtract(
+            values, self.mean[columns], out=like(values, dtype, columns.start), dtype=dtype, casting="unsafe"
+        )
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        return divided(total.products[0] * self.weight, self.scale)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        return tile_bytes(self.reader, p) + 3 * self.block_rows * p * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftProduct(Gram):
+    """One Gram pass that also keeps ``Z = A @ block`` (m x k) in a Zarr array and returns ``Z^T Z`` with it.
+
+    ``finish`` gives ``A^T Z`` (d rows) stacked over ``Z^T Z`` (k rows).
+    """
+
+    target: Any  # zarr.Array (m x k), chunked by slabs of the reader: no two tasks write one chunk
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, block = SlabRecord(), divided(block, self.scale)
+        product = np.zeros((block.shape[0] + block.shape[1], block.shape[1]))
+        for slab in slabs:
+            kept = []
+            for _, tile, z in self._products(range(slab, slab + 1), block, record):
+                for columns, values in tile:
+                    product[columns] += values.T @ z
+                product[block.shape[0] :] += z.T @ z
+                kept.append(z)
+            left = np.concatenate(kept)
+            self.target[self.reader.slab_rows(slab)] = left
+            record.written[slab] = crc32c(left)
+        require_finite(product, self.reader, slabs)
+        return Partial([product], record)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        product = total.products[0]
+        d = block.shape[0]
+        return np.concatenate([divided(product[:d], self.scale), product[d:]])

@@ -1,0 +1,92 @@
+"""A sparse matrix (CSR): ``A^T (A V)`` without filling in a zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from npmdask.linalg import Block
+from npmdask.operators._protocol import BySlabs, Partial, divided, require_finite
+from npmdask.storage.dense import SlabRecord
+from npmdask.storage.sparse import CsrReader, Fragment
+
+SPARSE_ROWS = 2**16  # multiplied at once: bounds A @ block, whatever the length of the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseGram(BySlabs):
+    """``weight * A^T A`` of a CSR matrix, centred and scaled without filling in a zero.
+
+    Centring is exact algebra, ``(X - 1 mean^T)^T (X - 1 mean^T) = X^T X - m mean mean^T``, applied once a pass.
+    """
+
+    reader: CsrReader
+    weight: float = 1.0
+    mean: np.ndarray | None = None
+    scale: np.ndarray | None = None
+
+    @property
+    def block_rows(self) -> int:
+        return self.reader.shape[1]
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, block = SlabRecord(), divided(block, self.scale)
+        product, fragments = np.zeros(block.shape), []
+        for piece in self.reader.blocks(slabs, record):
+            if isinstance(piece, Fragment):
+                fragments.append(piece)
+            else:
+                product += _sparse_gram(piece, block)
+        require_finite(product, self.reader, slabs)
+        return Partial([product], record, fragments)
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        joined = left.products[0] + right.products[0]
+        return Partial([joined], left.record.add(right.record), left.fragments + right.fragments)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        scaled = divided(block, self.scale)
+        product = total.products[0] + _sparse_gram(self._cut_rows(total.fragments), scaled)
+        if self.mean is not None:
+            product = product - self.reader.shape[0] * np.outer(self.mean, self.mean @ scaled).reshape(product.shape)
+        return divided(product * self.weight, self.scale)
+
+    def _cut_rows(self, fragments: list[Fragment]) -> csr_matrix:
+        """The rows that the borders between runs cut, put together again (fragments come in order)."""
+        rows = [f.row for f in fragments]
+        numbers = {row: i for i, row in enumerate(dict.fromkeys(rows))}
+        lengths = np.zeros(len(numbers) + 1, np.int64)
+        for fragment in fragments:
+            lengths[numbers[fragment.row] + 1] += len(fragment.data)
+        empty = [np.empty(0, self.reader.dtype)]
+        return csr_matrix(
+            (
+                np.concatenate([f.data for f in fragments] + empty),
+                np.concatenate([f.indices for f in fragments] + [np.empty(0, np.int64)]),
+                np.cumsum(lengths),
+            ),
+            shape=(len(numbers), self.reader.shape[1]),
+        )
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
+        return self.reader.buffer_bytes + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
+
+
+def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
+    """``rows^T (rows block)``, some rows at a time and without the empty ones: A block has a row for each."""
+    lengths = np.diff(rows.indptr)
+    pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
+    product = np.zeros((rows.shape[1], block.shape[1]))
+    for start in range(0, len(pointers) - 1, SPARSE_ROWS):
+        some = pointers[start : start + SPARSE_ROWS + 1]
+        inside = slice(some[0], some[-1])
+        part = csr_matrix(
+            (rows.data[inside].astype(block.dtype, copy=False), rows.indices[inside], some - some[0]),
+            shape=(len(some) - 1, rows.shape[1]),
+        )
+        product += part.T @ (part @ block)
+    return product
