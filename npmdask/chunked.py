@@ -195,7 +195,7 @@ class Processes(Distributed):
                 threads_per_worker=threads,
                 processes=True,
                 host="127.0.0.1",
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
                 memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
                 silence_logs=40,
             )
