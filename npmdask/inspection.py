@@ -8,6 +8,7 @@ from typing import Any
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.storage.layout import open_source
+from npmdask.storage.triangle import TriangleReader
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
         "dtype": str(reader.dtype),
         "bytes": reader.nbytes,
         "chunk_grid": list(reader.grid),
+        "stored": "the upper triangle" if isinstance(reader, TriangleReader) else "whole",
         "fingerprint": source.fingerprint,
         "checksums": "recorded" if source.registered else "none (a plain store: taken in the first pass of a run)",
         "truth_rank": source.truth.basis.shape[1] if source.truth else None,
