@@ -210,6 +210,8 @@ def _direct_folder(array: Any) -> Path | None:
     codecs = metadata.codecs
     if len(codecs) != 1 or type(codecs[0]).__name__ != "BytesCodec" or metadata.dtype.to_native_dtype().hasobject:
         return None
+    if array.dtype.byteorder == ">":  # how values look in memory; in the file they may lie the other way round
+        return None
     endian = getattr(codecs[0], "endian", None)
     if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
         return None

@@ -177,8 +177,8 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
             reader = open_csr(group["X"], shape, {n: beside[f"checksums/{n}"] for n in names})
         else:
             reader = DenseReader(array=group["data"], checksums=beside["checksums"])
-            if reader.shape != shape:
-                raise BadInputError(f"{path}: the array has shape {reader.shape}, its record says {shape}")
+        if reader.shape != shape:
+            raise BadInputError(f"{path} holds {reader.shape[0]} x {reader.shape[1]}, its record says {shape}")
     except (KeyError, OSError) as error:
         raise BadInputError(f"{path} is incomplete ({error} is missing); ingest the source again") from error
     std = None if m2 is None else np.sqrt(np.maximum(m2, 0) / shape[0])
