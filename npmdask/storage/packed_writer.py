@@ -30,7 +30,12 @@ def packed_bytes(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None =
 
 
 def _side(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None) -> int:
-    return min((chunks or choose_chunks(columns, dtype.itemsize, "symmetric"))[0], columns)
+    """The side of a chunk; where it is chosen, the last one of a row is hardly shorter: it is stored filled up."""
+    if chunks is not None:
+        return min(chunks[0], columns)
+    side = choose_chunks(columns, dtype.itemsize, "symmetric")[0]
+    even = -(-columns // -(-columns // side))
+    return min(-(-even // 64) * 64, columns)
 
 
 class PackedWriter(SlabWriter):

@@ -23,7 +23,7 @@ from npmdask.storage import journal
 from npmdask.storage.generate import generate
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import open_source
-from npmdask.storage.packed_writer import PackedWriter
+from npmdask.storage.packed_writer import PackedWriter, packed_bytes
 from npmdask.storage.triangle import TriangleReader, place_of, triangle_number, unit_of
 from tests.conftest import unpacked
 
@@ -229,6 +229,14 @@ def test_a_damaged_record_is_said(tmp_path: Path) -> None:
     (store / "checksums" / "c" / "0").unlink()
     with pytest.raises(BadInputError, match=r"checksums of .* is damaged or incomplete"):
         open_source(store)
+
+
+@pytest.mark.parametrize("d", [1, 64, 1000, 2048, 2049, 2100, 4097, 23_168, 100_000])
+def test_chosen_chunks_are_filled_up_with_little(d: int) -> None:
+    least = d * (d + 1) // 2 * 4
+    diagonal = d * min(d, 2048) // 2 * 4  # the lower halves of the chunks on it
+    assert packed_bytes(d, np.dtype("f4")) <= (least + diagonal) * (1 + 2 * 64 / min(d, 1024)) ** 2
+    assert packed_bytes(d, np.dtype("f4")) <= 4 * d * d
 
 
 def test_generated_packed_stores_do_not_depend_on_workers(tmp_path: Path) -> None:
