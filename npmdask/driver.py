@@ -31,6 +31,7 @@ from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.triangle import TriangleReader
 
 
 class Driver:
@@ -96,7 +97,7 @@ class Driver:
             executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
             self._warnings += getattr(executor, "warnings", [])
             try:
-                operator = self._survey(executor)
+                operator = self._survey(executor, state.step)
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, operator, query.block)
@@ -105,7 +106,7 @@ class Driver:
                     released = self.problem.mechanism.release(product, entropy=entropy, step=state.step + 1)
                     state, info = self.problem.algorithm.update(state, released)
                     self._require_symmetric(info.asymmetry)
-                    operator = self._hold_to_checksums(operator, record)
+                    operator = self._hold_to_checksums(executor, operator, record, state.step)
                     views.append(StepView(
                         step=state.step,
                         ritz_values=info.ritz_values,
@@ -143,18 +144,23 @@ class Driver:
         return algorithm.load(arrays, meta["state"]), views
 
     def _plan(self) -> MemoryPlan:
+        """For the first step and for those after it: what fits both takes fewer threads, or more memory."""
         p = self.problem.algorithm.iteration_rank
         locked = self.problem.locked.result.vectors.shape[1] if self.problem.locked else 0
-        nothing = np.zeros(self.problem.d)
-        plan = plan_memory(
-            self.problem.operator(nothing, nothing + 1),
-            p + locked,
-            self.problem.algorithm.state_blocks,
-            limit=self.resources.memory,
-            base=tree_rss(),
-            threads=self.resources.threads,
-            workers=self.resources.workers,
-        )
+        nothing, base = np.zeros(self.problem.d), tree_rss()
+        plans = [
+            plan_memory(
+                self.problem.operator(nothing, nothing + 1, first=first),
+                p + locked,
+                self.problem.algorithm.state_blocks,
+                limit=self.resources.memory,
+                base=base,
+                threads=self.resources.threads,
+                workers=self.resources.workers,
+            )
+            for first in (True, False)
+        ]
+        plan = min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
         self.observer.on_plan(plan)
         self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
         return plan
@@ -187,12 +193,13 @@ class Driver:
         keeper = Keeper(unpack(*found) if found else None, keep, self.resources.commit_seconds)
         return keeper, keeper.record()
 
-    def _survey(self, executor: Executor) -> Operator:
+    def _survey(self, executor: Executor, step: int) -> Operator:
         """The operator, with column statistics and checksums from ingest, from an earlier pass, or from one now."""
         source = self.problem.source
         mean, std = source.column_mean, source.column_std
         part = self.store.read_part("survey")
         if part is None and self.problem.needs_moments:
+            assert not isinstance(source.reader, TriangleReader)  # a symmetric matrix is not centred
             moments = ColumnMoments(reader=source.reader)
             both, record, _ = self._pass("survey of the columns", executor, moments, np.zeros((1, 1)))
             self._keep_survey(record, {"column_mean": both[0], "column_std": both[1]})
@@ -201,17 +208,18 @@ class Driver:
             arrays = part[0]
             mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
             source = source.with_checksums(_checksum_table(arrays))
-        return replace(self.problem, source=source).operator(mean, std)
+        return replace(self.problem, source=source).operator(mean, std, first=step == 0)
 
-    def _hold_to_checksums(self, operator: Operator, record: SlabRecord) -> Operator:
-        """After the first pass over a source that was never ingested, later passes must see the same bytes."""
-        if operator.reader.checksums is not None:
+    def _hold_to_checksums(self, executor: Executor, operator: Operator, record: SlabRecord, step: int) -> Operator:
+        """After the first pass over a source that was never ingested, later passes must see the same bytes.
+
+        The operator is made as a resumed run makes it: its sums, and so the bits, must be the same.
+        """
+        if operator.reader.checksums is not None and step > 1:
             return operator
-        self._keep_survey(record, {})
-        part = self.store.read_part("survey")
-        assert part is not None
-        table = _checksum_table(part[0])
-        return replace(operator, reader=replace(operator.reader, checksums=table))  # type: ignore[type-var]
+        if operator.reader.checksums is None:
+            self._keep_survey(record, {})
+        return self._survey(executor, step)
 
     def _keep_survey(self, record: SlabRecord, statistics: dict[str, np.ndarray]) -> None:
         if not self.problem.source.registered:

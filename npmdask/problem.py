@@ -12,10 +12,11 @@ from npmdask.algorithms import PowerMethod, Result
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.mechanisms import Mechanism
-from npmdask.operators import Gram, Operator, SparseGram, Symmetric
+from npmdask.operators import Gram, Operator, SparseGram, Symmetric, Triangle
 from npmdask.stopping import ResidualRule, default_tol
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
+from npmdask.storage.triangle import TriangleReader, square_chunks
 
 CHECKPOINT_FORMAT = 1
 
@@ -58,11 +59,20 @@ class Problem:
     def d(self) -> int:
         return self.source.shape[1]
 
-    def operator(self, mean: np.ndarray | None, std: np.ndarray | None) -> Operator:
-        """The operator, with the column means and deviations that centring and scaling need."""
+    def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
+        """The operator, with the column means and deviations that centring and scaling need.
+
+        ``first``: of the first step, in which a matrix that is only said to be symmetric is read whole, so that
+        X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
+        """
         reader, kind = self.source.reader, self.source.kind
+        if isinstance(reader, TriangleReader):
+            return Triangle(reader=reader)
         if kind == "symmetric":
-            return Symmetric(reader=reader)  # type: ignore[arg-type]
+            assert not isinstance(reader, CsrReader)
+            if square_chunks(reader) and (self.source.mirrored or not first):
+                return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
+            return Symmetric(reader=reader)
         weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
         scale = None
         if self.request.scale and mean is not None and std is not None:
