@@ -35,7 +35,7 @@ FLOORS = [
     ["operators"],
     ["chunked"],
     ["algorithms._protocol"],
-    ["algorithms.power"],
+    ["algorithms.power", "algorithms.krylov"],
     ["algorithms"],
     ["mechanisms", "stopping", "checkpoint"],
     ["left"],
