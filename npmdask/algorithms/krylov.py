@@ -99,8 +99,7 @@ class BlockKrylov:
     def init(self, d: int, *, rng: np.random.Generator, locked: Result | None = None) -> KrylovState:
         """Line 1. Locked vectors U (deflation) are the first columns of V: what is new is orthogonal to them.
 
-        So they are improved like all others, and never looked for again. Their own copy is for the change of
-        precision, where everything else that is kept rests on products in float32.
+        So they are improved like all others. Their own copy is for the change of precision, which drops V.
         """
         none = np.zeros((d, 0))
         vectors, products = (locked.vectors, locked.products) if locked else (none, none)
@@ -166,14 +165,14 @@ class BlockKrylov:
 
     def _expand(self, state: KrylovState, kept: _Kept) -> Block:
         """Line 2d: orthonormal residuals, orthogonal to V. Closed pairs give way to random directions."""
-        d, p = state.block.shape
-        fresh, block = min(p, d - kept.held), np.zeros((d, p))
+        block = np.zeros_like(state.block)
+        fresh = min(block.shape[1], len(block) - kept.held)
         if fresh:
             asking = kept.asking[:fresh]
             residuals = kept.products[:, asking] - kept.basis[:, asking] * kept.theta[asking]
             residuals[:, kept.closed[:fresh]] = 0.0
-            completion = generator(0, "completion", state.step)
-            block[:, :fresh] = orth(residuals, completion, against=kept.basis[:, : kept.held])
+            known = kept.basis[:, : kept.held]
+            block[:, :fresh] = orth(residuals, generator(0, "completion", state.step), against=known)
         return block
 
     def _renew(self, state: KrylovState, kept: _Kept) -> Block:
@@ -182,8 +181,7 @@ class BlockKrylov:
         found = kept.basis[:, : p + locked.shape[1]]
         inside = np.linalg.norm(locked.T @ found, axis=0)
         outside = np.sort(np.argsort(inside, kind="stable")[:p])
-        completion = generator(0, "completion", state.step)
-        return np.ascontiguousarray(orth(found[:, outside], completion, against=locked if locked.shape[1] else None))
+        return orth(found[:, outside], generator(0, "completion", state.step), against=locked)
 
     def _progress(self, state: KrylovState, info: Info) -> tuple[float, int]:
         """How near the residuals are to what float32 can reach (1: there), and for how long they came no nearer."""
@@ -218,7 +216,7 @@ class BlockKrylov:
 
 
 class _Kept(NamedTuple):
-    """What a step leaves: V and A V, their leading Ritz values and residuals, the pairs that ask for directions."""
+    """What a step leaves: V and A V, leading Ritz values and residuals, the pairs that ask for new directions."""
 
     basis: Block
     products: Block
@@ -282,15 +280,18 @@ def _ritz(span: _Span) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _residual_norms(basis: Block, products: Block, theta: np.ndarray) -> np.ndarray:
-    """||A v_i - theta_i v_i|| for the leading columns, one at a time: no copy of a basis."""
-    return np.array([np.linalg.norm(products[:, i] - value * basis[:, i]) for i, value in enumerate(theta)])
+    """||A v_i - theta_i v_i|| for the leading columns, some rows at a time: no copy of a basis."""
+    lead, squares = len(theta), np.zeros(len(theta))
+    for start in range(0, len(basis), ROWS):
+        rows = slice(start, start + ROWS)
+        squares += np.square(products[rows, :lead] - basis[rows, :lead] * theta).sum(axis=0)
+    return np.sqrt(squares)
 
 
 def _previous(rotation: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Line 2c, "+k": coordinates of earlier columns of V, orthonormal and orthogonal to those of the new ones.
 
-    Where an earlier vector lies in the new ones already, Householder's QR puts another vector of the span in its
-    place: there is always the same number of columns.
+    Where an earlier vector lies in the new ones already, Householder's QR puts another of the span in its place.
     """
     m, lead = rotation.shape
     earlier = np.zeros((m, len(which)))
