@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from npmdask.algorithms import BlockKrylov, Info, PowerMethod, Result, state_fields
+from npmdask.chunked import single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block, random_orthonormal
@@ -22,6 +23,13 @@ HARMONIC = 1 / np.sqrt(np.arange(1, 401))
 CLUSTERED = np.concatenate([np.linspace(1.001, 1, 15), np.linspace(0.5005, 0.5, 15), np.linspace(0.4, 0.1, 370)])
 STEP = np.concatenate([np.ones(20), np.linspace(0.9, 0.45, 380)])
 ALGORITHMS = [PowerMethod, BlockKrylov]
+
+
+@pytest.fixture(autouse=True)
+def one_thread_of_blas() -> Iterator[None]:
+    """As in the driver: bits depend on it, and matrices this small only lose by more."""
+    with single_threaded_blas():
+        yield
 
 
 class Run(NamedTuple):
