@@ -21,10 +21,11 @@ def orth(block: Block, completion: np.random.Generator, *, against: Block | None
     """
     block = _project_out(np.asarray(block, dtype=np.float64), against)
     block = block / _positive(np.abs(block).max(axis=0))  # first: the norm of huge or tiny entries overflows
-    scaled = block / _positive(np.linalg.norm(block, axis=0))
-    q, r = np.linalg.qr(scaled)
+    block = block / _positive(np.linalg.norm(block, axis=0))
+    q, r = np.linalg.qr(block)
+    del block  # the work space of orth is counted in every memory plan
     diagonal = np.diagonal(r).copy()
-    lost = np.abs(diagonal) <= 8 * block.shape[0] ** 0.5 * np.finfo(np.float64).eps
+    lost = np.abs(diagonal) <= 8 * q.shape[0] ** 0.5 * np.finfo(np.float64).eps
     q *= np.where(diagonal < 0, -1.0, 1.0)
     if lost.any() or against is not None:
         q = _complete(q, lost, completion, against)
@@ -40,14 +41,14 @@ def _project_out(block: Block, against: Block | None) -> Block:
 
 
 def _complete(q: Block, lost: NDArray[np.bool_], completion: np.random.Generator, against: Block | None) -> Block:
-    """Replace the lost columns by random ones, keep the others, orthonormalise twice ("twice is enough")."""
-    q = q.copy()
+    """Replace the lost columns by random ones, keep the others, orthonormalise twice ("twice is enough"), in place."""
     q[:, lost] = completion.standard_normal((q.shape[0], int(lost.sum())))
     order = np.argsort(lost, kind="stable")  # kept columns first: QR leaves them as they are
     for _ in range(2):
-        candidate = _project_out(q[:, order], against)
-        basis, r = np.linalg.qr(candidate)
-        q[:, order] = basis * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        basis, r = np.linalg.qr(_project_out(q[:, order], against))
+        basis *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        q[:, order] = basis
+        del basis
     return q
 
 

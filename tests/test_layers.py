@@ -37,7 +37,7 @@ FLOORS = [
     ["passes"],
     ["chunked"],
     ["algorithms._protocol"],
-    ["algorithms.power"],
+    ["algorithms.power", "algorithms.krylov"],
     ["algorithms"],
     ["mechanisms", "stopping", "checkpoint"],
     ["left"],
