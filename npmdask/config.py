@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
+from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.problem import Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import open_source
@@ -37,7 +38,9 @@ class AlgorithmTable(_Table):
 
     name: Literal["power"] = Field("power", description="the noisy power method")
     target_rank: int = Field(ge=1, description="k: how many components")
-    iteration_rank: int | None = Field(None, ge=1, description="p >= k: columns iterated; max(2 k, k + 10)")
+    iteration_rank: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None, description='p >= k: columns iterated; max(2 k, k + 10); "auto": all that cost no time'
+    )
     max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
 
 
@@ -93,8 +96,13 @@ class RunConfig(_Table):
         )
 
     def problem(self) -> Problem:
-        """The source opened and everything checked; nothing read yet."""
-        return make_problem(open_source(self.source.path, self.source.kind), self.request())
+        """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
+        source = open_source(self.source.path, self.source.kind)
+        return make_problem(source, resolve_rank(self.request(), source, self.resources(), self.run.store))
+
+    def plan(self) -> Plan:
+        """What running it would do and need."""
+        return plan_run(self.problem(), self.resources())
 
     def resources(self) -> Resources:
         """What the run may use."""

@@ -16,12 +16,13 @@ import numpy as np
 from npmdask.algorithms import Result, state_fields
 from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
-from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, runs_of, single_threaded_blas
+from npmdask.chunked import Executor, MemoryPlan, make_executor, runs_of, single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.operators import ColumnMoments, Operator
+from npmdask.planning import memory_of
 from npmdask.problem import Problem, environment, require_same
 from npmdask.progress import Observer
 from npmdask.randomness import generator
@@ -61,7 +62,9 @@ class Driver:
                 found = self.store.read_part("result")
         assert found is not None
         solution = self._solution(*found, seconds=time.perf_counter() - start, peak=meter.peak)
-        self.store.log("end", outcome=solution.outcome.name, seconds=solution.seconds, peak_rss=solution.peak_rss_bytes)
+        solution = replace(solution, peak_rss_by_process=meter.by_process)
+        facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
+        self.store.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
         return solution
 
@@ -139,18 +142,7 @@ class Driver:
         return algorithm.load(arrays, meta["state"]), views
 
     def _plan(self) -> MemoryPlan:
-        p = self.problem.algorithm.iteration_rank
-        locked = self.problem.locked.result.vectors.shape[1] if self.problem.locked else 0
-        nothing = np.zeros(self.problem.d)
-        plan = plan_memory(
-            self.problem.operator(nothing, nothing + 1),
-            p + locked,
-            self.problem.algorithm.state_blocks,
-            limit=self.resources.memory,
-            base=tree_rss(),
-            threads=self.resources.threads,
-            workers=self.resources.workers,
-        )
+        plan = memory_of(self.problem, self.resources, tree_rss())
         self.observer.on_plan(plan)
         self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
         return plan

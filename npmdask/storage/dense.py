@@ -192,6 +192,17 @@ class DenseReader:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AsIfChunked(DenseReader):
+    """A reader that says what it would need if a chunk had ``rows`` rows. For planning: it is never read from."""
+
+    rows: int
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return (min(self.rows, self.shape[0]), super().chunks[1])
+
+
 def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:
     """False if ``values`` are only the fill value because chunk ``name`` of ``array`` is not in its store."""
     fill = 0 if array.fill_value is None else array.fill_value  # Zarr 2 may have none: zeros are read
@@ -209,6 +220,8 @@ def _direct_folder(array: Any) -> Path | None:
         return None
     codecs = metadata.codecs
     if len(codecs) != 1 or type(codecs[0]).__name__ != "BytesCodec" or metadata.dtype.to_native_dtype().hasobject:
+        return None
+    if not array.dtype.isnative:  # an array object that zarr has just created keeps the dtype that was asked for
         return None
     endian = getattr(codecs[0], "endian", None)
     if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
