@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
@@ -38,10 +38,18 @@ class AlgorithmTable(_Table):
 
     name: Literal["power"] = Field("power", description="the noisy power method")
     target_rank: int = Field(ge=1, description="k: how many components")
-    iteration_rank: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+    iteration_rank: int | Literal["auto"] | None = Field(
         None, description='p >= k: columns iterated; max(2 k, k + 10); "auto": all that cost no time'
     )
     max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
+
+    @field_validator("iteration_rank", mode="before")
+    @classmethod
+    def _require_rank(cls, value: Any) -> Any:
+        """One sentence instead of one for every type that it might have been."""
+        if value is None or value == "auto" or (type(value) is int and value >= 1):
+            return value
+        raise ValueError('must be a whole number from 1 on, or "auto"')
 
 
 class StopTable(_Table):

@@ -34,9 +34,9 @@ class Measurement:
     """What was found. Rates are seconds of wall clock a byte of decoded data, with ``threads`` threads.
 
     ``early``, ``late``: chunks as they were found (in the page cache or not), multiplied by p columns in the dtype
-    of the early and of the late steps. ``again``: the same chunks once more, so from the page cache. ``column``:
-    what one more column costs. ``reading``: reading alone, without a column, as the passes of the run will find
-    the chunks: from the page cache if ``cached`` (the store fits into the free memory of the machine).
+    of the early and of the late steps. ``again``, ``late_again``: the same chunks once more, so from the page cache.
+    ``column``: what one more column costs. ``reading``: reading alone, without a column, as the passes of the run will
+    find the chunks: from the page cache if ``cached`` (the store fits into the free memory of the machine).
     ``step_seconds``: of a step outside its pass (QR, Rayleigh-Ritz). ``sample`` is None if none could be drawn.
     """
 
@@ -46,19 +46,21 @@ class Measurement:
     early: float
     late: float
     again: float
+    late_again: float
     column: float
     reading: float
     cached: bool
     step_seconds: float
     sample: Sample | None
 
-    def later(self, measured_p: int, p: int) -> float:
-        """Seconds a byte of a pass that is not the first, with p columns (``measured_p`` were measured).
+    def later(self, more: int, *, fine: bool = False) -> float:
+        """Seconds a byte of a pass that is not the first, with so many more columns than were measured.
 
-        From the page cache arithmetic comes on top of reading; from a disk it happens meanwhile.
+        ``fine``: in the dtype of the late steps. From the page cache arithmetic comes on top of reading; from a disk
+        it happens meanwhile.
         """
-        arithmetic = self.again + self.column * (p - measured_p)
-        return arithmetic if self.cached else max(self.early, arithmetic)
+        arithmetic = (self.late_again if fine else self.again) + self.column * more
+        return arithmetic if self.cached else max(self.late if fine else self.early, arithmetic)
 
     @property
     def free_columns(self) -> int:
@@ -104,14 +106,18 @@ def _rates(problem: Problem, stopwatch: _Stopwatch, wide: int, start: float, bud
     units = stopwatch.warm_up(spread(stopwatch.operator.units), p)
     late, used = stopwatch.run(units, p, np.float64, start + FRESH / 2 * budget)
     if time.perf_counter() - start > FRESH * budget:  # one chunk takes so long that nothing more can be afforded
-        rates = {"early": late, "again": late, "column": late / (2 * p), "reading": late / 2}
+        rates = {"early": late, "again": late, "late_again": late, "column": late / (2 * p), "reading": late / 2}
         return {**rates, "late": late, "cached": cached}
     fresh = units[used:]
     early, _ = stopwatch.run(fresh, p, early_dtype, start + FRESH * budget) if fresh else (late, 0)
     again, column = _again(stopwatch, units[:used], p, wide, early_dtype, WARM / 3 * budget)
+    late_again = again
+    if early_dtype is not np.float64:
+        late_again, _ = stopwatch.run(units[:used], p, np.float64, time.perf_counter() + WARM / 3 * budget)
     early = early if fresh else again
     reading = max((again if cached else max(early, again)) - column * p, 0.05 * again)
-    return {"early": early, "late": late, "again": again, "column": column, "reading": reading, "cached": cached}
+    rates = {"early": early, "late": late, "again": again, "late_again": late_again}
+    return {**rates, "column": column, "reading": reading, "cached": cached}
 
 
 def _again(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: Any, share: float) -> tuple[float, float]:

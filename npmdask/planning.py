@@ -130,7 +130,7 @@ def make_plan(problem: Problem, memory: MemoryPlan, measured: Measurement, wide:
     steps = expected_steps(problem, measured, algorithm.iteration_rank)
     other = int(problem.needs_moments) + (source.kind == "matrix")
     free = max(algorithm.iteration_rank, min(measured.free_columns, wide))
-    nbytes, now = operator.pass_bytes, algorithm.iteration_rank
+    nbytes = operator.pass_bytes
     more = expected_steps(problem, measured, free)
     return Plan(
         source=source.path,
@@ -147,8 +147,8 @@ def make_plan(problem: Problem, memory: MemoryPlan, measured: Measurement, wide:
         sample_places=measured.sample.places if measured.sample else 0,
         pass_bytes=nbytes,
         pass_seconds=measured.late * nbytes,
-        later_pass_seconds=measured.later(now, now) * nbytes,
-        seconds=_all_seconds(measured, nbytes, steps, other, now, now),
+        later_pass_seconds=measured.later(0) * nbytes,
+        seconds=_all_seconds(problem, measured, steps, other, algorithm.iteration_rank),
         measured_seconds=measured.seconds,
         read_rate=1 / measured.reading,
         cached=measured.cached,
@@ -158,7 +158,7 @@ def make_plan(problem: Problem, memory: MemoryPlan, measured: Measurement, wide:
         layout=advise(source),
         free_rank=free,
         free_rank_steps=more,
-        free_rank_seconds=_all_seconds(measured, nbytes, more, other, now, free),
+        free_rank_seconds=_all_seconds(problem, measured, more, other, free),
     )
 
 
@@ -173,15 +173,20 @@ def expected_steps(problem: Problem, measured: Measurement, p: int) -> int | Non
     return min(predicted, problem.rule.max_steps)
 
 
-def _all_seconds(
-    measured: Measurement, nbytes: int, steps: int | None, other: int, measured_p: int, p: int
-) -> float | None:
-    """Of a whole run with p columns: the first pass as the chunks were found, the others as they will be."""
+def _all_seconds(problem: Problem, measured: Measurement, steps: int | None, other: int, p: int) -> float | None:
+    """Of a whole run with p columns: the first pass as the chunks were found, the others as they will be.
+
+    With float32 data the last steps (as many as it takes from 10 tol to tol) are in float64, and so are all of a
+    run that gets stuck. What a commit costs is not known here: nothing is written.
+    """
     if steps is None:
         return None
-    first = measured.late + measured.later(measured_p, p) - measured.later(measured_p, measured_p)
-    passes = first + (steps + other - 1) * measured.later(measured_p, p)
-    return passes * nbytes + steps * measured.step_seconds * p / measured_p
+    now = problem.algorithm.iteration_rank
+    fine = steps if steps >= problem.rule.max_steps else min(steps, 2 + steps // 6) + other
+    first = measured.late + measured.column * (p - now)
+    coarse = max(0, steps + other - 1 - fine)
+    passes = first + coarse * measured.later(p - now) + fine * measured.later(p - now, fine=True)
+    return passes * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
 
 
 def resolve_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:

@@ -29,7 +29,7 @@ def predict_passes(
     k = min(k, len(size))
     if k == 0 or p >= len(size):
         return 2
-    return 1 + min(_multiplications(size, k, q, p, tol, algorithm, definite) for q in range(k, p + 1))
+    return min(MOST, 1 + min(_multiplications(size, k, q, p, tol, algorithm, definite) for q in range(k, p + 1)))
 
 
 def _multiplications(size: np.ndarray, k: int, q: int, p: int, tol: float, algorithm: str, definite: bool) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.chunked import MemoryPlan
 from npmdask.problem import Problem
@@ -152,4 +152,4 @@ def _eigenvalues(rows: Any, mean: np.ndarray | None) -> np.ndarray:
 
 
 def _dense(product: Any) -> np.ndarray:
-    return product.toarray() if isinstance(product, csr_matrix) else np.asarray(product)
+    return product.toarray() if issparse(product) else np.asarray(product)

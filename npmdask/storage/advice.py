@@ -21,6 +21,7 @@ from npmdask.storage.sparse import CsrReader
 
 MIB = 2**20
 SMALLEST, LARGEST = 4 * MIB, 32 * MIB  # of a chunk, decoded
+WORTH = 2.0  # a codec that shrinks real numbers by less costs more than it saves
 BARE = {"BytesCodec", "TransposeCodec", "ShardingCodec", "Crc32cCodec", "VLenBytesCodec", "VLenUTF8Codec"}
 
 
@@ -141,12 +142,13 @@ def _shape_reasons(source: Source, better: tuple[int, int]) -> list[str]:
 
 def _packing_reasons(array: Any) -> list[str]:
     reasons = []
-    names, real = codec_names(array), array.dtype.kind == "f"
+    names, ratio = codec_names(array), _stored_ratio(array)
     shuffled = any("shuffle" in name and "noshuffle" not in name for name in names)
-    if names and real and not shuffled:
-        reasons.append(f"{', '.join(names)} without shuffle hardly shrinks real numbers and is slow to decode")
-    elif names and real:
-        reasons.append(f"{', '.join(names)} is worth its decoding only if it halves the bytes of these real numbers")
+    if names and array.dtype.kind == "f" and ratio is not None and ratio < WORTH:
+        how = "" if shuffled else " without shuffle"
+        reasons.append(f"{', '.join(names)}{how} shrinks these real numbers by {ratio:.2f} only and costs its decoding")
+    elif names and array.dtype.kind in "iub" and not shuffled:
+        reasons.append(f"{', '.join(names)} without shuffle is slow to decode: LZ4 with bitshuffle suits integers")
     if getattr(array, "shards", None):
         reasons.append("shards are read whole, through zarr: chunks in files of their own are read directly")
     if array.metadata.zarr_format != 3:
@@ -156,9 +158,17 @@ def _packing_reasons(array: Any) -> list[str]:
     return reasons
 
 
+def _stored_ratio(array: Any) -> float | None:
+    """Bytes of the values over bytes of their files; None where asking for the files' sizes may take long."""
+    if type(array.store_path.store) is not zarr.storage.LocalStore or array.nchunks > 20_000:
+        return None
+    return float(array.nbytes / max(array.nbytes_stored(), 1))
+
+
 def _command(source: Source, chunks: tuple[int, int] | None) -> str:
-    path = Path(source.path)
-    words = ["npmdask", "ingest", str(path), f"{path.name.removesuffix('.zarr')}-rechunked.zarr", "--kind", source.kind]
+    path = Path(source.path) if Path(source.path).exists() else Path("SRC")
+    dest = path.with_name(f"{path.name.removesuffix('.zarr')}-rechunked.zarr")
+    words = ["npmdask", "ingest", str(path), str(dest), "--kind", source.kind]
     if chunks:
         words += ["--chunks", str(chunks[0]), str(chunks[1])]
     return shlex.join(words)
