@@ -221,10 +221,10 @@ def _needed(
 
 
 def largest_rank(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int = 0) -> int:
-    """The largest iteration_rank up to ``p`` with which one thread fits the limit of ``plan``; 0 if none does."""
+    """The largest iteration_rank up to ``p`` that fits the limit with the threads of ``plan``; 0 if none does."""
 
     def fits(columns: int) -> bool:
-        needed = _needed(operator, columns + locked, state_blocks, plan.limit, base, 1, plan.workers)
+        needed = _needed(operator, columns + locked, state_blocks, plan.limit, base, plan.threads, plan.workers)
         return plan.limit is None or needed.predicted_peak <= plan.limit
 
     return bisect_left(range(1, p + 1), True, key=lambda columns: not fits(columns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,6 +103,12 @@ class RunConfig(_Table):
             mechanism=self.mechanism.name,
             stddev=self.mechanism.stddev,
         )
+
+    def check(self) -> Problem:
+        """The source opened and everything checked, nothing read: iteration_rank = "auto" stands for the default."""
+        request = self.request()
+        request = replace(request, iteration_rank=None) if request.iteration_rank == "auto" else request
+        return make_problem(open_source(self.source.path, self.source.kind), request)
 
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""

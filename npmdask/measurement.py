@@ -25,7 +25,7 @@ from npmdask.randomness import generator
 from npmdask.sampling import Sample, draw_sample
 
 SECONDS = 5.0  # for everything
-FRESH, WARM, SAMPLE = 0.25, 0.3, 0.3  # shares of it; the rest is for what cannot be cut short
+FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
 MOST_COLUMNS = 128
 
 
@@ -110,10 +110,10 @@ def _rates(problem: Problem, stopwatch: _Stopwatch, wide: int, start: float, bud
         return {**rates, "late": late, "cached": cached}
     fresh = units[used:]
     early, _ = stopwatch.run(fresh, p, early_dtype, start + FRESH * budget) if fresh else (late, 0)
-    again, column = _again(stopwatch, units[:used], p, wide, early_dtype, WARM / 3 * budget)
+    again, column = _again(stopwatch, units[:used], p, wide, early_dtype, WARM / 4 * budget)
     late_again = again
     if early_dtype is not np.float64:
-        late_again, _ = stopwatch.run(units[:used], p, np.float64, time.perf_counter() + WARM / 3 * budget)
+        late_again, _ = stopwatch.run(units[:used], p, np.float64, time.perf_counter() + WARM / 4 * budget)
     early = early if fresh else again
     reading = max((again if cached else max(early, again)) - column * p, 0.05 * again)
     rates = {"early": early, "late": late, "again": again, "late_again": late_again}

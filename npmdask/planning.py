@@ -205,8 +205,8 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
     problem = make_problem(source, replace(request, iteration_rank=None))
     base = tree_rss()
     memory = memory_of(problem, resources, base)
-    wide = widest(problem, memory, base)
-    chosen = min(measure(problem, memory, wide).free_columns, wide)
+    measured = measure(problem, memory, widest(problem, memory, base))
+    chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
     return replace(request, iteration_rank=max(chosen, default_rank(request.target_rank, source.shape[1])))
 
 

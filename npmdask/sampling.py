@@ -16,7 +16,7 @@ from npmdask.storage.sparse import CsrReader, Fragment
 
 SIDE = 1200  # of the eigenproblem: a tenth of a second
 PLACES = 32  # rows of chunks that rows are taken from
-SAMPLE_BYTES = 64 * 2**20
+SAMPLE_BYTES = 128 * 2**20
 FLOPS = 2e10  # of the product of the sample with itself: half a second of one slow core
 
 
@@ -59,8 +59,9 @@ def _rows_wanted(reader: Any, m: int, d: int, plan: MemoryPlan) -> int:
     room = SAMPLE_BYTES
     if plan.limit is not None:
         room = min(room, (plan.limit - plan.base) // 4)
-    width = 8 * d if isinstance(reader, DenseReader) else 16 * max(1, reader.entries // m)
-    by_flops = max(SIDE, int(FLOPS / (2 * d * d))) if d <= SIDE else SIDE
+    width = 16 * d if isinstance(reader, DenseReader) else 32 * max(1, reader.entries // m)  # two copies, float64
+    side = min(SIDE, int((max(room, 0) / 32) ** 0.5))  # four matrices of the eigenproblem
+    by_flops = max(side, int(FLOPS / (2 * d * d))) if d <= side else side
     return int(max(2, min(m, room // width, by_flops)))
 
 
