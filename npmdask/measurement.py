@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.chunked import MemoryPlan, runs_of, single_threaded_blas
+from npmdask.chunked import MemoryPlan, single_threaded_blas
 from npmdask.linalg import orth, rayleigh_ritz
 from npmdask.operators import Operator
+from npmdask.passes import runs_of
 from npmdask.problem import Problem
 from npmdask.randomness import generator
 from npmdask.sampling import Sample, draw_sample
@@ -79,6 +80,7 @@ def measure(problem: Problem, plan: MemoryPlan, wide: int, *, budget: float = SE
         A chunk that was read is missing, corrupt or not finite.
     """
     start = time.perf_counter()
+    until = start + (FRESH + WARM + SAMPLE) * budget
     nothing = np.zeros(problem.d)
     operator = problem.operator(nothing, nothing + 1)
     workers = max(1, plan.workers)
@@ -86,7 +88,8 @@ def measure(problem: Problem, plan: MemoryPlan, wide: int, *, budget: float = SE
     with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
         stopwatch = _Stopwatch(operator, pool, threads)
         rates = _rates(problem, stopwatch, wide, start, budget)
-        sample = draw_sample(problem, plan, lambda: time.perf_counter() - start > (FRESH + WARM + SAMPLE) * budget)
+        # In a thread of the pool: its buffers are given back when the pool ends.
+        sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until).result()
         step = _step_seconds(problem)
     return Measurement(
         seconds=time.perf_counter() - start,
@@ -142,7 +145,9 @@ class _Stopwatch:
         block = generator(0, "measurement").standard_normal((self.operator.block_rows, p)).astype(dtype)
         begin, nbytes, done = time.perf_counter(), 0, 0
         while done < len(units) and (done == 0 or time.perf_counter() < until):
-            group = units[done : done + self._threads]
+            group, following = units[done : done + self._threads], units[done + self._threads :][: self._threads]
+            for unit in following:  # as in a pass
+                self.operator.read_ahead(range(unit, unit + 1))
             for part in self._pool.map(self._one(block), group):
                 nbytes += part
             done += len(group)

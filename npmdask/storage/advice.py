@@ -43,27 +43,27 @@ class LayoutAdvice:
     command: str | None = None
 
 
+WAYS = {"direct": "directly", "decoded": "decoded", "zarr": "through zarr"}
+
+
 def how_read(reader: DenseReader | CsrReader) -> Reading:
-    """The way that the reader takes, in the order in which a store can fail to be plain files."""
-    array = reader.group["data"] if isinstance(reader, CsrReader) else reader.array
-    if isinstance(reader, DenseReader) and reader.direct:
-        return Reading(how="directly", why="the chunks are plain little-endian bytes in local files")
-    if type(array.store_path.store) is not zarr.storage.LocalStore:
-        store = type(array.store_path.store).__name__
-        return Reading(how="through zarr", why=f"the store is a {store}, not a folder of this machine")
-    if array.metadata.zarr_format != 3:
-        return Reading(how="through zarr", why="the store is Zarr 2; only Zarr 3 chunks are read directly")
-    if getattr(array, "shards", None):
-        return Reading(how="through zarr", why="the chunks lie together in shards, whose index zarr has to read")
+    """The way that the reader takes, and the first thing that stands between the store and plain files."""
+    if isinstance(reader, CsrReader):
+        return _how_sparse(reader.group["data"])
+    access, array = reader.access, reader.array
+    why = access.reason.partition(": ")[2]
+    if access.way == "decoded":
+        why = f"the chunks are local files, compressed ({', '.join(codec_names(array))})"
+    elif getattr(array, "shards", None):
+        why = "the chunks lie together in shards, whose index zarr has to read"
+    return Reading(how=WAYS[access.way], why=why)
+
+
+def _how_sparse(array: Any) -> Reading:
     packing = codec_names(array)
     if packing:
-        return Reading(how="decoded", why=f"the chunks are compressed ({', '.join(packing)})")
-    if isinstance(reader, CsrReader):
-        return Reading(how="through zarr", why="entries of a sparse matrix are always read through zarr")
-    if big_endian(array):
-        return Reading(how="through zarr", why="the values are big-endian and are turned around on the way")
-    names = ", ".join(type(codec).__name__ for codec in array.metadata.codecs)
-    return Reading(how="through zarr", why=f"the chunks are not plain C-order bytes (codecs: {names})")
+        return Reading(how="decoded", why=f"by zarr: the chunks of entries are compressed ({', '.join(packing)})")
+    return Reading(how="through zarr", why="entries of a sparse matrix are always read through zarr")
 
 
 def codec_names(array: Any) -> list[str]:
