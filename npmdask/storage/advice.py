@@ -46,11 +46,15 @@ class LayoutAdvice:
 WAYS = {"direct": "directly", "decoded": "decoded", "zarr": "through zarr"}
 
 
-def how_read(reader: DenseReader | CsrReader) -> Reading:
-    """The way that the reader takes, and the first thing that stands between the store and plain files."""
+def how_read(reader: Any) -> Reading:
+    """The way that the reader takes, and the first thing that stands between the store and plain files.
+
+    ``reader``: a CsrReader, a DenseReader, or one that reads parts of a dense array through its own ``dense``.
+    """
     if isinstance(reader, CsrReader):
         return _how_sparse(reader.group["data"])
-    access, array = reader.access, reader.array
+    dense: DenseReader = getattr(reader, "dense", reader)
+    access, array = dense.access, dense.array
     why = access.reason.partition(": ")[2]
     if access.way == "decoded":
         why = f"the chunks are local files, compressed ({', '.join(codec_names(array))})"
@@ -96,16 +100,21 @@ def big_endian(array: Any) -> bool:
 
 def advise(source: Source) -> LayoutAdvice:
     """What would make a pass over ``source`` faster, and the ingest command for it."""
-    reader = source.reader
+    reader: Any = source.reader
     if isinstance(reader, CsrReader):
         size = reader.chunk * (reader.dtype.itemsize + reader.group["indices"].dtype.itemsize)
         reasons = _size_reasons(size, reader.nbytes) + _packing_reasons(reader.group["data"])
         command = _command(source, None) if reasons else None
         return LayoutAdvice(chunk_bytes=size, reasons=tuple(reasons), command=command)
+    reader = getattr(reader, "dense", reader)
     size = reader.chunks[0] * reader.chunks[1] * reader.dtype.itemsize
     rows, columns = choose_chunks(reader.shape[1], reader.dtype.itemsize, source.kind)
     better = (min(rows, reader.shape[0]), columns)
-    reasons = _size_reasons(size, reader.nbytes) + _shape_reasons(source, better) + _packing_reasons(reader.array)
+    reasons = (
+        _size_reasons(size, reader.nbytes)
+        + _shape_reasons(reader, source.kind, better)
+        + _packing_reasons(reader.array)
+    )
     if not reasons:
         return LayoutAdvice(chunk_bytes=size, reasons=())
     return LayoutAdvice(
@@ -124,13 +133,11 @@ def _size_reasons(chunk: int, whole: int) -> list[str]:
     return []
 
 
-def _shape_reasons(source: Source, better: tuple[int, int]) -> list[str]:
-    reader = source.reader
-    assert isinstance(reader, DenseReader)
+def _shape_reasons(reader: DenseReader, kind: str, better: tuple[int, int]) -> list[str]:
     (rows, columns), whole = reader.chunks, reader.nbytes
     if whole <= SMALLEST:
         return []
-    if source.kind == "symmetric":
+    if kind == "symmetric":
         oblong = max(rows, columns) > 2 * min(rows, columns)
         return [f"chunks of {rows} x {columns} are oblong: squares suit a symmetric matrix"] if oblong else []
     if columns < min(better[1], reader.shape[1]):
