@@ -27,8 +27,8 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import Processes, Threads, usable_cores
+from npmdask.environment import environment
 from npmdask.operators import Gram
-from npmdask.problem import environment
 from npmdask.storage.layout import open_source
 
 COLUMNS, P, SLAB = 2048, 20, 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from typing import Self
 
@@ -54,14 +53,14 @@ class PeakMeter:
 
     def __init__(self) -> None:
         self._peak = 0
-        self._began = time.time()
+        self._before: set[int] = set()  # not by their times: those of the kernel are off by up to a second
         self._seen: dict[int, ProcessPeak] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peak-meter", daemon=True)
 
     def __enter__(self) -> Self:
         _reset_high_water()
-        self._began = time.time()
+        self._before = {child.pid for child in psutil.Process().children(recursive=True)}
         self._thread.start()
         return self
 
@@ -81,7 +80,7 @@ class PeakMeter:
         for child in me.children(recursive=True):
             try:
                 rss = int(child.memory_info().rss)
-                self._keep(child, max(rss, high_water(child.pid)) if child.create_time() > self._began else rss)
+                self._keep(child, rss if child.pid in self._before else max(rss, high_water(child.pid)))
             except (psutil.Error, OSError):
                 continue  # it ended between the two calls
             total += rss
