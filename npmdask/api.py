@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS
+from npmdask.planning import resolve_rank
 from npmdask.problem import Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.bundle import read_bundle
@@ -48,7 +49,7 @@ def top_k(
     kind: str | None = None,
     center: bool = False,
     scale: bool = False,
-    iteration_rank: int | None = None,
+    iteration_rank: int | Literal["auto"] | None = None,
     memory: str | int | None = None,
     tol: float | None = None,
     max_steps: int = 200,
@@ -71,7 +72,8 @@ def top_k(
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
         singular pairs). What the store says of itself, or "matrix", if None.
     center, scale : subtract column means, divide by column deviations (population convention), on the fly.
-    iteration_rank : p, columns iterated; ``max(2 k, k + 10)`` if None.
+    iteration_rank : p, columns iterated; ``max(2 k, k + 10)`` if None. "auto": as many as cost no time on this machine
+        and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
     max_steps : give up (not converged) after so many passes.
@@ -109,7 +111,8 @@ def top_k(
         cluster=cluster,
         commit_seconds=commit_seconds,
     )
-    problem = make_problem(open_source(source, kind), request)
+    opened = open_source(source, kind)
+    problem = make_problem(opened, resolve_rank(request, opened, resources, store))
     return solve(problem, store, resources, observer)
 
 

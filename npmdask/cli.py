@@ -196,6 +196,23 @@ def _run(a: argparse.Namespace) -> int:
     return _print_solution(config.solve(ProgressBar(quiet=a.quiet)), a.json)
 
 
+def _add_plan(commands: Any) -> None:
+    p = commands.add_parser("plan", help="say what a run would do and need: passes, time, memory; starts nothing")
+    p.add_argument("config", help="a TOML file")
+    p.add_argument("--store", help="folder of the run, instead of the one in the file")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.set_defaults(command=_plan)
+
+
+def _plan(a: argparse.Namespace) -> int:
+    from npmdask.config import load_config
+    from npmdask.plan_text import lines
+
+    plan = load_config(a.config, store=a.store).plan()
+    print(json.dumps(plan.facts()) if a.json else "\n".join(lines(plan)))
+    return 0
+
+
 def _add_resume(commands: Any) -> None:
     p = commands.add_parser("resume", help="go on with a run from its last commit")
     p.add_argument("store", help="folder of the run")
@@ -322,6 +339,7 @@ COMMANDS = (
     _add_ingest,
     _add_generate,
     _add_init,
+    _add_plan,
     _add_run,
     _add_resume,
     _add_deflate,

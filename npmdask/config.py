@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
+from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.problem import Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import open_source
@@ -38,8 +40,18 @@ class AlgorithmTable(_Table):
 
     name: Literal["power"] = Field("power", description="the noisy power method")
     target_rank: int = Field(ge=1, description="k: how many components")
-    iteration_rank: int | None = Field(None, ge=1, description="p >= k: columns iterated; max(2 k, k + 10)")
+    iteration_rank: int | Literal["auto"] | None = Field(
+        None, description='p >= k: columns iterated; max(2 k, k + 10); "auto": all that cost no time'
+    )
     max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
+
+    @field_validator("iteration_rank", mode="before")
+    @classmethod
+    def _require_rank(cls, value: Any) -> Any:
+        """One sentence instead of one for every type that it might have been."""
+        if value is None or value == "auto" or (type(value) is int and value >= 1):
+            return value
+        raise ValueError('must be a whole number from 1 on, or "auto"')
 
 
 class StopTable(_Table):
@@ -95,9 +107,20 @@ class RunConfig(_Table):
             stddev=self.mechanism.stddev,
         )
 
+    def check(self) -> Problem:
+        """The source opened and everything checked, nothing read: iteration_rank = "auto" stands for the default."""
+        request = self.request()
+        request = replace(request, iteration_rank=None) if request.iteration_rank == "auto" else request
+        return make_problem(open_source(self.source.path, self.source.kind), request)
+
     def problem(self) -> Problem:
-        """The source opened and everything checked; nothing read yet."""
-        return make_problem(open_source(self.source.path, self.source.kind), self.request())
+        """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
+        source = open_source(self.source.path, self.source.kind)
+        return make_problem(source, resolve_rank(self.request(), source, self.resources(), self.run.store))
+
+    def plan(self) -> Plan:
+        """What running it would do and need."""
+        return plan_run(self.problem(), self.resources())
 
     def resources(self) -> Resources:
         """What the run may use."""

@@ -16,7 +16,7 @@ import numpy as np
 from npmdask.algorithms import Result, state_fields
 from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
-from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, single_threaded_blas
+from npmdask.chunked import Executor, MemoryPlan, make_executor, single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.environment import environment
 from npmdask.errors import BadInputError
@@ -24,6 +24,7 @@ from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.operators import ColumnMoments, Operator, Partial
 from npmdask.passes import Keeper, Node, pack, runs_of, unpack
+from npmdask.planning import memory_of
 from npmdask.problem import Problem, require_same
 from npmdask.progress import Observer
 from npmdask.randomness import generator
@@ -65,7 +66,9 @@ class Driver:
                 found = self.store.read_part("result")
         assert found is not None
         solution = self._solution(*found, seconds=time.perf_counter() - start, peak=meter.peak)
-        self.store.log("end", outcome=solution.outcome.name, seconds=solution.seconds, peak_rss=solution.peak_rss_bytes)
+        solution = replace(solution, peak_rss_by_process=meter.by_process)
+        facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
+        self.store.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
         return solution
 
@@ -144,23 +147,7 @@ class Driver:
         return algorithm.load(arrays, meta["state"]), views
 
     def _plan(self) -> MemoryPlan:
-        """For the first step and for those after it: what fits both takes fewer threads, or more memory."""
-        p = self.problem.algorithm.iteration_rank
-        locked = self.problem.locked.result.vectors.shape[1] if self.problem.locked else 0
-        nothing, base = np.zeros(self.problem.d), tree_rss()
-        plans = [
-            plan_memory(
-                self.problem.operator(nothing, nothing + 1, first=first),
-                p + locked,
-                self.problem.algorithm.state_blocks,
-                limit=self.resources.memory,
-                base=base,
-                threads=self.resources.threads,
-                workers=self.resources.workers,
-            )
-            for first in (True, False)
-        ]
-        plan = min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
+        plan = memory_of(self.problem, self.resources, tree_rss())
         self.observer.on_plan(plan)
         self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
         return plan

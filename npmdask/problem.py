@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class Request:
     """What is asked for: public, printable, the same words as the configuration file."""
 
     target_rank: int
-    iteration_rank: int | None = None
+    iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
     max_steps: int = 200
     tol: float | None = None
     center: bool = False
@@ -165,12 +165,19 @@ def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
             f"{smallest} components exist{more}"
         )
     room = source.shape[1] - locked
-    p = min(max(2 * k, k + 10), room) if request.iteration_rank is None else request.iteration_rank
+    if request.iteration_rank == "auto":
+        raise BadInputError('iteration_rank = "auto" is chosen by top_k and `npmdask run`; give a number here')
+    p = default_rank(k, room) if request.iteration_rank is None else request.iteration_rank
     if p < k:
         raise BadInputError(f"iteration_rank = {p} is smaller than target_rank = {k}; leave it out or use {2 * k}")
     if p > room:
         raise BadInputError(f"iteration_rank = {p} is larger than the {room} columns there are; leave it out")
     return k, p
+
+
+def default_rank(k: int, room: int) -> int:
+    """p for k wanted vectors where nothing is said, with ``room`` columns to choose from."""
+    return min(max(2 * k, k + 10), room)
 
 
 def require_same(problem: Problem, found: dict[str, Any], store: str) -> None:

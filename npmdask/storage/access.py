@@ -48,6 +48,8 @@ def access_of(array: Any) -> Access:
     endian = getattr(metadata.codecs[0], "endian", None)
     if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
         return Access("zarr", "through zarr: the bytes are big-endian", folder)
+    if not array.dtype.isnative:  # an array object that zarr has just created keeps the dtype that was asked for
+        return Access("zarr", "through zarr: the values are big-endian", folder)
     if len(names) == 1:
         return Access("direct", "directly: the chunks are plain bytes in local files", folder)
     decode = DECODERS.get(names[1]) if len(names) == 2 else None

@@ -230,6 +230,17 @@ class DenseReader:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AsIfChunked(DenseReader):
+    """A reader that says what it would need if a chunk had ``rows`` rows. For planning: it is never read from."""
+
+    rows: int
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return (min(self.rows, self.shape[0]), super().chunks[1])
+
+
 def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:
     """False if ``values`` are only the fill value because chunk ``name`` of ``array`` is not in its store."""
     fill = 0 if array.fill_value is None else array.fill_value  # Zarr 2 may have none: zeros are read
