@@ -19,6 +19,7 @@ from npmdask.problem import Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
+from npmdask.warm_start import find_start, keep_start, read_start
 
 
 def parse_memory(text: str | int | None) -> int | None:
@@ -53,6 +54,7 @@ def top_k(
     max_steps: int = 200,
     store: str | Path | None = None,
     seed: int = 0,
+    start: str | Path | None = None,
     mechanism: str = "none",
     stddev: float = 0.0,
     workers: int = 0,
@@ -75,6 +77,8 @@ def top_k(
     store : folder of the run. A killed run goes on from there, a finished one answers without a pass. A
         temporary folder if None.
     seed : of the random start block.
+    start : folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins
+        with. It saves passes; the answer is held to the same tolerance.
     mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
     workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
     observer : told of plan, passes and steps.
@@ -98,7 +102,8 @@ def top_k(
         stddev=stddev,
     )
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-    problem = make_problem(open_source(source, kind), request)
+    begun = None if start is None else find_start(start, store)
+    problem = make_problem(open_source(source, kind), request, start=begun)
     return solve(problem, store, resources, observer)
 
 
@@ -112,6 +117,8 @@ def solve(
     with RunStore(store) as held:
         if problem.locked is not None:
             _keep_locked(held, problem.locked)
+        if problem.start is not None:
+            keep_start(held, problem.start)
         return _drive(problem, held, resources, observer)
 
 
@@ -173,13 +180,15 @@ def _problem_of(held: RunStore) -> Problem:
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),
     )
-    return make_problem(open_source(spec["source"], data["kind"]), request, _read_locked(held, spec))
+    source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
+    return make_problem(source, request, _read_locked(held, spec), read_start(held) if start else None)
 
 
 def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
     changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
-    other = make_problem(problem.source, replace(problem.request, **changed), problem.locked)  # type: ignore[arg-type]
+    request = replace(problem.request, **changed)  # type: ignore[arg-type]
+    other = make_problem(problem.source, request, problem.locked, problem.start)
     if other.spec() == problem.spec():
         return problem
     held.drop_result()

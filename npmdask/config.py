@@ -15,6 +15,7 @@ from npmdask.errors import BadInputError, closest
 from npmdask.problem import Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import open_source
+from npmdask.warm_start import find_start
 
 
 class _Table(BaseModel):
@@ -67,6 +68,7 @@ class RunTable(_Table):
     threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
     store: str | None = Field(None, description="folder of the run; relative to this file")
     seed: int = Field(0, ge=0, description="of the random start block")
+    start: str | None = Field(None, description="folder of an earlier run to begin from; relative to this file")
 
 
 class RunConfig(_Table):
@@ -94,7 +96,8 @@ class RunConfig(_Table):
 
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet."""
-        return make_problem(open_source(self.source.path, self.source.kind), self.request())
+        start = None if self.run.start is None else find_start(self.run.start, self.run.store)
+        return make_problem(open_source(self.source.path, self.source.kind), self.request(), start=start)
 
     def resources(self) -> Resources:
         """What the run may use."""
@@ -105,11 +108,11 @@ class RunConfig(_Table):
         return solve(self.problem(), self.run.store, self.resources(), observer)
 
 
-def load_config(path: str | Path, *, store: str | None = None) -> RunConfig:
+def load_config(path: str | Path, *, store: str | None = None, start: str | None = None) -> RunConfig:
     """Read a configuration file; its relative paths are taken relative to the file.
 
-    ``store`` (relative to the working directory) replaces the one in the file; without either it is
-    ``runs/NAME`` beside the file.
+    ``store`` and ``start`` (relative to the working directory) replace those in the file; without either the store
+    is ``runs/NAME`` beside the file.
 
     Raises
     ------
@@ -126,10 +129,12 @@ def load_config(path: str | Path, *, store: str | None = None) -> RunConfig:
     config = validate_config(content, str(file))
     folder = file.absolute().parent
     where = Path(store).absolute() if store else folder / (config.run.store or f"runs/{file.stem}")
+    begin = folder / config.run.start if config.run.start else None
+    begin = Path(start).absolute() if start else begin
     return config.model_copy(
         update={
             "source": config.source.model_copy(update={"path": str(folder / config.source.path)}),
-            "run": config.run.model_copy(update={"store": str(where)}),
+            "run": config.run.model_copy(update={"store": str(where), "start": str(begin) if begin else None}),
         }
     )
 

@@ -37,7 +37,7 @@ class Driver:
         self.problem, self.store, self.resources, self.observer = problem, store, resources, observer
         self._history: list[dict[str, Any]] = []
         self._passes = self._bytes = 0
-        self._warnings: list[str] = []
+        self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
 
     def run(self) -> Solution:
         """Go on until the stopping rule says why not, and return the answer.
@@ -123,8 +123,9 @@ class Driver:
         last, algorithm = self.store.last_step(), self.problem.algorithm
         if last is None:
             locked = self.problem.locked.result if self.problem.locked else None
+            start = self.problem.start.basis if self.problem.start else None
             rng = generator(self.problem.request.seed, "start")
-            return algorithm.init(self.problem.d, rng=rng, locked=locked), []
+            return algorithm.init(self.problem.d, rng=rng, locked=locked, start=start), []
         arrays, meta = last
         self._history = meta["history"]
         views = [
@@ -145,7 +146,7 @@ class Driver:
         plan = plan_memory(
             self.problem.operator(nothing, nothing + 1),
             p + locked,
-            self.problem.algorithm.state_blocks,
+            self.problem.algorithm.state_blocks + (self.problem.start is not None),
             limit=self.resources.memory,
             base=tree_rss(),
             threads=self.resources.threads,

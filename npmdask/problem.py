@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from npmdask.algorithms import PowerMethod, Result
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.mechanisms import Mechanism
 from npmdask.operators import Gram, Operator, SparseGram, Symmetric
@@ -45,6 +46,16 @@ class Locked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a run begins with instead of a random block: where an earlier run came to (warm start)."""
+
+    basis: Block  # d x j, orthonormal, leading columns first
+    identity: str  # of the basis: part of the parameters of the run
+    warning: str | None = None  # what should be known of the earlier run
+    passes: int = 0  # spent on the way to it, where that was part of this run (a search for the rank)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """Everything that determines the result, bit for bit."""
 
@@ -54,6 +65,7 @@ class Problem:
     mechanism: Mechanism
     rule: ResidualRule
     locked: Locked | None = None
+    start: Start | None = None
 
     @property
     def d(self) -> int:
@@ -99,7 +111,11 @@ class Problem:
             },
             "mechanism": self.mechanism.event(),
             "stop": {"tol": self.rule.tol, "max_steps": self.rule.max_steps},
-            "run": {"seed": self.request.seed, "deflates": self.locked.identity if self.locked else None},
+            "run": {
+                "seed": self.request.seed,
+                "deflates": self.locked.identity if self.locked else None,
+                "starts_from": self.start.identity if self.start else None,
+            },
             "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
         }
 
@@ -113,15 +129,19 @@ def environment() -> dict[str, str]:
     return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}
 
 
-def make_problem(source: Source, request: Request, locked: Locked | None = None) -> Problem:
+def make_problem(source: Source, request: Request, locked: Locked | None = None, start: Start | None = None) -> Problem:
     """Check a request against its source and choose what was left open.
 
     Raises
     ------
     BadInputError
         Ranks that do not fit the data, options that do not fit the kind, a tolerance out of range.
+    RefusedError
+        A start that does not fit the data, or that noise forbids.
     """
     _require_options(source, request)
+    if start is not None:
+        _require_start(source, request, start)
     k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
@@ -138,7 +158,30 @@ def make_problem(source: Source, request: Request, locked: Locked | None = None)
         noise_stddev=mechanism.stddev,
         squared=source.kind in ("matrix", "sparse"),
     )
-    return Problem(source=source, request=request, algorithm=algorithm, mechanism=mechanism, rule=rule, locked=locked)
+    if start is not None:  # no more of it than is used: it stays in memory as long as the problem
+        start = replace(start, basis=np.ascontiguousarray(start.basis[:, :p]))
+    return Problem(
+        source=source,
+        request=request,
+        algorithm=algorithm,
+        mechanism=mechanism,
+        rule=rule,
+        locked=locked,
+        start=start,
+    )
+
+
+def _require_start(source: Source, request: Request, start: Start) -> None:
+    if start.basis.shape[0] != source.shape[1]:
+        raise RefusedError(
+            f"the run to start from has {start.basis.shape[0]} columns and {source.path} has {source.shape[1]}: a warm "
+            "start needs the same columns (more rows are fine); leave `start` out"
+        )
+    if request.mechanism != "none":
+        raise RefusedError(
+            f"start cannot be combined with mechanism = {request.mechanism!r}: what a run with noise starts from would "
+            "have to be a release itself; leave `start` out"
+        )
 
 
 def _require_options(source: Source, request: Request) -> None:

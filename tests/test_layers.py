@@ -40,7 +40,7 @@ FLOORS = [
     ["mechanisms", "stopping", "checkpoint"],
     ["left"],
     ["answer", "problem", "solution"],
-    ["progress"],
+    ["progress", "warm_start"],
     ["driver"],
     ["api"],
     ["config", "export", "inspection", "report"],
