@@ -17,6 +17,7 @@ from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.problem import Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
+from npmdask.rank_search import solve_share
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
 from npmdask.warm_start import find_start, keep_start, read_start
@@ -43,7 +44,7 @@ def parse_memory(text: str | int | None) -> int | None:
 
 def top_k(
     source: Any,
-    k: int,
+    k: int | float,
     *,
     kind: str | None = None,
     center: bool = False,
@@ -66,7 +67,8 @@ def top_k(
     Parameters
     ----------
     source : path of a Zarr store, ``zarr.Array``, ``zarr.Group`` (AnnData CSR) or 2-D NumPy array, m x d.
-    k : how many. 1 <= k <= min(m, d).
+    k : how many, 1 <= k <= min(m, d); or, a float strictly between 0 and 1, the share of the variance that they
+        are to explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
         singular pairs). What the store says of itself, or "matrix", if None.
     center, scale : subtract column means, divide by column deviations (population convention), on the fly.
@@ -157,6 +159,8 @@ def resume(
 def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
     if resources.workers < 0 or (resources.threads is not None and resources.threads < 1):
         raise BadInputError("workers must be at least 0 and threads at least 1")
+    if problem.searches:
+        return solve_share(problem, held, resources, observer or Observer())
     return Driver(problem, held, resources, observer or Observer()).run()
 
 
@@ -169,6 +173,8 @@ def _problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
+    if spec["stop"].get("until_share") is not None:
+        raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
     request = Request(
         target_rank=algorithm["target_rank"],
         iteration_rank=algorithm["iteration_rank"],
@@ -181,14 +187,15 @@ def _problem_of(held: RunStore) -> Problem:
         stddev=mechanism.get("stddev", 0.0),
     )
     source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
-    return make_problem(source, request, _read_locked(held, spec), read_start(held) if start else None)
+    begun = read_start(held) if start else None
+    return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
 
 
 def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
     changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
     request = replace(problem.request, **changed)  # type: ignore[arg-type]
-    other = make_problem(problem.source, request, problem.locked, problem.start)
+    other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
     if other.spec() == problem.spec():
         return problem
     held.drop_result()

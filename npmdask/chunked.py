@@ -20,7 +20,7 @@ import numpy as np
 from dask.callbacks import Callback
 from threadpoolctl import threadpool_limits
 
-from npmdask.errors import RefusedError
+from npmdask.errors import MemoryRefusedError
 from npmdask.linalg import Block
 from npmdask.operators import RUN_BYTES, Operator, Partial
 from npmdask.storage.dense import SlabRecord
@@ -211,7 +211,7 @@ def plan_memory(
         )
         if limit is None or plan.predicted_peak <= limit:
             return plan
-    raise RefusedError(_too_little(plan, operator))
+    raise MemoryRefusedError(_too_little(plan, operator))
 
 
 def _too_little(plan: MemoryPlan, operator: Operator) -> str:

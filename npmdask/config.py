@@ -7,12 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
-from npmdask.problem import Problem, Request, make_problem
+from npmdask.problem import Problem, Request, checked_rank, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import open_source
 from npmdask.warm_start import find_start
@@ -37,9 +37,16 @@ class AlgorithmTable(_Table):
     """How."""
 
     name: Literal["power"] = Field("power", description="the noisy power method")
-    target_rank: int = Field(ge=1, description="k: how many components")
+    target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
     iteration_rank: int | None = Field(None, ge=1, description="p >= k: columns iterated; max(2 k, k + 10)")
     max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
+
+    @field_validator("target_rank", mode="before")
+    @classmethod
+    def _rank_or_share(cls, rank: Any) -> int | float:
+        if checked_rank(rank) < 0.0 or rank == 0:
+            raise ValueError("at least 1 component is needed, or a share strictly between 0 and 1")
+        return checked_rank(rank)
 
 
 class StopTable(_Table):
@@ -156,7 +163,7 @@ def _sentence(error: Any) -> str:
         return f"unknown key {where!r}: {closest(str(error['loc'][-1]), known)}"
     if error["type"] == "missing":
         return f"{where} is missing: {_description(error['loc']) or 'see `npmdask init`'}"
-    return f"{where} = {error.get('input')!r}: {error['msg']}"
+    return f"{where} = {error.get('input')!r}: {error['msg'].removeprefix('Value error, ')}"
 
 
 def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:

@@ -25,9 +25,11 @@ from npmdask.operators import ColumnMoments, Operator
 from npmdask.problem import Problem, environment, require_same
 from npmdask.progress import Observer
 from npmdask.randomness import generator
+from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import Source
 
 
 class Driver:
@@ -37,6 +39,7 @@ class Driver:
         self.problem, self.store, self.resources, self.observer = problem, store, resources, observer
         self._history: list[dict[str, Any]] = []
         self._passes = self._bytes = 0
+        self._trace: float | None = None
         self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
 
     def run(self) -> Solution:
@@ -84,6 +87,15 @@ class Driver:
                     "its last bits may differ from an undisturbed run's"
                 )
 
+    def survey(self) -> tuple[Source, float | None, tuple[int, int]]:
+        """The source with statistics and checksums, its trace, and the cost: one pass, or none, and its bytes."""
+        self._bind()
+        with single_threaded_blas():
+            executor = make_executor(replace(self._plan(), workers=0))  # processes are not worth one pass
+            source = self._surveyed(executor)
+        self._operator(source)
+        return source, self._trace, (self._passes, self._bytes)
+
     def steps(self) -> Iterator[Step]:
         """The loop: yields every step after its commit; leaves the result in the store."""
         with single_threaded_blas():
@@ -92,7 +104,7 @@ class Driver:
             plan = self._plan()
             executor = make_executor(plan)
             try:
-                operator = self._survey(executor)
+                operator = self._operator(self._surveyed(executor))
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, operator, query.block)
@@ -170,8 +182,8 @@ class Driver:
         self.store.log("passed", label=label, seconds=round(seconds, 4), bytes=record.bytes_read, rss=tree_rss())
         return product, record, seconds
 
-    def _survey(self, executor: Executor) -> Operator:
-        """The operator, with column statistics and checksums from ingest, from an earlier pass, or from one now."""
+    def _surveyed(self, executor: Executor) -> Source:
+        """The source, with column statistics and checksums from ingest, from an earlier pass, or from one now."""
         source = self.problem.source
         mean, std = source.column_mean, source.column_std
         part = self.store.read_part("survey")
@@ -184,7 +196,12 @@ class Driver:
             arrays = part[0]
             mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
             source = source.with_checksums(_checksum_table(arrays))
-        return replace(self.problem, source=source).operator(mean, std)
+        return replace(source, column_mean=mean, column_std=std)
+
+    def _operator(self, source: Source) -> Operator:
+        operator = replace(self.problem, source=source).operator(source.column_mean, source.column_std)
+        self._trace = trace_of(source, operator, whatever_it_takes=self.problem.share is not None)
+        return operator
 
     def _hold_to_checksums(self, operator: Operator, record: SlabRecord) -> Operator:
         """After the first pass over a source that was never ingested, later passes must see the same bytes."""
@@ -273,11 +290,14 @@ class Driver:
             return self._pass("left singular vectors", executor, final, result.vectors)[:2]
 
         before = len(self._history) + self.problem.needs_moments
+        before += self.problem.start.passes if self.problem.start else 0
+        result, explained, outcome = settle(result, outcome, self._trace, self.problem.share)
         arrays = answer_arrays(self.problem.source.kind, result, operator, self.store.path, final_pass)
         passes = before + ("left_rotation" in arrays)
         if "left_rotation" in arrays:
-            outcome = self.problem.rule.unresolved(view, arrays["values"]) or outcome
-        meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": passes}
+            outcome = self.problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
+        facts = {"outcome": asdict(outcome), "explained_share": explained}
+        meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
 
     def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
@@ -298,6 +318,8 @@ class Driver:
             store=str(self.store.path),
             fingerprint=self.problem.source.fingerprint,
             warnings=tuple(self._warnings),
+            target_rank=len(arrays["values"]),
+            explained_share=meta.get("explained_share"),
         )
 
 

@@ -21,6 +21,10 @@ class RefusedError(NpmdaskError):
     exit_code = 3
 
 
+class MemoryRefusedError(RefusedError):
+    """The memory that is allowed does not suffice for what is asked."""
+
+
 class FencedOutError(RefusedError):
     """Another process took this run over; nothing was written by this one since."""
 

@@ -20,13 +20,14 @@ from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 
 CHECKPOINT_FORMAT = 1
+FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked for: public, printable, the same words as the configuration file."""
 
-    target_rank: int
+    target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
     iteration_rank: int | None = None
     max_steps: int = 200
     tol: float | None = None
@@ -66,6 +67,12 @@ class Problem:
     rule: ResidualRule
     locked: Locked | None = None
     start: Start | None = None
+    share: float | None = None  # of the variance, that was asked for in place of a number of components
+
+    @property
+    def searches(self) -> bool:
+        """Whether the number of components is still to be found (rank_search.py)."""
+        return isinstance(self.request.target_rank, float)
 
     @property
     def d(self) -> int:
@@ -91,7 +98,8 @@ class Problem:
     @property
     def needs_moments(self) -> bool:
         """Whether column means are needed and were not recorded at ingest: one more pass."""
-        return (self.request.center or self.request.scale) and self.source.column_mean is None
+        wanted = self.request.center or self.request.scale or self.share is not None
+        return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
 
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
@@ -106,11 +114,16 @@ class Problem:
             },
             "algorithm": {
                 "name": "power",
-                "target_rank": self.algorithm.target_rank,
-                "iteration_rank": self.algorithm.iteration_rank,
+                "target_rank": self.request.target_rank if self.searches else self.algorithm.target_rank,
+                "iteration_rank": None if self.searches else self.algorithm.iteration_rank,
+                "share": self.share,
             },
             "mechanism": self.mechanism.event(),
-            "stop": {"tol": self.rule.tol, "max_steps": self.rule.max_steps},
+            "stop": {
+                "tol": self.rule.tol,
+                "max_steps": self.rule.max_steps,
+                "until_share": self.rule.until_share,
+            },
             "run": {
                 "seed": self.request.seed,
                 "deflates": self.locked.identity if self.locked else None,
@@ -129,8 +142,16 @@ def environment() -> dict[str, str]:
     return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}
 
 
-def make_problem(source: Source, request: Request, locked: Locked | None = None, start: Start | None = None) -> Problem:
+def make_problem(
+    source: Source,
+    request: Request,
+    locked: Locked | None = None,
+    start: Start | None = None,
+    share: float | None = None,
+) -> Problem:
     """Check a request against its source and choose what was left open.
+
+    ``share``: what was asked for, where the ``target_rank`` of the request is the number that was found for it.
 
     Raises
     ------
@@ -139,7 +160,11 @@ def make_problem(source: Source, request: Request, locked: Locked | None = None,
     RefusedError
         A start that does not fit the data, or that noise forbids.
     """
+    request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
+    if isinstance(request.target_rank, float):
+        share = request.target_rank
+        _require_search(request, start)
     if start is not None:
         _require_start(source, request, start)
     k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
@@ -168,7 +193,36 @@ def make_problem(source: Source, request: Request, locked: Locked | None = None,
         rule=rule,
         locked=locked,
         start=start,
+        share=share,
     )
+
+
+def checked_rank(rank: Any) -> int | float:
+    """A number of components (int), or a share of the variance (float strictly between 0 and 1).
+
+    Raises
+    ------
+    BadInputError
+        Neither.
+    """
+    if isinstance(rank, int | np.integer) and not isinstance(rank, bool):
+        return int(rank)
+    if isinstance(rank, float | np.floating) and 0 < rank < 1:
+        return float(rank)
+    raise BadInputError(
+        f"target_rank = {rank!r} is neither a whole number of components (write 1, not 1.0) nor a share of the "
+        "variance strictly between 0 and 1, like 0.95"
+    )
+
+
+def _require_search(request: Request, start: Start | None) -> None:
+    asked = f"target_rank = {request.target_rank}"
+    if request.iteration_rank is not None:
+        raise BadInputError(f"{asked} is a share, whose iteration_rank follows from what is found; leave it out")
+    if request.mechanism != "none":
+        raise RefusedError(f"{asked} is a share, which cannot be told under noise; give a whole number")
+    if start is not None:
+        raise RefusedError(f"{asked} is a share, whose search starts from its own stages; leave `start` out")
 
 
 def _require_start(source: Source, request: Request, start: Start) -> None:
@@ -200,7 +254,10 @@ def _require_options(source: Source, request: Request) -> None:
 
 
 def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
-    k, smallest = request.target_rank, min(source.shape)
+    smallest = min(source.shape)
+    if isinstance(request.target_rank, float):
+        return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)
+    k = request.target_rank
     if k < 1 or k + locked > smallest:
         more = f" (and {locked} are found already)" if locked else ""
         raise BadInputError(

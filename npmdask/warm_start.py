@@ -38,7 +38,7 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
     return start_of(RunStore(path))
 
 
-def start_of(earlier: RunStore, *, passes: int = 0) -> Start:
+def start_of(earlier: RunStore) -> Start:
     """Where a run came to: its answer, and everything that its last step knew beyond it (p columns, not only k)."""
     spec, last, result = earlier.read_spec() or {}, earlier.last_step(), earlier.read_part("result")
     warning = None
@@ -56,7 +56,7 @@ def start_of(earlier: RunStore, *, passes: int = 0) -> Start:
                 f"the run to start from, {earlier.path}, has no committed step yet: `npmdask resume {earlier.path}`"
             )
     basis = np.ascontiguousarray(basis)
-    return Start(basis=basis, identity=hashlib.sha256(basis.tobytes()).hexdigest(), warning=warning, passes=passes)
+    return Start(basis=basis, identity=hashlib.sha256(basis.tobytes()).hexdigest(), warning=warning)
 
 
 def _turned(arrays: dict[str, np.ndarray], algorithm: str) -> Block:

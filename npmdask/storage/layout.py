@@ -42,6 +42,7 @@ class Source:
     column_mean: np.ndarray | None = None
     column_std: np.ndarray | None = None
     truth: Truth | None = None
+    trace: float | None = None  # of a symmetric matrix, where it is recorded
 
     @property
     def shape(self) -> tuple[int, int]:
