@@ -68,8 +68,9 @@ def settle(
     if share is None or explained is None:
         return result, explained, outcome
     said = f"{len(result.values)} components explain {explained:.4%} of the variance (asked for: {100 * share:g}%)"
-    name = outcome.name if rank is not None or not outcome.converged else "stagnated"
-    return result, explained, Outcome(name=name, sentence=f"{outcome.sentence}; {said}")
+    if rank is None and outcome.converged:  # pairs that were found in the search have been missed
+        return result, explained, Outcome(name="stagnated", sentence=f"not converged to the share: only {said}")
+    return result, explained, replace(outcome, sentence=f"{outcome.sentence}; {said}")
 
 
 def _first(result: Result, rank: int) -> Result:

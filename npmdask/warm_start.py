@@ -40,23 +40,32 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
 
 def start_of(earlier: RunStore) -> Start:
     """Where a run came to: its answer, and everything that its last step knew beyond it (p columns, not only k)."""
-    spec, last, result = earlier.read_spec() or {}, earlier.last_step(), earlier.read_part("result")
-    warning = None
-    if result is None:
-        warning = f"the run to start from, {earlier.path}, is not finished: its last step is taken"
-    elif result[1]["outcome"]["name"] != "converged":
-        warning = f"the run to start from, {earlier.path}, did not converge; this one is held to its own tolerance"
+    warning = _warning(earlier)
     with single_threaded_blas():
-        if last is not None:
-            basis = _turned(last[0], spec["algorithm"]["name"])
-        elif result is not None:
-            basis = result[0]["operator_vectors"]
-        else:
-            raise BadInputError(
-                f"the run to start from, {earlier.path}, has no committed step yet: `npmdask resume {earlier.path}`"
-            )
-    basis = np.ascontiguousarray(basis)
+        basis = np.ascontiguousarray(_basis(earlier))
     return Start(basis=basis, identity=hashlib.sha256(basis.tobytes()).hexdigest(), warning=warning)
+
+
+def _warning(earlier: RunStore) -> str | None:
+    result = earlier.read_part("result")
+    if result is None:
+        return f"the run to start from, {earlier.path}, is not finished: its last step is taken"
+    if result[1]["outcome"]["name"] != "converged":
+        return f"the run to start from, {earlier.path}, did not converge; this one is held to its own tolerance"
+    return None
+
+
+def _basis(earlier: RunStore) -> Block:
+    """Of the last step, or of the answer where the steps are gone. One of them in memory at a time: both are large."""
+    last = earlier.last_step()
+    if last is not None:
+        return _turned(last[0], (earlier.read_spec() or {})["algorithm"]["name"])
+    result = earlier.read_part("result")
+    if result is not None:
+        return result[0]["operator_vectors"]
+    raise BadInputError(
+        f"the run to start from, {earlier.path}, has no committed step yet: `npmdask resume {earlier.path}`"
+    )
 
 
 def _turned(arrays: dict[str, np.ndarray], algorithm: str) -> Block:

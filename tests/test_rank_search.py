@@ -17,6 +17,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import npmdask
+from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.config import validate_config
@@ -24,8 +25,8 @@ from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.progress import Observer
 from npmdask.rank_search import next_columns
-from npmdask.share import ShareRule
-from npmdask.stopping import StepView
+from npmdask.share import ShareRule, settle
+from npmdask.stopping import Outcome, StepView
 from npmdask.storage.ingest import ingest
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_driver import CountingStore
@@ -159,6 +160,29 @@ def test_resumed_in_the_same_bits(tmp_path: Path, stage: int, step: int) -> None
     same_bytes(tmp_path / "whole", tmp_path / "cut", ("steps", "result", "survey", "start", "search/0016/result"))
     assert solution.total_data_passes == whole.total_data_passes > solution.data_passes
     assert npmdask.top_k(a, 0.8, store=tmp_path / "cut").data_passes == 0
+
+
+def test_resume_with_another_tolerance_and_deflate(tmp_path: Path) -> None:
+    a = write_zarr(tmp_path / "a.zarr", planted(400, 120, SLOW)[0], (100, 120))
+    with pytest.raises(Stop):
+        npmdask.top_k(a, 0.6, store=tmp_path / "run", threads=1, observer=Listener(2, 1))
+    coarse = npmdask.resume(tmp_path / "run", tol=1e-4)
+    assert "tol 1.0e-04" in coarse.outcome.sentence
+    fine = npmdask.resume(tmp_path / "run", tol=1e-9)
+    assert fine.converged and fine.target_rank == coarse.target_rank == needed(SLOW**2, 0.6)
+    assert 0 < fine.data_passes < fine.total_data_passes
+    more = npmdask.deflate(tmp_path / "run", 4, store=tmp_path / "more")
+    assert np.allclose(more.values, SLOW[: fine.target_rank + 4], rtol=1e-12)
+
+
+def test_converged_without_the_share_is_not_called_converged() -> None:
+    result = Result(values=np.array([3.0, 1.0]), vectors=np.eye(4)[:, :2], products=np.eye(4)[:, :2],
+                    residual_norms=np.zeros(2))  # fmt: skip
+    good = Outcome(name="converged", sentence="converged")
+    assert settle(result, good, 10.0, 0.3)[2].converged
+    assert len(settle(result, good, 10.0, 0.3)[0].values) == 1
+    assert not settle(result, good, 10.0, 0.5)[2].converged
+    assert settle(result, good, 10.0, None)[1:] == (0.4, good)
 
 
 def test_killed_in_the_middle_of_the_search(tmp_path: Path) -> None:
