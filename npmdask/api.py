@@ -19,8 +19,10 @@ from npmdask.passes import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
 from npmdask.problem import Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
+from npmdask.rank_search import solve_share
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
+from npmdask.warm_start import find_start, keep_start, read_start
 
 
 def parse_memory(text: str | int | None) -> int | None:
@@ -44,7 +46,7 @@ def parse_memory(text: str | int | None) -> int | None:
 
 def top_k(
     source: Any,
-    k: int,
+    k: int | float,
     *,
     kind: str | None = None,
     center: bool = False,
@@ -55,6 +57,7 @@ def top_k(
     max_steps: int = 200,
     store: str | Path | None = None,
     seed: int = 0,
+    start: str | Path | None = None,
     mechanism: str = "none",
     stddev: float = 0.0,
     workers: int = 0,
@@ -68,7 +71,8 @@ def top_k(
     Parameters
     ----------
     source : path of a Zarr store, ``zarr.Array``, ``zarr.Group`` (AnnData CSR) or 2-D NumPy array, m x d.
-    k : how many. 1 <= k <= min(m, d).
+    k : how many, 1 <= k <= min(m, d); or, a float strictly between 0 and 1, the share of the variance that they
+        are to explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
         singular pairs). What the store says of itself, or "matrix", if None.
     center, scale : subtract column means, divide by column deviations (population convention), on the fly.
@@ -80,6 +84,8 @@ def top_k(
     store : folder of the run. A killed run goes on from there, a finished one answers without a pass. A
         temporary folder if None.
     seed : of the random start block.
+    start : folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins
+        with. It saves passes; the answer is held to the same tolerance.
     mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
     workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
     cluster : address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
@@ -111,8 +117,9 @@ def top_k(
         cluster=cluster,
         commit_seconds=commit_seconds,
     )
+    begun = None if start is None else find_start(start, store)
     opened = open_source(source, kind)
-    problem = make_problem(opened, resolve_rank(request, opened, resources, store))
+    problem = make_problem(opened, resolve_rank(request, opened, resources, store), start=begun)
     return solve(problem, store, resources, observer)
 
 
@@ -126,6 +133,8 @@ def solve(
     with RunStore(store) as held:
         if problem.locked is not None:
             _keep_locked(held, problem.locked)
+        if problem.start is not None:
+            keep_start(held, problem.start)
         return _drive(problem, held, resources, observer)
 
 
@@ -174,6 +183,8 @@ def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Obs
         raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
     if not resources.commit_seconds >= 0:
         raise BadInputError(f"commit_seconds = {resources.commit_seconds} must be at least 0 (it is a time)")
+    if problem.searches:
+        return solve_share(problem, held, resources, observer or Observer())
     return Driver(problem, held, resources, observer or Observer()).run()
 
 
@@ -186,6 +197,8 @@ def _problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
+    if spec["stop"].get("until_share") is not None:
+        raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
     request = Request(
         target_rank=algorithm["target_rank"],
         iteration_rank=algorithm["iteration_rank"],
@@ -197,13 +210,16 @@ def _problem_of(held: RunStore) -> Problem:
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),
     )
-    return make_problem(open_source(spec["source"], data["kind"]), request, _read_locked(held, spec))
+    source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
+    begun = read_start(held) if start else None
+    return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
 
 
 def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
     changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
-    other = make_problem(problem.source, replace(problem.request, **changed), problem.locked)  # type: ignore[arg-type]
+    request = replace(problem.request, **changed)  # type: ignore[arg-type]
+    other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
     if other.spec() == problem.spec():
         return problem
     held.drop_result()

@@ -22,7 +22,7 @@ from dask.callbacks import Callback
 from threadpoolctl import threadpool_limits
 
 from npmdask.environment import environment
-from npmdask.errors import BadInputError, LostError, RefusedError
+from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.linalg import Block
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_node, compute_run, inside, root, runs_of, tasks_of
@@ -372,7 +372,7 @@ def plan_memory(
         plan = _needed(operator, p + locked, state_blocks, limit, base, count, workers)
         if limit is None or plan.predicted_peak <= limit:
             return plan
-    raise RefusedError(_too_little(plan, operator, p, state_blocks, base, locked))
+    raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked))
 
 
 def _needed(

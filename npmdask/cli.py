@@ -178,6 +178,7 @@ def _add_run(commands: Any) -> None:
     p = commands.add_parser("run", help="run a configuration, or go on with it, or print its answer")
     p.add_argument("config", help="a TOML file")
     p.add_argument("--store", help="folder of the run, instead of the one in the file")
+    p.add_argument("--start", metavar="STORE", help="begin from the vectors of this earlier run, to save passes")
     _add_output(p)
     p.set_defaults(command=_run)
 
@@ -191,7 +192,7 @@ def _run(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
     from npmdask.progress import ProgressBar
 
-    config = load_config(a.config, store=a.store)
+    config = load_config(a.config, store=a.store, start=a.start)
     a.held_store = config.run.store
     return _print_solution(config.solve(ProgressBar(quiet=a.quiet)), a.json)
 

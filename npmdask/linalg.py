@@ -57,6 +57,20 @@ def random_orthonormal(d: int, p: int, rng: np.random.Generator, *, against: Blo
     return orth(rng.standard_normal((d, p)), rng, against=against)
 
 
+def starting_block(
+    d: int, p: int, rng: np.random.Generator, *, against: Block | None = None, start: Block | None = None
+) -> Block:
+    """The d x p orthonormal block that an iteration begins with: random, or ``start`` filled up with random columns.
+
+    Of a ``start`` (d x j, leading columns first) with more than p columns the first p are used.
+    """
+    if start is None:
+        return random_orthonormal(d, p, rng, against=against)
+    kept = start[:, :p]
+    more = rng.standard_normal((d, p - kept.shape[1]))
+    return orth(np.concatenate([kept, more], axis=1), rng, against=against)
+
+
 class RitzPairs(NamedTuple):
     """Ritz values by falling magnitude, their vectors (d x k), products A @ vectors and residual norms."""
 

@@ -86,7 +86,7 @@ def memory_of(problem: Problem, resources: Resources, base: int) -> MemoryPlan:
         plan_memory(
             _operator(problem, first=first),
             problem.algorithm.iteration_rank,
-            problem.algorithm.state_blocks,
+            problem.algorithm.state_blocks + (problem.start is not None),
             limit=resources.memory,
             base=base,
             threads=resources.threads,
@@ -204,6 +204,8 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
     """
     if request.iteration_rank != "auto":
         return request
+    if isinstance(request.target_rank, float):
+        return replace(request, iteration_rank=None)  # a share: the search decides
     held = _held_rank(store)
     if held is not None:
         return replace(request, iteration_rank=held if held >= request.target_rank else None)
@@ -212,7 +214,7 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
     memory = memory_of(problem, resources, base)
     measured = measure(problem, memory, widest(problem, memory, base))
     chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
-    return replace(request, iteration_rank=max(chosen, default_rank(request.target_rank, source.shape[1])))
+    return replace(request, iteration_rank=max(chosen, default_rank(int(request.target_rank), source.shape[1])))
 
 
 def _held_rank(store: str | Path | None) -> int | None:

@@ -39,6 +39,8 @@ def summary(solution: Solution) -> dict[str, Any]:
         "total_data_passes": solution.total_data_passes,
         "sentence": solution.outcome.sentence,
         "warnings": list(solution.warnings),
+        "target_rank": solution.target_rank,
+        "explained_share": solution.explained_share,
     }
 
 

@@ -66,6 +66,8 @@ class Solution:
     fingerprint: str
     warnings: tuple[str, ...] = ()
     peak_rss_by_process: tuple[ProcessPeak, ...] = ()
+    target_rank: int = 0  # components in the answer: the number found, where a share was asked for
+    explained_share: float | None = None  # of the variance (trace), where that costs no pass
 
     @property
     def converged(self) -> bool:
