@@ -52,6 +52,7 @@ def top_k(
     center: bool = False,
     scale: bool = False,
     iteration_rank: int | Literal["auto"] | None = None,
+    algorithm: Literal["auto", "power", "krylov"] = "auto",
     memory: str | int | None = None,
     tol: float | None = None,
     max_steps: int = 200,
@@ -76,8 +77,10 @@ def top_k(
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
         singular pairs). What the store says of itself, or "matrix", if None.
     center, scale : subtract column means, divide by column deviations (population convention), on the fly.
-    iteration_rank : p, columns iterated; ``max(2 k, k + 10)`` if None. "auto": as many as cost no time on this machine
-        and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
+    iteration_rank : p, columns iterated; ``max(k + 10, min(2 k, 64))`` if None. "auto": as many as cost no time on
+        this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
+    algorithm : "krylov" (restarted block Krylov, a third of the passes on slow spectra), "power" (the noisy power
+        method, the only one for noise), or "auto": the first without noise, the second with it.
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
     max_steps : give up (not converged) after so many passes.
@@ -102,6 +105,7 @@ def top_k(
     request = Request(
         target_rank=k,
         iteration_rank=iteration_rank,
+        algorithm=algorithm,
         max_steps=max_steps,
         tol=tol,
         center=center,
@@ -202,6 +206,7 @@ def _problem_of(held: RunStore) -> Problem:
     request = Request(
         target_rank=algorithm["target_rank"],
         iteration_rank=algorithm["iteration_rank"],
+        algorithm=algorithm["name"],
         max_steps=spec["stop"]["max_steps"],
         tol=spec["stop"]["tol"],
         center=data["center"],

@@ -39,10 +39,12 @@ class SourceTable(_Table):
 class AlgorithmTable(_Table):
     """How."""
 
-    name: Literal["power"] = Field("power", description="the noisy power method")
+    name: Literal["auto", "power", "krylov"] = Field(
+        "auto", description="krylov: restarted block Krylov; power: the noisy power method; auto: krylov without noise"
+    )
     target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
     iteration_rank: int | Literal["auto"] | None = Field(
-        None, description='p >= k: columns iterated; max(2 k, k + 10); "auto": all that cost no time'
+        None, description='p >= k: columns iterated; max(k + 10, min(2 k, 64)); "auto": all that cost no time'
     )
     max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
 
@@ -107,6 +109,7 @@ class RunConfig(_Table):
         return Request(
             target_rank=self.algorithm.target_rank,
             iteration_rank=self.algorithm.iteration_rank,
+            algorithm=self.algorithm.name,
             max_steps=self.algorithm.max_steps,
             tol=self.stop.tol,
             center=self.source.center,

@@ -35,6 +35,7 @@ from npmdask.stopping import Outcome, StepView
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source
 from npmdask.storage.triangle import TriangleReader
+from npmdask.survey import checksum_table, checksums_of
 
 
 class Driver:
@@ -199,7 +200,7 @@ class Driver:
         if part is not None:
             arrays = part[0]
             mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
-            source = source.with_checksums(_checksum_table(arrays))
+            source = source.with_checksums(checksum_table(arrays))
         return replace(source, column_mean=mean, column_std=std)
 
     def _operator(self, source: Source, step: int) -> Operator:
@@ -221,12 +222,7 @@ class Driver:
 
     def _keep_survey(self, record: SlabRecord, statistics: dict[str, np.ndarray]) -> None:
         if not self.problem.source.registered:
-            rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
-            table = np.zeros((rows, columns), np.uint32)
-            for position, crc in record.checksums.items():
-                table[position] = crc
-            name = "checksums" if self.problem.source.kind != "sparse" else "checksums_csr"
-            statistics = {**statistics, name: table}
+            statistics = {**statistics, **checksums_of(record, sparse=self.problem.source.kind == "sparse")}
         self.store.write_part("survey", statistics, {})
 
     def _require_scale(self, product: Block) -> None:
@@ -327,10 +323,3 @@ class Driver:
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
         )
-
-
-def _checksum_table(arrays: dict[str, np.ndarray]) -> Any:
-    """The checksums of a survey in the form that the reader of the source takes, or None."""
-    if "checksums_csr" in arrays:
-        return {"indices": arrays["checksums_csr"][:, 0], "data": arrays["checksums_csr"][:, 1]}
-    return arrays.get("checksums")

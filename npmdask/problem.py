@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from npmdask.algorithms import PowerMethod, Result
+from npmdask.algorithms import REGISTRY as ALGORITHMS
+from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, Result
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
@@ -19,7 +20,7 @@ from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
@@ -29,6 +30,7 @@ class Request:
 
     target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
+    algorithm: Literal["auto", "power", "krylov"] = "auto"  # auto: krylov without noise, power with it
     max_steps: int = 200
     tol: float | None = None
     center: bool = False
@@ -62,7 +64,7 @@ class Problem:
 
     source: Source
     request: Request
-    algorithm: PowerMethod
+    algorithm: Algorithm[Any]
     mechanism: Mechanism
     rule: ResidualRule
     locked: Locked | None = None
@@ -122,7 +124,7 @@ class Problem:
                 "scale": self.request.scale,
             },
             "algorithm": {
-                "name": "power",
+                "name": self.algorithm.name,
                 "target_rank": self.request.target_rank if self.searches else self.algorithm.target_rank,
                 "iteration_rank": None if self.searches else self.algorithm.iteration_rank,
                 "share": self.share,
@@ -170,12 +172,7 @@ def make_problem(
     k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
-    algorithm = PowerMethod(
-        target_rank=k,
-        iteration_rank=p,
-        mixed_precision=source.reader.dtype == np.float32 and request.mechanism == "none",
-        tol=tol,
-    )
+    algorithm = _algorithm(request, k, p, tol, source.reader.dtype == np.float32)
     rule = ResidualRule(
         tol=tol,
         max_steps=request.max_steps,
@@ -195,6 +192,21 @@ def make_problem(
         start=start,
         share=share,
     )
+
+
+def _algorithm(request: Request, k: int, p: int, tol: float, single: bool) -> Algorithm[Any]:
+    """``single``: of float32 data the power method multiplies in float32 as long as that can do no harm.
+
+    Block Krylov does not: the change to float64 costs it what it has kept, one or two passes of some ten.
+    """
+    noise = request.mechanism != "none"
+    if request.algorithm == "krylov" and noise:
+        raise RefusedError(
+            "algorithm = 'krylov' keeps its products and would keep the noise too: use 'power' with a noise mechanism"
+        )
+    if request.algorithm == "power" or noise:
+        return PowerMethod(target_rank=k, iteration_rank=p, mixed_precision=single and not noise, tol=tol)
+    return BlockKrylov(target_rank=k, iteration_rank=p, tol=tol)
 
 
 def checked_rank(rank: Any) -> int | float:
@@ -241,6 +253,9 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 def _require_options(source: Source, request: Request) -> None:
     if source.kind == "symmetric" and (request.center or request.scale):
         raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
+    if request.algorithm not in ("auto", *ALGORITHMS):
+        known = closest(request.algorithm, ["auto", *ALGORITHMS])
+        raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:
@@ -276,8 +291,11 @@ def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
 
 
 def default_rank(k: int, room: int) -> int:
-    """p for k wanted vectors where nothing is said, with ``room`` columns to choose from."""
-    return min(max(2 * k, k + 10), room)
+    """p for k wanted vectors where nothing is said, with ``room`` columns to choose from.
+
+    Twice as many, up to 64: beyond that columns cost more than the passes that they save (decision 11).
+    """
+    return min(max(k + 10, min(2 * k, 64)), room)
 
 
 def require_same(problem: Problem, found: dict[str, Any], store: str) -> None:

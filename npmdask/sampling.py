@@ -13,6 +13,7 @@ from npmdask.chunked import MemoryPlan
 from npmdask.problem import Problem
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.triangle import TriangleReader
 
 SIDE = 1200  # of the eigenproblem: a tenth of a second
 PLACES = 32  # rows of chunks that rows are taken from
@@ -40,10 +41,8 @@ def draw_sample(problem: Problem, plan: MemoryPlan, late: Callable[[], bool]) ->
     wanted = _rows_wanted(reader, m, d, plan)
     if isinstance(reader, CsrReader):
         parts = _sparse_rows(reader, wanted, late)
-    elif isinstance(reader, DenseReader) and reader.grid[0] * reader.chunks[0] >= m:
-        parts = _dense_rows(reader, wanted, late)
     else:
-        return None
+        parts = _dense_rows(reader, wanted, late)
     count = sum(part.shape[0] for part in parts)
     if count < 2:
         return None
@@ -59,21 +58,25 @@ def _rows_wanted(reader: Any, m: int, d: int, plan: MemoryPlan) -> int:
     room = SAMPLE_BYTES
     if plan.limit is not None:
         room = min(room, (plan.limit - plan.base) // 4)
-    width = 16 * d if isinstance(reader, DenseReader) else 32 * max(1, reader.entries // m)  # two copies, float64
+    width = 32 * max(1, reader.entries // m) if isinstance(reader, CsrReader) else 16 * d  # two copies, float64
     side = min(SIDE, int((max(room, 0) / 32) ** 0.5))  # four matrices of the eigenproblem
     by_flops = max(side, int(FLOPS / (2 * d * d))) if d <= side else side
     return int(max(2, min(m, room // width, by_flops)))
 
 
-def _dense_rows(reader: DenseReader, wanted: int, late: Callable[[], bool]) -> list[np.ndarray]:
+def _dense_rows(reader: DenseReader | TriangleReader, wanted: int, late: Callable[[], bool]) -> list[np.ndarray]:
     """Every n-th row of some rows of chunks."""
     slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(PLACES, reader.grid[0])).astype(int))
     each, parts = -(-wanted // len(slabs)), list[np.ndarray]()
     for slab in slabs:
         if parts and late():
             break
-        height = reader.slab_rows(int(slab)).stop - reader.slab_rows(int(slab)).start
-        parts.append(_rows_of_slab(reader, int(slab), max(1, height // each), late)[:each])
+        height = min(reader.chunks[0], reader.shape[0] - int(slab) * reader.chunks[0])
+        stride = max(1, height // each)
+        if isinstance(reader, TriangleReader):
+            parts.append(reader.some_rows(int(slab), slice(None, None, stride))[:each].astype(np.float64))
+        else:
+            parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
     return parts
 
 

@@ -72,10 +72,11 @@ def _turned(arrays: dict[str, np.ndarray], algorithm: str) -> Block:
     """The next block X_l of a power step, turned so that what lies closest to the Ritz vectors comes first.
 
     X_l spans A X_{l-1}, which is one power step ahead of the Ritz vectors (they lie in range(X_{l-1})). Turned,
-    its first columns can be kept where there is no room for all of them. Other algorithms give their Ritz vectors.
+    its first columns can be kept where there is no room for all of them. Block Krylov keeps its Ritz vectors, in
+    order, in a basis whose unused columns are zero.
     """
-    if algorithm != "power":
-        return arrays["ritz_vectors"]
+    if algorithm == "krylov":
+        return arrays["basis"][:, arrays["basis"].any(axis=0)]
     locked, basis = arrays["locked_vectors"], arrays["basis"]
     turn = np.linalg.qr(basis.T @ arrays["ritz_vectors"], mode="complete")[0]
     return np.concatenate([locked, basis @ turn], axis=1)

@@ -41,7 +41,7 @@ FLOORS = [
     ["algorithms.power", "algorithms.krylov"],
     ["algorithms"],
     ["mechanisms", "stopping", "checkpoint", "prediction"],
-    ["kept_pass", "left"],
+    ["kept_pass", "left", "survey"],
     ["answer", "problem", "solution"],
     ["sampling"],
     ["measurement"],

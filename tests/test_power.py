@@ -230,8 +230,8 @@ def test_mixed_precision_costs_no_steps_and_always_ends_in_float64(spectrum: np.
 
     a = planted(2000, 400, spectrum)[0]
     seen = Seen()
-    single = npmdask.top_k(a.astype("f4"), 8, kind="samples", observer=seen, tol=1e-7, max_steps=500)
-    double = npmdask.top_k(a, 8, kind="samples", tol=1e-7, max_steps=500)
+    single = npmdask.top_k(a.astype("f4"), 8, kind="samples", algorithm="power", observer=seen, tol=1e-7, max_steps=500)
+    double = npmdask.top_k(a, 8, kind="samples", algorithm="power", tol=1e-7, max_steps=500)
     assert single.converged
     assert double.converged
     assert single.steps <= double.steps + 2

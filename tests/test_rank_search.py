@@ -135,14 +135,15 @@ def test_all_passes_are_counted_and_a_second_call_makes_none(tmp_path: Path) -> 
     again = npmdask.top_k(z, 0.8, store=tmp_path / "run", threads=1)
     assert (again.data_passes, again.total_data_passes) == (0, solution.total_data_passes)
     assert (again.basis == solution.basis).all()
-    whole = npmdask.top_k(a, solution.target_rank, threads=1)
+    whole = npmdask.top_k(a, solution.target_rank, threads=1, algorithm="power")
     assert solution.data_passes < 1.5 * whole.data_passes  # the stages are not lost: the last run starts from them
 
 
 def test_a_stage_costs_a_few_passes_and_saves_some_of_the_last_run() -> None:
     a, heard = planted(400, 120, np.logspace(0, -3, 120))[0], Listener()
-    share = npmdask.top_k(a, 0.99, kind="samples", threads=1, observer=heard)
-    whole = npmdask.top_k(a, share.target_rank, iteration_rank=2 * share.target_rank, kind="samples", threads=1)
+    options = {"kind": "samples", "threads": 1, "algorithm": "power"}
+    share = npmdask.top_k(a, 0.99, observer=heard, **options)
+    whole = npmdask.top_k(a, share.target_rank, iteration_rank=2 * share.target_rank, **options)
     survey, stages = 1, len(heard.labels) - 1
     assert share.steps < whole.steps
     assert share.data_passes <= survey + 4 * stages + share.steps

@@ -8,7 +8,7 @@ checkpoint is its list of fields. ``Info`` is not carried from step to step.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,14 @@ S = TypeVar("S")
 class Algorithm(Protocol[S]):
     """Frozen public configuration and four methods."""
 
+    name: ClassVar[str]
+
+    @property
+    def target_rank(self) -> int: ...
+    @property
+    def iteration_rank(self) -> int: ...
+    @property
+    def mixed_precision(self) -> bool: ...
     @property
     def state_blocks(self) -> int: ...
     def init(

@@ -26,13 +26,13 @@ Knyazev, SIAM J. Sci. Comput. 23 (2001) 517. Musco and Musco, NIPS 2015. Stathop
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, asymmetry, fix_signs, orth, random_orthonormal
+from npmdask.linalg import Block, asymmetry, fix_signs, orth, starting_block
 from npmdask.randomness import generator
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
@@ -81,6 +81,8 @@ class BlockKrylov:
     tol : the tolerance of the stopping rule; pairs well below it no longer ask for new directions.
     """
 
+    name: ClassVar[str] = "krylov"
+
     target_rank: int
     iteration_rank: int
     basis_blocks: int = 3
@@ -96,10 +98,13 @@ class BlockKrylov:
         """d x p blocks of float64 held at once: V and A V, old and new; X, old and new; Y; residuals; QR work space."""
         return 4 * self.basis_blocks + 9
 
-    def init(self, d: int, *, rng: np.random.Generator, locked: Result | None = None) -> KrylovState:
-        """Line 1. Locked vectors U (deflation) are the first columns of V: what is new is orthogonal to them.
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> KrylovState:
+        """Line 1, or begun by ``start``. Locked vectors U (deflation) are the first columns of V.
 
-        So they are improved like all others. Their own copy is for the change of precision, which drops V.
+        What is new is orthogonal to them, so they are improved like all others. Their own copy is for the change of
+        precision, which drops V.
         """
         none = np.zeros((d, 0))
         vectors, products = (locked.vectors, locked.products) if locked else (none, none)
@@ -111,7 +116,7 @@ class BlockKrylov:
             held=0,
             reached=0.0,
             stalled=0,
-            block=random_orthonormal(d, self.iteration_rank, rng, against=vectors if locked else None),
+            block=starting_block(d, self.iteration_rank, rng, against=vectors if locked else None, start=start),
             basis=np.zeros((d, room)),
             products=np.zeros((d, room)),
             ritz_values=np.zeros(self.target_rank + j),

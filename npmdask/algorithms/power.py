@@ -15,7 +15,7 @@ The loop over l is the driver's, the only one of the project.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,6 +58,8 @@ class PowerMethod:
         certified in float64.
     tol : the tolerance of the stopping rule; only used to know when to change to float64.
     """
+
+    name: ClassVar[str] = "power"
 
     target_rank: int
     iteration_rank: int

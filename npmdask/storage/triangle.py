@@ -220,11 +220,12 @@ class TriangleReader:
 
     def slab(self, i: int) -> np.ndarray:
         """The rows of one row of chunks across the whole matrix (rows x d), the left part from its mirror image."""
-        rows, dense = self.dense.slab_rows(i), self.dense
-        whole = np.empty((rows.stop - rows.start, self.shape[1]), self.dtype)
-        for j in range(self.grid[1]):
-            whole[:, dense.slab_columns(j)] = self.chunk(i, j) if j >= i else self.chunk(j, i).T
-        return whole
+        return self.some_rows(i, slice(None))
+
+    def some_rows(self, i: int, which: slice) -> np.ndarray:
+        """``which`` rows of one row of chunks across the whole matrix; all chunks of that row are read."""
+        parts = [self.chunk(i, j)[which] if j >= i else self.chunk(j, i)[:, which].T for j in range(self.grid[1])]
+        return np.concatenate(parts, axis=1)
 
 
 def square_chunks(reader: DenseReader) -> bool:
