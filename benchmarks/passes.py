@@ -26,8 +26,9 @@ import zarr
 from threadpoolctl import threadpool_limits
 
 from npmdask.checkpoint import RunStore
-from npmdask.chunked import Processes, Threads, usable_cores
+from npmdask.chunked import Processes, Threads
 from npmdask.environment import environment
+from npmdask.memory_plan import usable_cores
 from npmdask.operators import Gram
 from npmdask.storage.layout import open_source
 

@@ -16,13 +16,14 @@ import numpy as np
 from npmdask.algorithms import Result, state_fields
 from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
-from npmdask.chunked import Executor, MemoryPlan, make_executor, single_threaded_blas
+from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.environment import environment
 from npmdask.errors import BadInputError
 from npmdask.kept_pass import keeper_of
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, tree_rss
+from npmdask.memory_plan import MemoryPlan
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.passes import runs_of
 from npmdask.planning import memory_of

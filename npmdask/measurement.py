@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.chunked import MemoryPlan, single_threaded_blas
+from npmdask.chunked import single_threaded_blas
 from npmdask.linalg import orth, rayleigh_ritz
+from npmdask.memory_plan import MemoryPlan
 from npmdask.operators import Operator
 from npmdask.passes import runs_of
 from npmdask.problem import Problem

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint import RunStore
-from npmdask.chunked import MemoryPlan, largest_rank, plan_memory
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.memory import tree_rss
+from npmdask.memory_plan import MemoryPlan, largest_rank, plan_memory
 from npmdask.passes import runs_of
 from npmdask.prediction import predict_passes
 from npmdask.problem import Problem, Request, default_rank, make_problem

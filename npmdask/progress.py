@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from npmdask.storage.dense import SlabRecord
 
 if TYPE_CHECKING:
-    from npmdask.chunked import MemoryPlan
     from npmdask.driver import Solution, Step
+    from npmdask.memory_plan import MemoryPlan
 
 
 class Observer:

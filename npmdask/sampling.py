@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
-from npmdask.chunked import MemoryPlan
+from npmdask.memory_plan import MemoryPlan
 from npmdask.problem import Problem
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.sparse import CsrReader, Fragment

@@ -19,11 +19,11 @@ from zarr.codecs import BloscCodec, BytesCodec
 
 import npmdask
 from npmdask import planning
-from npmdask.chunked import plan_memory
 from npmdask.cli import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.measurement import Measurement, spread
+from npmdask.memory_plan import plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan_run
 from npmdask.prediction import MOST, predict_passes

@@ -1,0 +1,24 @@
+"""The only room that knows Dask: one data pass as a graph.
+
+How a pass is cut and in which order its parts are summed is :mod:`npmdask.passes`' business; here the parts
+become tasks of Dask's threads, of worker processes of this machine, or of a cluster given by address. BLAS is
+pinned to one thread inside a task, so the product has the same bits everywhere.
+"""
+
+from __future__ import annotations
+
+from npmdask.chunked.threads import Threads, single_threaded_blas
+from npmdask.chunked.workers import Cluster, Processes
+from npmdask.memory_plan import MemoryPlan
+
+Executor = Threads | Processes | Cluster
+
+
+def make_executor(plan: MemoryPlan, cluster: str | None, source: str) -> Executor:
+    """The executor of a plan; close it after use. ``source``: path or URL of the data, which workers must see."""
+    if cluster is not None:
+        return Cluster(cluster, source)
+    return Processes(plan.workers, plan.threads) if plan.workers else Threads(plan.threads)
+
+
+__all__ = ["Cluster", "Executor", "Processes", "Threads", "make_executor", "single_threaded_blas"]

@@ -1,0 +1,97 @@
+"""Passes on threads of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+from dask.callbacks import Callback
+from threadpoolctl import threadpool_limits
+
+from npmdask.linalg import Block
+from npmdask.operators import Operator, Partial
+from npmdask.passes import Keeper, Node, compute_run, root, runs_of
+from npmdask.storage.dense import SlabRecord
+
+OnTask = Callable[[SlabRecord], None]
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """BLAS on one thread: its blocking, and so the last bits of QR, depend on the number of threads."""
+    with threadpool_limits(limits=1):
+        yield
+
+
+class Threads:
+    """Runs passes on threads of this process."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def run_pass(
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+    ) -> tuple[Block, SlabRecord]:
+        """``A @ block`` in one pass, and what the reading cost.
+
+        ``on_task`` is told of every finished run; what ``keeper`` knows of the pass is not computed again.
+        """
+        runs, keeper = runs_of(operator), keeper or Keeper()
+        whole = dask.delayed(operator, name="operator", traverse=False)
+        held = dask.delayed(block, name="block", traverse=False)
+        task, join = dask.delayed(_run, pure=False), dask.delayed(_join, pure=False)
+
+        def build(node: Node) -> Any:
+            if node in keeper.parts:
+                return dask.delayed(keeper.parts[node], name=_key("known", node), traverse=False)
+            halves = node.children(len(runs))
+            if halves:
+                return join(whole, *(build(half) for half in halves), dask_key_name=_key("join", node))
+            ahead = runs[node.place + self.threads] if node.place + self.threads < len(runs) else range(0)
+            return task(whole, runs[node.place], held, ahead, dask_key_name=_key("run", node))
+
+        with single_threaded_blas(), _Watch(len(runs), on_task, keeper):
+            (total,) = dask.compute(
+                build(root(len(runs))), scheduler="threads", num_workers=self.threads, optimize_graph=False
+            )
+        return operator.finish(total, block), total.record
+
+    def close(self) -> None:
+        """Nothing is held between passes."""
+
+
+def _key(what: str, node: Node) -> str:
+    return f"{what}-{node.level}-{node.place}"
+
+
+def _run(operator: Operator, slabs: range, block: Block, ahead: range) -> Partial:
+    operator.read_ahead(ahead)
+    return compute_run(operator, slabs, block)
+
+
+def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
+    return operator.join(left, right)
+
+
+class _Watch(Callback):
+    """Sees every part that the threaded scheduler finishes: tells of it, and commits from time to time."""
+
+    def __init__(self, count: int, on_task: OnTask, keeper: Keeper) -> None:
+        self._count, self._on_task, self._keeper = count, on_task, keeper
+        self._parts = dict(keeper.parts)
+        super().__init__(posttask=self._done)
+
+    def _done(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
+        what, _, name = str(key).partition("-")
+        if what not in ("run", "join"):
+            return
+        node = Node(*map(int, name.split("-")))
+        for half in node.children(self._count):
+            self._parts.pop(half, None)
+        self._parts[node] = result
+        if what == "run":
+            self._on_task(result.record)
+        if self._keeper.due:
+            self._keeper.commit(self._parts)
