@@ -22,7 +22,7 @@ from npmdask.environment import environment
 from npmdask.errors import BadInputError
 from npmdask.kept_pass import keeper_of
 from npmdask.linalg import Block
-from npmdask.memory import PeakMeter, tree_rss
+from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.passes import runs_of
@@ -47,6 +47,7 @@ class Driver:
         self._history: list[dict[str, Any]] = []
         self._passes = self._bytes = 0
         self._trace: float | None = None
+        self._far: list[ProcessPeak] = []  # peaks of workers of a cluster
         self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
 
     def run(self) -> Solution:
@@ -71,7 +72,7 @@ class Driver:
                 found = self.store.read_part("result")
         assert found is not None
         solution = self._solution(*found, seconds=time.perf_counter() - start, peak=meter.peak)
-        solution = replace(solution, peak_rss_by_process=meter.by_process)
+        solution = replace(solution, peak_rss_by_process=(*meter.by_process, *self._far))
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
         self.store.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
@@ -139,6 +140,7 @@ class Driver:
                     yield self._step(seconds)
                 result = self.problem.algorithm.finalize(state)
                 self._answer(result, views[-1], outcome, executor, operator)
+                self._far = executor.peaks()
             finally:
                 executor.close()
 

@@ -89,7 +89,7 @@ def memory_of(problem: Problem, resources: Resources, base: int) -> MemoryPlan:
             problem.algorithm.state_blocks + (problem.start is not None),
             limit=resources.memory,
             base=base,
-            threads=resources.threads,
+            threads=1 if resources.cluster else resources.threads,  # the tasks are elsewhere
             workers=resources.workers,
             locked=_locked(problem),
         )

@@ -17,7 +17,9 @@ Executor = Threads | Processes | Cluster
 def make_executor(plan: MemoryPlan, cluster: str | None, source: str) -> Executor:
     """The executor of a plan; close it after use. ``source``: path or URL of the data, which workers must see."""
     if cluster is not None:
-        return Cluster(cluster, source)
+        far = Cluster(cluster, source)
+        far.require_memory(plan)
+        return far
     return Processes(plan.workers, plan.threads) if plan.workers else Threads(plan.threads)
 
 

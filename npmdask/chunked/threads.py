@@ -11,6 +11,7 @@ from dask.callbacks import Callback
 from threadpoolctl import threadpool_limits
 
 from npmdask.linalg import Block
+from npmdask.memory import ProcessPeak
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_run, root, runs_of
 from npmdask.storage.dense import SlabRecord
@@ -57,6 +58,10 @@ class Threads:
                 build(root(len(runs))), scheduler="threads", num_workers=self.threads, optimize_graph=False
             )
         return operator.finish(total, block), total.record
+
+    def peaks(self) -> list[ProcessPeak]:
+        """Of processes that are not below this one: none."""
+        return []
 
     def close(self) -> None:
         """Nothing is held between passes."""

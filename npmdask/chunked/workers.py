@@ -13,8 +13,10 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.chunked.threads import OnTask
 from npmdask.environment import environment
-from npmdask.errors import BadInputError, LostError, RefusedError
+from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.linalg import Block
+from npmdask.memory import ProcessPeak, high_water
+from npmdask.memory_plan import WORKER_BASE, MemoryPlan
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_node, inside, root, runs_of, tasks_of
 from npmdask.storage.dense import SlabRecord
@@ -134,6 +136,10 @@ class Processes(Distributed):
             )
         super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
 
+    def peaks(self) -> list[ProcessPeak]:
+        """Of processes that are not below this one: none."""
+        return []
+
     def close(self) -> None:
         """Stop the worker processes."""
         self._client.close()
@@ -212,9 +218,29 @@ class Cluster(Distributed):
                 f"{str(error).splitlines()[0]}); everything committed is kept: bring it up again and resume"
             ) from error
 
+    def require_memory(self, plan: MemoryPlan) -> None:
+        """Refuse workers whose own limit is less than their tasks need; ``memory`` is about this machine."""
+        for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
+            needed = WORKER_BASE + plan.state + plan.task * worker["nthreads"]
+            if worker["memory_limit"] and needed > worker["memory_limit"]:
+                self.close()
+                raise MemoryRefusedError(
+                    f"worker {address} may use {worker['memory_limit'] // 2**20} MiB and needs {-(-needed // 2**20)} "
+                    f"for {worker['nthreads']} threads: start it with a larger --memory-limit or fewer --nthreads"
+                )
+
+    def peaks(self) -> list[ProcessPeak]:
+        """Peak memory of every worker since it began."""
+        there = self._client.run(_peak)
+        return [ProcessPeak(pid=pid, name=f"worker {at}", peak_rss_bytes=peak) for at, (pid, peak) in there.items()]
+
     def close(self) -> None:
         """Leave the cluster; it goes on without us."""
         self._client.close()
+
+
+def _peak() -> tuple[int, int]:
+    return os.getpid(), high_water()
 
 
 def _facts(source: str) -> dict[str, Any]:

@@ -58,9 +58,10 @@ class Machines:
         self.others.append(process)
         wait_for(self.port, process)
 
-    def worker(self, **environment: str) -> None:
+    def worker(self, memory: str = "0", **environment: str) -> None:
         command = [BIN / "dask", "worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
         local = ["--local-directory", self.folder / f"worker{len(self.workers)}", "--no-dashboard"]
+        local += ["--memory-limit", memory]
         self.workers.append(self.start(*command, *local, **environment))
 
     def end(self) -> None:

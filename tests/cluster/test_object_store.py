@@ -42,7 +42,8 @@ def test_the_same_bits_from_disk_from_s3_and_on_a_cluster(tmp_path: Path, machin
     machines.scheduler()
     machines.worker(**bucket.environment)
     wait_for_workers(machines, "s3://bucket/x.zarr", 1).close()
-    npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "cluster", cluster=machines.address)
+    far = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "cluster", cluster=machines.address)
+    assert [p.peak_rss_bytes > 5e7 for p in far.peak_rss_by_process if p.name.startswith("worker tcp://")] == [True]
     same_bytes(tmp_path / "disk", tmp_path / "cluster", parts=("steps", "result", "survey"))
     assert inspect("s3://bucket/x.zarr")["rows"] == 20_000
 
