@@ -1,0 +1,35 @@
+"""What the figures were measured on: without it they mean nothing."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from npmdask.chunked import usable_cores
+from npmdask.problem import environment
+
+PACKAGES = ("npmdask", "dask", "distributed", "zarr", "scipy", "prefect")
+
+
+def describe() -> dict[str, Any]:
+    """Cores, processor, memory, and the versions that matter."""
+    return {
+        "cores": usable_cores(),
+        "cpu": _cpu_model(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        **environment(),
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return " ".join(line.split(":", 1)[1].split())
+    return platform.processor() or "unknown"
