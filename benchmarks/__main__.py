@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import dask
+
 from benchmarks.data import DataSets
 from benchmarks.docs import read_results, write_results, write_table
 from benchmarks.machine import describe
@@ -36,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="with names: put these rows into the kept results")
     parser.add_argument("--scale", choices=("small", "medium", "full"), default="full")
     a = parser.parse_args(argv)
+    dask.config.set({"logging.distributed": "error"})  # read when distributed is imported, by the rows
     rows, wanted = all_rows(), {name for text in [*a.names, *a.only] for name in text.split(",") if name}
     if unknown := wanted - {row.name for row in rows}:
         parser.error(f"no such row: {', '.join(sorted(unknown))}; --list shows them")

@@ -21,7 +21,7 @@ MIB = 2**20
 COLUMNS = 2048
 RANK = 20
 SPARE = 2**30  # bytes of disk that are left free
-PROXY = 1 / 32  # of the rows of "peers": where contestants look for their cheapest sufficient parameters
+PROXY_ROWS = 8192  # of "peers", at most a quarter: where contestants look for their cheapest sufficient parameters
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def _harmonic(path: Path, size: int) -> None:
     generate(path, problem="spectrum", rows=size // 4 // COLUMNS, columns=COLUMNS, rank=RANK, **options)
 
 
-def _symmetric(path: Path, size: int, **options: str) -> None:
+def _symmetric(path: Path, size: int, layout: str = "full") -> None:
     side = math.isqrt(size // 4) // 2048 * 2048
-    planted = {"spectrum": "harmonic", "length": 256, **options}
-    generate(path, problem="symmetric", columns=side, rank=RANK, chunks=(2048, 2048), **planted)
+    options = {"spectrum": "harmonic", "length": 256, "layout": layout}
+    generate(path, problem="symmetric", columns=side, rank=RANK, chunks=(2048, 2048), **options)
 
 
 def _packed(path: Path, size: int) -> None:
@@ -100,7 +100,7 @@ def _peers(path: Path, size: int) -> None:
     right = random_orthonormal(COLUMNS, length, generator(0, "benchmarks", "peers"))
     scaled = np.ascontiguousarray((right * np.arange(1, length + 1) ** -0.5).T)
     np.save(path / "truth.npy", right[:, :RANK])
-    for name, count in (("whole", rows), ("proxy", max(2 * length, int(rows * PROXY) // 1024 * 1024))):
+    for name, count in (("whole", rows), ("proxy", max(2 * length, min(PROXY_ROWS, rows // 4)))):
         _permuted_samples(path / name, count, scaled)
 
 
@@ -132,5 +132,5 @@ RECIPES: dict[str, Recipe] = {
     "symmetric": Recipe(64, 4096, _symmetric),
     "packed": Recipe(64, 4096, _packed),
     "sparse": Recipe(12, 1200, _sparse),
-    "peers": Recipe(16, 2048, _peers, copies=2 + 2 * PROXY),
+    "peers": Recipe(16, 2048, _peers, copies=2.5),
 }

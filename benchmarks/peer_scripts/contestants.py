@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-POWER_ITERATIONS = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 34, 40, 48]
+POWER_ITERATIONS = [2, 5, 8, 11, 14, 16, 18, 20, 22, 24, 26, 28, 32, 40]
 
 
 def _dask_array(job: dict[str, Any]) -> Any:

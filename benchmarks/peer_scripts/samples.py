@@ -68,28 +68,30 @@ def solve(job: dict[str, Any], setting: int) -> dict[str, Any]:
 
 
 def search(job: dict[str, Any]) -> dict[str, Any]:
-    """The cheapest setting of the ladder that reaches the goal, or the most accurate one that was tried."""
+    """The cheapest setting of the ladder that reaches the goal, or the most accurate one before it broke."""
     ladder, truth = LADDERS[job["contestant"]], np.load(job["truth"])[:, : job["k"]]
     tried: list[tuple[float, int, float]] = []
-    deadline = time.perf_counter() + job["patience"]
+    broke, deadline = "", time.perf_counter() + job["patience"]
     for setting in ladder:
         start = time.perf_counter()
-        angle = max_sin_theta(CONTESTANTS[job["contestant"]](job, setting), truth)
+        try:
+            angle = max_sin_theta(CONTESTANTS[job["contestant"]](job, setting), truth)
+        except np.linalg.LinAlgError as error:  # what an iterate without normalisation comes to in the end
+            broke = f"setting {setting}: {error}"
+            break
         tried.append((angle, setting, time.perf_counter() - start))
         if angle <= job["goal"] or time.perf_counter() > deadline:
             break
-    angle, setting, seconds = min(tried) if tried[-1][0] > job["goal"] else tried[-1]
+    angle, setting, seconds = min(tried)
     reached = angle <= job["goal"]
-    rest = ladder[ladder.index(setting) :]
-    out_of_time = not reached and tried[-1][1] != ladder[-1]
     return {
         "reached": reached,
         "setting": setting,
-        "ladder": rest,
+        "ladder": ladder[ladder.index(setting) :],
         "max_sin_theta": angle,
         "seconds": seconds,
-        "tried": len(tried),
-        "out_of_time": out_of_time,
+        "broke": broke,
+        "out_of_time": not (reached or broke) and tried[-1][1] != ladder[-1],
     }
 
 

@@ -43,8 +43,9 @@ def _compare(store: Any, rounds: int, workers: int, threads: int) -> tuple[dict[
     operator = operator_of(store, "symmetric")
     block = start_block(operator.block_rows, P)
     ours = Processes(workers, threads)
+    quiet: dict[str, Any] = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "silence_logs": 40}
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=threads, host="127.0.0.1", dashboard_address=None) as cluster,
+        LocalCluster(n_workers=workers, threads_per_worker=threads, **quiet) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
 
