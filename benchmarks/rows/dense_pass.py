@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import cache
 from benchmarks.floor import programs, slab_files
-from benchmarks.passes import one_pass, operator_of, relative_error, start_block
+from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.chunked import Threads

@@ -8,7 +8,7 @@ import dask.array as da
 from distributed import Client, LocalCluster
 
 from benchmarks import cache
-from benchmarks.passes import one_pass, operator_of, relative_error, start_block
+from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.chunked import Processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks import cache
-from benchmarks.passes import one_pass, operator_of, relative_error, start_block
+from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.chunked import Threads
