@@ -15,6 +15,7 @@ from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.passes import COMMIT_SECONDS
 from npmdask.problem import Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.bundle import read_bundle
@@ -57,6 +58,7 @@ def top_k(
     stddev: float = 0.0,
     workers: int = 0,
     threads: int | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
 ) -> Solution:
     """The k leading singular vectors or eigenvectors of ``source``, out of core.
@@ -77,6 +79,7 @@ def top_k(
     seed : of the random start block.
     mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
     workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
+    commit_seconds : between two commits inside a pass: what a kill costs at most, beside the tasks under way.
     observer : told of plan, passes and steps.
 
     Raises
@@ -97,7 +100,7 @@ def top_k(
         mechanism=mechanism,
         stddev=stddev,
     )
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
     problem = make_problem(open_source(source, kind), request)
     return solve(problem, store, resources, observer)
 
@@ -150,6 +153,8 @@ def resume(
 def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
     if resources.workers < 0 or (resources.threads is not None and resources.threads < 1):
         raise BadInputError("workers must be at least 0 and threads at least 1")
+    if not resources.commit_seconds >= 0:
+        raise BadInputError(f"commit_seconds = {resources.commit_seconds} must be at least 0 (it is a time)")
     return Driver(problem, held, resources, observer or Observer()).run()
 
 

@@ -4,6 +4,7 @@
 
     STORE/run.json           what is computed: parameters, fingerprint of the data, versions
     STORE/steps/000012/      one bundle a step (arrays + history), written aside and renamed; the last two stay
+    STORE/pass/000003/       the finished parts of the pass under way, for its owner's eyes only; gone at the commit
     STORE/survey/            checksums (and column statistics) of a source that was never ingested
     STORE/result/            the answer, once there is one
     STORE/left.zarr          A @ V, for the left singular vectors of a matrix
@@ -139,6 +140,7 @@ class RunStore:
         path = self.path / "steps" / f"{step:06d}"
         shutil.rmtree(path, ignore_errors=True)  # only there if it was damaged: see last_step
         write_bundle(path, arrays, meta)
+        self._forget_pass()
         for older in self._steps()[:-KEPT_STEPS]:
             shutil.rmtree(older, ignore_errors=True)
 
@@ -154,6 +156,37 @@ class RunStore:
                 continue
         return None
 
+    # The pass under way
+
+    def keep_pass(self, key: dict[str, Any], arrays: Arrays, facts: list[dict[str, Any]]) -> None:
+        """Remember the finished parts of the pass that ``key`` describes; what was kept of it before goes.
+
+        They are sums over the data before any noise: readable by their owner only.
+        """
+        self._require_turn()
+        kept = self._kept_parts()
+        number = int(kept[-1].name) + 1 if kept else 0
+        write_bundle(self.path / "pass" / f"{number:06d}", arrays, {"key": key, "parts": facts}, private=True)
+        for older in kept:
+            shutil.rmtree(older, ignore_errors=True)
+
+    def read_pass(self, key: dict[str, Any]) -> tuple[Arrays, list[dict[str, Any]]] | None:
+        """What was kept of the pass that ``key`` describes, or None. Parts of another pass are of no use."""
+        for path in reversed(self._kept_parts()):
+            try:
+                arrays, meta = read_bundle(path)
+            except BadInputError:
+                continue
+            if meta["key"] == key:
+                return arrays, meta["parts"]
+        return None
+
+    def _kept_parts(self) -> list[Path]:
+        return sorted((self.path / "pass").glob("[0-9]*"))
+
+    def _forget_pass(self) -> None:
+        shutil.rmtree(self.path / "pass", ignore_errors=True)
+
     # Survey and result
 
     def write_part(self, name: str, arrays: Arrays, meta: dict[str, Any]) -> None:
@@ -161,6 +194,8 @@ class RunStore:
         self._require_turn()
         if not (self.path / name).exists():
             write_bundle(self.path / name, arrays, meta)
+        if name != "survey":  # the step under way is not committed yet
+            self._forget_pass()
 
     def read_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
         """The bundle ``name``, or None."""

@@ -1,9 +1,8 @@
 """The only room that knows Dask: one data pass as a graph, and the memory plan that it keeps to.
 
-The graph of a pass is a row of ``partial`` tasks, one for each run of slabs, joined pairwise in a fixed
-tree. The runs and the tree depend on the layout of the data only: the same sums are formed in the same
-order with any number of threads or processes, and BLAS is pinned to one thread inside a task, so the
-product has the same bits.
+How a pass is cut and in which order its parts are summed is :mod:`npmdask.passes`' business; here the parts
+become tasks of Dask's threads, of worker processes of this machine, or of a cluster given by address. BLAS is
+pinned to one thread inside a task, so the product has the same bits everywhere.
 """
 
 from __future__ import annotations
@@ -12,46 +11,19 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import dask
-import numpy as np
 from dask.callbacks import Callback
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import RefusedError
 from npmdask.linalg import Block
-from npmdask.operators import RUN_BYTES, Operator, Partial
+from npmdask.operators import Operator, Partial
+from npmdask.passes import Keeper, Node, compute_node, compute_run, inside, root, runs_of, tasks_of
 from npmdask.storage.dense import SlabRecord
 
-MAX_RUNS = 256
-
 OnTask = Callable[[SlabRecord], None]
-
-
-def runs_of(operator: Operator) -> list[range]:
-    """The runs of slabs that the tasks of a pass work on: a function of the stored layout only."""
-    count = max(1, min(operator.units, MAX_RUNS, operator.pass_bytes // RUN_BYTES))
-    edges = [operator.units * i // count for i in range(count + 1)]
-    return [range(a, b) for a, b in pairwise(edges)]
-
-
-def _partial(operator: Operator, slabs: range, block: Block) -> Partial:
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the product, and said
-        return operator.partial(slabs, block)
-
-
-def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
-    return operator.join(left, right)
-
-
-def _tree(operator: Any, parts: list[Any]) -> Any:
-    """Join neighbours, pairwise, until one is left."""
-    join = dask.delayed(_join, pure=False)
-    while len(parts) > 1:
-        parts = [join(operator, *parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-    return parts[0]
 
 
 @contextmanager
@@ -67,14 +39,30 @@ class Threads:
     def __init__(self, threads: int) -> None:
         self.threads = threads
 
-    def run_pass(self, operator: Operator, block: Block, on_task: OnTask) -> tuple[Block, SlabRecord]:
-        """``A @ block`` in one pass, and what the reading cost. ``on_task`` is told of every finished task."""
-        held = dask.delayed(block, name="block", traverse=False)
+    def run_pass(
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+    ) -> tuple[Block, SlabRecord]:
+        """``A @ block`` in one pass, and what the reading cost.
+
+        ``on_task`` is told of every finished run; what ``keeper`` knows of the pass is not computed again.
+        """
+        runs, keeper = runs_of(operator), keeper or Keeper()
         whole = dask.delayed(operator, name="operator", traverse=False)
-        parts = [dask.delayed(_partial, pure=False)(whole, slabs, held) for slabs in runs_of(operator)]
-        with single_threaded_blas(), _Watch(on_task):
+        held = dask.delayed(block, name="block", traverse=False)
+        task, join = dask.delayed(_run, pure=False), dask.delayed(_join, pure=False)
+
+        def build(node: Node) -> Any:
+            if node in keeper.parts:
+                return dask.delayed(keeper.parts[node], name=_key("known", node), traverse=False)
+            halves = node.children(len(runs))
+            if halves:
+                return join(whole, *(build(half) for half in halves), dask_key_name=_key("join", node))
+            ahead = runs[node.place + self.threads] if node.place + self.threads < len(runs) else range(0)
+            return task(whole, runs[node.place], held, ahead, dask_key_name=_key("run", node))
+
+        with single_threaded_blas(), _Watch(len(runs), on_task, keeper):
             (total,) = dask.compute(
-                _tree(whole, parts), scheduler="threads", num_workers=self.threads, optimize_graph=False
+                build(root(len(runs))), scheduler="threads", num_workers=self.threads, optimize_graph=False
             )
         return operator.finish(total, block), total.record
 
@@ -82,60 +70,136 @@ class Threads:
         """Nothing is held between passes."""
 
 
-class _Watch(Callback):
-    """Tells ``on_task`` of every partial product that the threaded scheduler finishes."""
+def _key(what: str, node: Node) -> str:
+    return f"{what}-{node.level}-{node.place}"
 
-    def __init__(self, on_task: OnTask) -> None:
-        self._on_task = on_task
+
+def _run(operator: Operator, slabs: range, block: Block, ahead: range) -> Partial:
+    operator.read_ahead(ahead)
+    return compute_run(operator, slabs, block)
+
+
+def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
+    return operator.join(left, right)
+
+
+class _Watch(Callback):
+    """Sees every part that the threaded scheduler finishes: tells of it, and commits from time to time."""
+
+    def __init__(self, count: int, on_task: OnTask, keeper: Keeper) -> None:
+        self._count, self._on_task, self._keeper = count, on_task, keeper
+        self._parts = dict(keeper.parts)
         super().__init__(posttask=self._done)
 
     def _done(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
-        if str(key).startswith("_partial"):
+        what, _, name = str(key).partition("-")
+        if what not in ("run", "join"):
+            return
+        node = Node(*map(int, name.split("-")))
+        for half in node.children(self._count):
+            self._parts.pop(half, None)
+        self._parts[node] = result
+        if what == "run":
             self._on_task(result.record)
+        if self._keeper.due:
+            self._keeper.commit(self._parts)
 
 
-class Processes:
+TASKS_PER_SLOT = 8  # of a distributed pass: few, as each costs the scheduler 2 ms, but enough to share the work evenly
+
+
+class Distributed:
+    """Runs passes on the workers of a ``distributed`` client."""
+
+    def __init__(self, client: Any, slots: int) -> None:
+        self._client, self._slots = client, slots
+
+    def run_pass(
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+    ) -> tuple[Block, SlabRecord]:
+        """``A @ block`` in one pass, and what the reading cost.
+
+        ``on_task`` is told of every finished task; what ``keeper`` knows of the pass is not computed again. Only
+        blocks of p columns travel. A worker that dies costs its tasks.
+        """
+        from distributed import as_completed
+
+        runs, keeper = runs_of(operator), keeper or Keeper()
+        graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
+        graph.submit(root(len(runs)))
+        for _, (node, record) in as_completed(graph.marks, with_results=True, loop=self._client.loop):
+            graph.forget_below(node)
+            if record is not None:
+                on_task(record)
+            if keeper.due:
+                keeper.commit(graph.gather())
+        total = graph.futures[root(len(runs))].result()
+        return operator.finish(total, block), total.record
+
+
+class _Futures:
+    """The futures of a pass by node. Those of a node's halves are given up when it is done."""
+
+    def __init__(
+        self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: Keeper, slots: int
+    ) -> None:
+        self._client, self._runs, self._known = client, runs, keeper.parts
+        self._whole, self._held = client.scatter([operator, block], broadcast=True, hash=False)
+        level = max(0, (len(runs) // (TASKS_PER_SLOT * slots)).bit_length() - 1)
+        self._tasks = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
+        self.futures: dict[Node, Any] = {}
+        self.marks: list[Any] = []
+
+    def submit(self, node: Node) -> Any:
+        """Submit a node and everything below it; joins go before tasks, so that few sums are held."""
+        submit = self._client.submit
+        if node in self._known:
+            future = self._client.scatter(self._known[node], hash=False)
+        elif node in self._tasks:
+            future = submit(compute_node, self._whole, self._runs, node, self._held, pure=False)
+            self.marks.append(submit(_mark, node, future, True, pure=False, priority=100))
+        else:
+            halves = [self.submit(half) for half in node.children(len(self._runs))]
+            future = submit(_join, self._whole, *halves, pure=False, priority=10 + node.level)
+            self.marks.append(submit(_mark, node, future, False, pure=False, priority=100))
+        self.futures[node] = future
+        return future
+
+    def forget_below(self, node: Node) -> None:
+        """A finished node stands for all that it was made of."""
+        if node not in self._tasks:
+            for half in node.children(len(self._runs)):
+                self.futures.pop(half, None)
+
+    def gather(self) -> dict[Node, Partial]:
+        """The finished nodes, brought here."""
+        done = {node: future for node, future in self.futures.items() if future.status == "finished"}
+        held = [n for n in done if not any(n != other and inside(n, other) for other in done)]
+        return dict(zip(held, self._client.gather([done[n] for n in held]), strict=True))
+
+
+def _mark(node: Node, part: Partial, task: bool) -> tuple[Node, SlabRecord | None]:
+    return node, part.record if task else None
+
+
+class Processes(Distributed):
     """Runs passes on worker processes of this machine (dask.distributed, loopback only)."""
 
     def __init__(self, workers: int, threads: int) -> None:
         from distributed import Client, LocalCluster
 
         self.threads = threads
-        # Left at distributed's default of 64 KiB, every buffer would be given back and faulted in again.
-        environment = {
-            "MALLOC_TRIM_THRESHOLD_": str(2**30),
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        with dask.config.set({"distributed.nanny.pre-spawn-environ": environment}):
+        with dask.config.set({"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}):
             self._cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads,
                 processes=True,
                 host="127.0.0.1",
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
                 memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
                 silence_logs=40,
             )
-        self._client = Client(self._cluster, set_as_default=False)
-
-    def run_pass(self, operator: Operator, block: Block, on_task: OnTask) -> tuple[Block, SlabRecord]:
-        """``A @ block`` in one pass, and what the reading cost. ``on_task`` is told of every finished task."""
-        client = self._client
-        held, whole = client.scatter([block, operator], broadcast=True, hash=False)
-        parts = [client.submit(_partial, whole, slabs, held, pure=False) for slabs in runs_of(operator)]
-        records = [client.submit(_record_of, part, pure=False) for part in parts]
-        while len(parts) > 1:
-            parts = [
-                client.submit(_join, whole, *parts[i : i + 2], pure=False) if i + 1 < len(parts) else parts[i]
-                for i in range(0, len(parts), 2)
-            ]
-        from distributed import as_completed
-
-        for _, record in as_completed(records, with_results=True, loop=client.loop):
-            on_task(record)
-        total = parts[0].result()
-        return operator.finish(total, block), total.record
+        super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -143,9 +207,14 @@ class Processes:
         self._cluster.close()
 
 
-def _record_of(partial: Partial) -> SlabRecord:
-    return partial.record
-
+# Left at distributed's 64 KiB, every buffer would be given back and faulted in again; and glibc, once it is told the
+# one threshold, no longer adapts the other, so that every product would be mapped and unmapped.
+WORKER_ENVIRONMENT = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 Executor = Threads | Processes
 

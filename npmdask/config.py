@@ -66,6 +66,7 @@ class RunTable(_Table):
     workers: int = Field(0, ge=0, description="processes; 0: threads of one process")
     threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
     store: str | None = Field(None, description="folder of the run; relative to this file")
+    commit_seconds: float = Field(30.0, ge=0, description="between commits inside a pass: lost at most by a kill")
     seed: int = Field(0, ge=0, description="of the random start block")
 
 
@@ -98,7 +99,12 @@ class RunConfig(_Table):
 
     def resources(self) -> Resources:
         """What the run may use."""
-        return Resources(memory=parse_memory(self.run.memory), threads=self.run.threads, workers=self.run.workers)
+        return Resources(
+            memory=parse_memory(self.run.memory),
+            threads=self.run.threads,
+            workers=self.run.workers,
+            commit_seconds=self.run.commit_seconds,
+        )
 
     def solve(self, observer: Observer | None = None) -> Solution:
         """Run it, or go on with it, or return its answer if it is finished."""

@@ -16,17 +16,19 @@ import numpy as np
 from npmdask.algorithms import Result, state_fields
 from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
-from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, runs_of, single_threaded_blas
+from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, tree_rss
-from npmdask.operators import ColumnMoments, Operator
+from npmdask.operators import ColumnMoments, Operator, Partial
+from npmdask.passes import Keeper, Node, pack, runs_of, unpack
 from npmdask.problem import Problem, environment, require_same
 from npmdask.progress import Observer
 from npmdask.randomness import generator
 from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView
+from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord
 
 
@@ -159,15 +161,29 @@ class Driver:
         self, label: str, executor: Executor, operator: Operator, block: Block
     ) -> tuple[Block, SlabRecord, float]:
         """One pass over the data: the only place where it is read."""
-        self.store.log("pass", label=label, tasks=len(runs_of(operator)))
+        keeper, resumed = self._keeper(label, operator, block)
+        self.store.log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
         self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
+        self.observer.on_task(resumed)
         start = time.perf_counter()
-        product, record = executor.run_pass(operator, block, self.observer.on_task)
+        product, record = executor.run_pass(operator, block, self.observer.on_task, keeper)
         seconds = time.perf_counter() - start
         self._passes += 1
-        self._bytes += record.bytes_read
-        self.store.log("passed", label=label, seconds=round(seconds, 4), bytes=record.bytes_read, rss=tree_rss())
+        self._bytes += record.bytes_read - resumed.bytes_read
+        cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
+        self.store.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
         return product, record, seconds
+
+    def _keeper(self, label: str, operator: Operator, block: Block) -> tuple[Keeper, SlabRecord]:
+        """What was finished of this very pass before a kill, what that cost, and where to commit more of it."""
+        key = {"label": label, "block": crc32c(block), "dtype": block.dtype.str, "runs": len(runs_of(operator))}
+
+        def keep(parts: dict[Node, Partial]) -> None:
+            self.store.keep_pass(key, *pack(parts))
+
+        found = self.store.read_pass(key)
+        keeper = Keeper(unpack(*found) if found else None, keep, self.resources.commit_seconds)
+        return keeper, keeper.record()
 
     def _survey(self, executor: Executor) -> Operator:
         """The operator, with column statistics and checksums from ingest, from an earlier pass, or from one now."""

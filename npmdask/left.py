@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,7 @@ def refine_with_left(
     the triplets. Values that are zero to rounding have no left vector: their column is zero.
     """
     m, k = operator.reader.shape[0], result.vectors.shape[1]
-    z = zarr.create_array(
-        folder / Z_NAME,
-        shape=(m, k),
-        dtype=np.float64,
-        chunks=(operator.reader.chunks[0], k),
-        compressors=None,
-        overwrite=True,
-        config={"write_empty_chunks": True},
-    )
+    z = _left_array(folder, m, k, operator.reader.chunks[0])
     options = {f.name: getattr(operator, f.name) for f in fields(operator)}
     both, record = one_pass(LeftProduct(target=z, **options))
     back, gram = both[:-k], both[-k:]  # A^T Z (d x k) and Z^T Z (k x k)
@@ -62,6 +55,24 @@ def refine_with_left(
     residuals = np.linalg.norm(back @ rotation - vectors * values, axis=0) * (values > 0)
     checksums = np.array([record.written[slab] for slab in sorted(record.written)], np.uint32)
     return LeftResult(values=values, vectors=vectors, residual_norms=residuals, rotation=rotation, checksums=checksums)
+
+
+def _left_array(folder: Path, m: int, k: int, height: int) -> Any:
+    """The array of Z, new, or as a pass that was killed left it: the rows of its finished parts are in there."""
+    config: Any = {"write_empty_chunks": True}
+    with suppress(BadInputError):
+        held = open_left_product(folder, mode="r+")
+        if held.shape == (m, k) and held.chunks == (height, k):
+            return held.with_config(config)
+    return zarr.create_array(
+        folder / Z_NAME,
+        shape=(m, k),
+        dtype=np.float64,
+        chunks=(height, k),
+        compressors=None,
+        overwrite=True,
+        config=config,
+    )
 
 
 def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
@@ -83,10 +94,10 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
     return values, rotation, turn
 
 
-def open_left_product(store: str | Path) -> Any:
+def open_left_product(store: str | Path, mode: Any = "r") -> Any:
     """Z = A V (m x k) of a finished run, as a Zarr array."""
     try:
-        return zarr.open_array(Path(store) / Z_NAME, mode="r")
+        return zarr.open_array(Path(store) / Z_NAME, mode=mode)
     except (OSError, ValueError, KeyError) as error:
         raise BadInputError(f"{Path(store) / Z_NAME} is missing or damaged; {AGAIN}") from error
 

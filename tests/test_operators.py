@@ -12,10 +12,11 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import npmdask.chunked as chunked
-from npmdask.chunked import Processes, Threads, runs_of
+import npmdask.operators._protocol as protocol
+from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
+from npmdask.passes import runs_of
 from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.layout import open_source
 from npmdask.storage.sparse_writer import SparseWriter
@@ -68,7 +69,8 @@ def test_gram_of_any_layout(
     operator = Gram(reader=reader, weight=1 / m, mean=mean if center else None, scale=std if scale else None)
     a = (x - mean * center) / (std if scale else 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "RUN_BYTES", run_bytes)
+        patch.setattr(protocol, "RUN_BYTES", run_bytes)
+        patch.setattr(protocol, "COLUMN_BYTES", 1)
         product, record = Threads(2).run_pass(operator, block, ignore)
     expected = a.T @ (a @ block) / m
     np.testing.assert_allclose(product, expected, atol=1e-11 * max(1, np.abs(expected).max()))
@@ -110,7 +112,8 @@ def test_sparse_of_any_layout(
     a = dense - dense.mean(0) * center
     operator = SparseGram(reader=source.reader, mean=source.column_mean if center else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "RUN_BYTES", run_bytes)
+        patch.setattr(protocol, "RUN_BYTES", run_bytes)
+        patch.setattr(protocol, "COLUMN_BYTES", 1)
         product, record = Threads(2).run_pass(operator, block, ignore)
         moments, _ = Threads(2).run_pass(ColumnMoments(reader=source.reader), np.zeros((1, 1)), ignore)
     np.testing.assert_allclose(product, a.T @ (a @ block), atol=1e-12 * m * n)
@@ -133,7 +136,7 @@ def test_anndata_csr_group_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_same_bits_with_any_number_of_threads_and_processes(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(chunked, "RUN_BYTES", 2**18)
+    monkeypatch.setattr(protocol, "RUN_BYTES", 2**18)
     x = np.random.default_rng(0).standard_normal((5000, 300)).astype("f4")
     block = np.random.default_rng(1).standard_normal((300, 7))
     operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (128, 300), compressors=None)).reader)

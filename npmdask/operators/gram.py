@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 from npmdask.linalg import Block
-from npmdask.operators._protocol import BySlabs, Partial, as_dtype, divided, like, require_finite, tile_bytes
+from npmdask.operators._protocol import (
+    BySlabs,
+    Partial,
+    add_back,
+    as_dtype,
+    divided,
+    like,
+    require_finite,
+    strips,
+    tile_bytes,
+    zeros_for_sum,
+)
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import DenseReader, SlabRecord
 
@@ -33,22 +44,25 @@ class Gram(BySlabs):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, block = SlabRecord(), divided(block, self.scale)
-        product = np.zeros(block.shape)
+        product = zeros_for_sum(len(block), block)
         for _, tile, z in self._products(slabs, block, record):
             for columns, values in tile:
-                product[columns] += values.T @ z
+                add_back(product[columns], values, z)
         require_finite(product, self.reader, slabs)
-        return Partial([product], record)
+        return Partial([np.ascontiguousarray(product)], record)
 
     def _products(self, slabs: range, block: Block, record: SlabRecord) -> Iterator[tuple[slice, Any, Block]]:
-        """For each tile: its rows, its centred values by columns, and their product with the block."""
-        for slab in slabs:
+        """For each strip: its rows, its centred values by columns, and their product with the block."""
+        as_it_is = self.mean is None and self.reader.dtype == block.dtype
+        for slab in self.reader.ahead(slabs):
             for rows, raw in self.reader.tiles(slab, record):
-                tile = [(columns, self._centred(columns, values, block.dtype)) for columns, values in raw]
-                z = tile[0][1] @ block[tile[0][0]]
-                for columns, values in tile[1:]:
-                    z += values @ block[columns]
-                yield rows, tile, z
+                height = rows.stop - rows.start
+                for part in [slice(0, height)] if as_it_is else strips(height, len(block), block.dtype):
+                    tile = [(columns, self._centred(columns, values[part], block.dtype)) for columns, values in raw]
+                    z = tile[0][1] @ block[tile[0][0]]
+                    for columns, values in tile[1:]:
+                        z += values @ block[columns]
+                    yield slice(rows.start + part.start, rows.start + part.stop), tile, z
 
     def _centred(self, columns: slice, values: np.ndarray, dtype: Any) -> np.ndarray:
         if self.mean is None:
@@ -79,12 +93,12 @@ class LeftProduct(Gram):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, block = SlabRecord(), divided(block, self.scale)
-        product = np.zeros((block.shape[0] + block.shape[1], block.shape[1]))
-        for slab in slabs:
+        product = np.zeros((len(block) + block.shape[1], block.shape[1]))
+        for slab in self.reader.ahead(slabs):
             kept = []
             for _, tile, z in self._products(range(slab, slab + 1), block, record):
                 for columns, values in tile:
-                    product[columns] += values.T @ z
+                    add_back(product[columns], values, z)
                 product[block.shape[0] :] += z.T @ z
                 kept.append(z)
             left = np.concatenate(kept)

@@ -36,7 +36,7 @@ class ColumnMoments(BySlabs):
         else:
             columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
             parts = [Moments(c.stop - c.start) for c in columns]
-            for slab in slabs:
+            for slab in self.reader.ahead(slabs):
                 for _, tile in self.reader.tiles(slab, record):
                     for part, (_, values) in zip(parts, tile, strict=True):
                         part.add(values)

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.linalg import Block
-from npmdask.operators._protocol import BySlabs, Partial, as_dtype, require_finite, tile_bytes
+from npmdask.operators._protocol import (
+    BySlabs,
+    Partial,
+    add_product,
+    as_dtype,
+    least_run,
+    require_finite,
+    strips,
+    tile_bytes,
+)
 from npmdask.storage.dense import DenseReader, SlabRecord
 
 
@@ -21,15 +30,22 @@ class Symmetric(BySlabs):
     def block_rows(self) -> int:
         return self.reader.shape[0]
 
+    @property
+    def run_bytes(self) -> int:
+        """The least that a run reads; what it returns are its own rows only."""
+        return least_run(0)
+
     def partial(self, slabs: range, block: Block) -> Partial:
         record = SlabRecord()
         first = self.reader.slab_rows(slabs.start).start
         last = self.reader.slab_rows(slabs.stop - 1).stop
         product = np.zeros((last - first, block.shape[1]))
-        for slab in slabs:
+        for slab in self.reader.ahead(slabs):
             for rows, tile in self.reader.tiles(slab, record):
                 for columns, values in tile:
-                    product[rows.start - first : rows.stop - first] += as_dtype(values, block.dtype) @ block[columns]
+                    for part in strips(len(values), values.shape[1], block.dtype):
+                        here = slice(rows.start - first + part.start, rows.start - first + part.stop)
+                        add_product(product[here], as_dtype(values[part], block.dtype), block[columns])
         require_finite(product, self.reader, slabs)
         return Partial([product], record)
 

@@ -13,17 +13,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from npmdask.errors import BadInputError, CommitError
+from npmdask.storage.checksum import crc32c_bytes
 
 MANIFEST = "manifest.json"
 Arrays = dict[str, np.ndarray]
 
 
-def write_bundle(path: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
-    """Create the folder ``path`` atomically.
+def write_bundle(path: Path, arrays: Arrays, meta: dict[str, Any], *, private: bool = False) -> None:
+    """Create the folder ``path`` atomically; ``private``: readable by its owner only (files 0600, folder 0700).
 
     Raises
     ------
@@ -33,11 +33,12 @@ def write_bundle(path: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
     aside = path.parent / f".writing-{path.name}-{os.getpid()}"
     try:
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array) for name, array in arrays.items()}
+        aside.mkdir(parents=True, mode=0o700 if private else 0o777)
+        mode = 0o600 if private else 0o666
+        files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array, mode) for name, array in arrays.items()}
         text = json.dumps({"meta": meta, "files": files}, indent=1, sort_keys=True).encode()
         # The manifest guards itself too: its own checksum is the last line.
-        _write_file(aside / MANIFEST, text + b"\n" + f"{google_crc32c.value(text):08x}\n".encode())
+        _write_file(aside / MANIFEST, text + b"\n" + f"{crc32c_bytes(text):08x}\n".encode(), mode)
         fsync_folder(aside)
         os.rename(aside, path)  # fails if `path` exists: a bundle is never empty
         fsync_folder(path.parent)
@@ -64,7 +65,7 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
             data = (path / name).read_bytes()
         except OSError as error:
             raise BadInputError(f"{path / name} cannot be read: {error.strerror}") from error
-        if google_crc32c.value(data) != crc:
+        if crc32c_bytes(data) != crc:
             raise BadInputError(f"{path / name} is corrupt: its checksum does not match the manifest")
         arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(data), allow_pickle=False)
     return arrays, manifest["meta"]
@@ -73,24 +74,24 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         body, _, crc = (path / MANIFEST).read_bytes().rstrip(b"\n").rpartition(b"\n")
-        if google_crc32c.value(body) != int(crc, 16):
+        if crc32c_bytes(body) != int(crc, 16):
             raise ValueError("checksum mismatch")
         return dict(json.loads(body))
     except (OSError, ValueError) as error:
         raise BadInputError(f"{path / MANIFEST} is missing or corrupt ({error})") from error
 
 
-def _write_array(path: Path, array: np.ndarray) -> int:
-    with open(path, "w+b") as file:
+def _write_array(path: Path, array: np.ndarray, mode: int) -> int:
+    with open(path, "w+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
         file.seek(0)
-        return int(google_crc32c.value(file.read()))
+        return crc32c_bytes(file.read())
 
 
-def _write_file(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+def _write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

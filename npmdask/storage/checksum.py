@@ -1,4 +1,4 @@
-"""CRC-32C of arrays and files (hardware speed, about 15 GB/s), and the fingerprint of a data set."""
+"""CRC-32C of arrays and files (hardware: 30 GB/s a core, without holding up other threads), and fingerprints."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import hashlib
 import json
 from typing import Any
 
-import google_crc32c
 import numpy as np
+from crc32c import crc32c as _crc32c
 
 
 def crc32c(array: np.ndarray, start: int = 0) -> int:
     """CRC-32C of the bytes of ``array`` in C order, continued from ``start``."""
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
-    return int(google_crc32c.extend(start, array.reshape(-1).view(np.uint8)))
+    return int(_crc32c(array.reshape(-1).view(np.uint8), start))
+
+
+def crc32c_bytes(data: bytes) -> int:
+    """CRC-32C of ``data``."""
+    return int(_crc32c(data))
 
 
 def fingerprint(facts: dict[str, Any], checksums: list[np.ndarray]) -> str:

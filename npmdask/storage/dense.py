@@ -4,8 +4,9 @@ A *slab* is one row of chunks. A *tile* is a few of its rows across all columns,
 slab is cut into tiles depends on the array's shape and chunks only, never on memory, threads or codec, so
 that sums are formed in the same order everywhere.
 
-Uncompressed local chunks are read straight into a reused buffer; everything else (codecs, sharding, remote
-stores, Zarr 2) goes through zarr-python.
+Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard are
+decoded into one (:mod:`npmdask.storage.access`); everything else (other codecs, sharding, remote stores, Zarr 2)
+goes through zarr-python.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import zarr
 from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError
+from npmdask.storage.access import Access, access_of, read_ahead
 from npmdask.storage.checksum import crc32c
 
 TILE_BYTES = 8 * 2**20
@@ -100,20 +101,39 @@ class DenseReader:
         wide = self.shape[1] * self.dtype.itemsize
         return min(self.chunks[0], max(MIN_TILE_ROWS, TILE_BYTES // max(wide, 1)))
 
-    @property
-    def direct(self) -> Path | None:
-        """Folder of the chunk files where they can be read without decoding, else None."""
-        return _direct_folder(self.array)
+    @cached_property
+    def access(self) -> Access:
+        """How the chunks are read: directly, decoded here, or through zarr, and why."""
+        return access_of(self.array)
 
     @property
     def buffer_bytes(self) -> int:
         """Memory that reading one slab takes: a tile if chunks can be read in part, else all of its chunks.
 
-        Eight times: measured up to 6.5; a decoded chunk passes through the codec's and zarr's own copies, on
-        zarr's own threads.
+        Decoded here: the chunks and one of them compressed (which may be a little larger than decoded).
+        Through zarr eight times: measured up to 6.5; a chunk passes through the codec's and zarr's own copies,
+        on zarr's own threads.
         """
-        wide = self.grid[1] * self.chunks[1] * self.dtype.itemsize
-        return (self.tile_rows if self.direct else 8 * self.chunks[0]) * wide
+        width = self.chunks[1] * self.dtype.itemsize
+        wide = self.grid[1] * width
+        if self.access.way == "direct":
+            return self.tile_rows * wide
+        if self.access.way == "decoded":
+            return self.chunks[0] * (wide + 2 * width)
+        return 8 * self.chunks[0] * wide
+
+    def read_ahead(self, slabs: range) -> None:
+        """Ask the kernel to fetch the chunks of ``slabs`` while something else is computed; local files only."""
+        if self.access.folder is not None:
+            for slab in slabs:
+                for column in range(self.grid[1]):
+                    read_ahead(self.access.folder / self.chunk_name(slab, column))
+
+    def ahead(self, slabs: range) -> Iterator[int]:
+        """The slabs, one by one, the next one asked for while one is worked on."""
+        for slab in slabs:
+            self.read_ahead(range(slab + 1, min(slab + 2, slabs.stop)))
+            yield slab
 
     def slab_rows(self, slab: int) -> slice:
         return slice(slab * self.chunks[0], min((slab + 1) * self.chunks[0], self.shape[0]))
@@ -123,9 +143,8 @@ class DenseReader:
 
     def tiles(self, slab: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the array, tile). A tile's memory is reused by the next one."""
-        folder = self.direct
         sums = [0] * self.grid[1]
-        blocks = self._direct_tiles(slab, folder) if folder else self._decoded_tiles(slab)
+        blocks = self._direct_tiles(slab) if self.access.way == "direct" else self._decoded_tiles(slab)
         for rows, tile in blocks:
             for column, (_, values) in enumerate(tile):
                 sums[column] = crc32c(values, sums[column])
@@ -136,10 +155,10 @@ class DenseReader:
             record.checksums[slab, column] = crc
         record.chunks += self.grid[1]
 
-    def _direct_tiles(self, slab: int, folder: Path) -> Iterator[tuple[slice, Tile]]:
+    def _direct_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
         rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
         buffers = [scratch(("tile", c), (self.tile_rows, width), self.dtype) for c in range(self.grid[1])]
-        files = [_open_chunk(self, slab, column, folder) for column in range(self.grid[1])]
+        files = [_open_chunk(self, slab, column) for column in range(self.grid[1])]
         try:
             for start in range(rows.start, rows.stop, self.tile_rows):
                 stop = min(start + self.tile_rows, rows.stop)
@@ -163,10 +182,15 @@ class DenseReader:
             yield slice(start, stop), [(columns, block[inside]) for columns, block in blocks]
 
     def decode(self, slab: int, column: int) -> np.ndarray:
-        """One chunk, by way of zarr; its checksum is not compared."""
+        """One chunk in memory that the next slab reuses; its checksum is not compared."""
         name = self.chunk_name(slab, column)
+        rows, columns = self.slab_rows(slab), self.slab_columns(column)
         try:
-            block = np.asarray(self.array[self.slab_rows(slab), self.slab_columns(column)])
+            if self.access.decode is not None:
+                whole = scratch(("chunk", column), self.array.chunks, self.dtype)
+                self._decode_file(slab, column, whole)
+                return whole[: rows.stop - rows.start, : columns.stop - columns.start]
+            block = np.asarray(self.array[rows, columns])
         except (OSError, ValueError, RuntimeError) as error:
             raise BadInputError(
                 f"chunk {name} of {self.where} cannot be decoded ({error}); restore it from a backup or ingest "
@@ -175,6 +199,17 @@ class DenseReader:
         if not chunk_exists(self.array, block, name):
             raise _missing(self, name)
         return np.ascontiguousarray(block)
+
+    def _decode_file(self, slab: int, column: int, whole: np.ndarray) -> None:
+        file = _open_chunk(self, slab, column)
+        try:
+            size = os.fstat(file).st_size
+            packed = scratch(("packed",), (max(size, whole.nbytes),), np.uint8)[:size]
+            _read_exactly(self, slab, column, file, packed, 0)
+        finally:
+            os.close(file)
+        assert self.access.decode is not None
+        self.access.decode(packed, whole)
 
     def chunk_name(self, slab: int, column: int) -> str:
         return str(self.array.metadata.encode_chunk_key((slab, column)))
@@ -201,23 +236,9 @@ def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:
     return bool(sync(array.store_path.store.exists(f"{array.path}/{name}".lstrip("/"))))
 
 
-def _direct_folder(array: Any) -> Path | None:
-    """The array's folder if its chunks are plain C-order bytes in local files, else None."""
-    store = array.store_path.store
-    metadata = array.metadata
-    if type(store) is not zarr.storage.LocalStore or metadata.zarr_format != 3:
-        return None
-    codecs = metadata.codecs
-    if len(codecs) != 1 or type(codecs[0]).__name__ != "BytesCodec" or metadata.dtype.to_native_dtype().hasobject:
-        return None
-    endian = getattr(codecs[0], "endian", None)
-    if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
-        return None
-    return Path(str(store.root)) / array.path
-
-
-def _open_chunk(reader: DenseReader, slab: int, column: int, folder: Path) -> int:
-    name = reader.chunk_name(slab, column)
+def _open_chunk(reader: DenseReader, slab: int, column: int) -> int:
+    name, folder = reader.chunk_name(slab, column), reader.access.folder
+    assert folder is not None
     try:
         return os.open(folder / name, os.O_RDONLY)
     except FileNotFoundError:

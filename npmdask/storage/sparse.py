@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
+from npmdask.storage.access import Access, access_of, read_ahead
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord, chunk_exists
 
@@ -67,6 +69,18 @@ class CsrReader:
     @property
     def where(self) -> str:
         return str(self.group.store_path).removeprefix("file://")
+
+    def read_ahead(self, slabs: range) -> None:
+        """Have the kernel fetch the chunks of ``slabs`` meanwhile; local files only."""
+        for name in ("indices", "data"):
+            access = self._access[name]
+            if access.folder is not None:
+                for slab in slabs:
+                    read_ahead(access.folder / str(self.group[name].metadata.encode_chunk_key((slab,))))
+
+    @cached_property
+    def _access(self) -> dict[str, Access]:
+        return {name: access_of(self.group[name]) for name in ("indices", "data")}
 
     def pointer_bytes(self, slabs: range) -> int:
         """Memory of the row pointers of a run of slabs (as stored, as int64, and of a block)."""

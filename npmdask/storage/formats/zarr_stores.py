@@ -46,7 +46,7 @@ def _dense(path: Path, array: Any, checksums: np.ndarray | None, missing: str, s
     def batches(start: int) -> Iterator[np.ndarray]:
         if missing == "fill":
             return grid_rows(lambda: nullcontext(array), shape, reader.chunks, dtype, spool, start)
-        if not reader.direct and too_wide(shape, reader.chunks, dtype):
+        if reader.access.way != "direct" and too_wide(shape, reader.chunks, dtype):
             return tile_rows(spool_grid(reader.decode, shape, reader.chunks, dtype, spool), start)
         return tile_rows(reader, start)
 

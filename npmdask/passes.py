@@ -1,0 +1,181 @@
+"""What a pass is cut into, in which order its parts are summed, and what of it survives a kill.
+
+A pass is a row of *runs* (some consecutive units of the stored layout each), joined pairwise in a fixed binary
+tree. Runs and tree are functions of the stored layout only: the same sums are formed in the same order by any
+number of threads, processes or machines, before and after a kill. A *node* of the tree is known by its level and
+place: it covers the runs from ``place << level`` on, ``1 << level`` of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npmdask.linalg import Block
+from npmdask.operators import Operator, Partial
+from npmdask.storage.dense import SlabRecord
+from npmdask.storage.sparse import Fragment
+
+MAX_RUNS = 4096
+FEW_RUNS = 64
+LARGE_RUN = 128 * 2**20  # where a task takes 20 to 60 ms, scheduling it costs nothing
+COMMIT_SECONDS = 30.0  # lost at most by a kill inside a pass
+
+
+class Node(NamedTuple):
+    """A part of a pass."""
+
+    level: int
+    place: int
+
+    def runs(self, count: int) -> range:
+        """The runs that it covers, of ``count``."""
+        return range(self.place << self.level, min((self.place + 1) << self.level, count))
+
+    def children(self, count: int) -> list[Node]:
+        """Its two halves, passing over levels that have only one; itself has none if it is a run."""
+        if self.level == 0:
+            return []
+        right = Node(self.level - 1, 2 * self.place + 1)
+        left = Node(self.level - 1, 2 * self.place)
+        return [left, canonical(right, count)] if right.runs(count) else left.children(count)
+
+
+def canonical(node: Node, count: int) -> Node:
+    """The one name of a part: a node with only a left half is that half."""
+    while node.level and not Node(node.level - 1, 2 * node.place + 1).runs(count):
+        node = Node(node.level - 1, 2 * node.place)
+    return node
+
+
+def root(count: int) -> Node:
+    """The whole pass of ``count`` runs."""
+    return canonical(Node((count - 1).bit_length(), 0), count)
+
+
+def runs_of(operator: Operator) -> list[range]:
+    """The runs of units that a pass is cut into: a function of the stored layout only.
+
+    At least ``operator.run_bytes`` each (so that the sum that a run returns is small beside what it reads), about
+    64 of them for small data, of up to 128 MiB for large.
+    """
+    size = max(operator.run_bytes, min(LARGE_RUN, operator.pass_bytes // FEW_RUNS))
+    count = max(1, min(operator.units, MAX_RUNS, operator.pass_bytes // size))
+    edges = [operator.units * i // count for i in range(count + 1)]
+    return [range(a, b) for a, b in pairwise(edges)]
+
+
+def compute_run(operator: Operator, slabs: range, block: Block) -> Partial:
+    """The product of one run."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the product, and said
+        return operator.partial(slabs, block)
+
+
+def compute_node(operator: Operator, runs: list[range], node: Node, block: Block) -> Partial:
+    """The product of a node, by one task: its runs one after the other, summed in the order of the tree."""
+    halves = node.children(len(runs))
+    if not halves:
+        return compute_run(operator, runs[node.runs(len(runs)).start], block)
+    left, right = (compute_node(operator, runs, half, block) for half in halves)
+    return operator.join(left, right)
+
+
+class Keeper:
+    """What is known of a pass: taken over from before a kill, finished since, committed from time to time.
+
+    Parameters
+    ----------
+    parts : finished nodes to begin with.
+    keep : commits the finished nodes; None to commit nothing.
+    seconds : between two commits, and so what a kill costs at most (beside the tasks under way).
+    """
+
+    def __init__(
+        self,
+        parts: dict[Node, Partial] | None = None,
+        keep: Callable[[dict[Node, Partial]], None] | None = None,
+        seconds: float = COMMIT_SECONDS,
+    ) -> None:
+        self.parts = dict(parts or {})
+        self._keep, self._seconds = keep, seconds
+        self._last = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to commit."""
+        return self._keep is not None and time.monotonic() - self._last >= self._seconds
+
+    def commit(self, parts: dict[Node, Partial]) -> None:
+        """Commit the finished nodes ``parts`` (no node beside one that contains it)."""
+        assert self._keep is not None
+        self._keep(parts)
+        self._last = time.monotonic()
+
+    def record(self) -> SlabRecord:
+        """What the reading of the parts taken over had cost."""
+        total = SlabRecord()
+        for part in self.parts.values():
+            total = total.add(part.record)
+        return total
+
+
+def inside(node: Node, other: Node) -> bool:
+    """Whether ``node`` is a part of ``other`` (or the same)."""
+    return node.level <= other.level and node.place >> (other.level - node.level) == other.place
+
+
+def tasks_of(node: Node, count: int, known: Iterable[Node], level: int) -> list[Node]:
+    """The parts that are still to be computed below ``node``, each by one task: nodes of at most ``level``.
+
+    A node that holds something known is cut further, so that nothing known is computed again.
+    """
+    known = set(known)
+    if node in known:
+        return []
+    halves = node.children(count)
+    if not halves or (node.level <= level and not any(inside(k, node) for k in known)):
+        return [node]
+    return [task for half in halves for task in tasks_of(half, count, known, level)]
+
+
+def pack(parts: dict[Node, Partial]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    """Finished nodes as named arrays and plain facts, for a checkpoint."""
+    arrays: dict[str, np.ndarray] = {}
+    facts = []
+    for i, (node, part) in enumerate(sorted(parts.items())):
+        record = part.record
+        arrays[f"{i}-product"] = np.concatenate(part.products)  # more than one: blocks of rows, in order
+        arrays[f"{i}-checksums"] = np.array([(*at, crc) for at, crc in record.checksums.items()], np.int64)
+        arrays[f"{i}-written"] = np.array(list(record.written.items()), np.int64)
+        for j, fragment in enumerate(part.fragments):
+            arrays[f"{i}-indices-{j}"], arrays[f"{i}-data-{j}"] = fragment.indices, fragment.data
+        facts.append(
+            {
+                "node": list(node),
+                "rows": [f.row for f in part.fragments],
+                "bytes_read": record.bytes_read,
+                "chunks": record.chunks,
+            }
+        )
+    return arrays, facts
+
+
+def unpack(arrays: dict[str, np.ndarray], facts: list[dict[str, Any]]) -> dict[Node, Partial]:
+    """The inverse of :func:`pack`."""
+    parts = {}
+    for i, fact in enumerate(facts):
+        record = SlabRecord(
+            bytes_read=fact["bytes_read"],
+            chunks=fact["chunks"],
+            checksums={(int(a), int(b)): int(crc) for a, b, crc in arrays[f"{i}-checksums"].reshape(-1, 3)},
+            written={int(slab): int(crc) for slab, crc in arrays[f"{i}-written"].reshape(-1, 2)},
+        )
+        fragments = [
+            Fragment(row, arrays[f"{i}-indices-{j}"], arrays[f"{i}-data-{j}"]) for j, row in enumerate(fact["rows"])
+        ]
+        parts[Node(*fact["node"])] = Partial([arrays[f"{i}-product"]], record, fragments)
+    return parts

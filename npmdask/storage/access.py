@@ -1,0 +1,93 @@
+"""How the chunks of an array can be read: as files of plain bytes, decoded here, or only through zarr.
+
+zarr-python copies every chunk about three times and hands it from thread to thread: 2.5 to 5 times slower than
+reading the file where the data are in the page cache (docs/decisions/0015). What is not understood here is left
+to zarr, and the plan says why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
+
+
+@dataclass(frozen=True)
+class Access:
+    """``way``: direct, decoded or zarr; ``reason``: a sentence for people; ``folder``: of local chunk files."""
+
+    way: str
+    reason: str
+    folder: Path | None = None
+    decode: Decode | None = None
+
+
+def access_of(array: Any) -> Access:
+    """How to read ``array`` (a ``zarr.Array``)."""
+    store, metadata = array.store_path.store, array.metadata
+    if type(store) is not zarr.storage.LocalStore:
+        return Access("zarr", f"through zarr: the store is not a local folder ({type(store).__name__})")
+    if metadata.zarr_format != 3:
+        return Access("zarr", "through zarr: the array is in Zarr format 2")
+    folder = Path(str(store.root)) / array.path
+    names = [type(codec).__name__ for codec in metadata.codecs]
+    if names[:1] != ["BytesCodec"] or array.dtype.hasobject:
+        return Access("zarr", f"through zarr: the chunks are stored with {', '.join(names)}", folder)
+    endian = getattr(metadata.codecs[0], "endian", None)
+    if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
+        return Access("zarr", "through zarr: the bytes are big-endian", folder)
+    if len(names) == 1:
+        return Access("direct", "directly: the chunks are plain bytes in local files", folder)
+    decode = DECODERS.get(names[1]) if len(names) == 2 else None
+    if decode is None:
+        return Access("zarr", f"through zarr: the chunks are encoded with {', '.join(names[1:])}", folder)
+    return Access("decoded", f"decoded here: the chunks are local files encoded with {names[1]}", folder, decode)
+
+
+def _blosc(packed: np.ndarray, whole: np.ndarray) -> None:
+    from numcodecs import blosc
+
+    blosc.decompress(packed, whole)
+
+
+def _zstd(packed: np.ndarray, whole: np.ndarray) -> None:
+    from numcodecs import zstd
+
+    zstd.decompress(packed, whole)
+
+
+DECODERS: dict[str, Decode] = {"BloscCodec": _blosc, "ZstdCodec": _zstd}
+
+
+AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used
+
+
+def read_ahead(path: Path) -> None:
+    """Ask the kernel to fetch a file that is not in the page cache; returns at once.
+
+    A file that is not there is found when it is read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        if not _cached(file):
+            os.posix_fadvise(file, 0, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    finally:
+        os.close(file)
+
+
+def _cached(file: int) -> bool:
+    """Whether the last byte of a file can be had without the disk: asking costs far less than advice not needed."""
+    try:
+        return os.preadv(file, [bytearray(1)], max(0, os.fstat(file).st_size - 1), os.RWF_NOWAIT) == 1
+    except OSError:
+        return False  # not in the cache, or a file system that cannot say
