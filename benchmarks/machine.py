@@ -7,10 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+from threadpoolctl import threadpool_info
 
 from npmdask.chunked import usable_cores
-from npmdask.problem import environment
 
 PACKAGES = ("npmdask", "dask", "distributed", "zarr", "scipy", "prefect")
 
@@ -23,7 +24,8 @@ def describe() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        **environment(),
+        "numpy": np.__version__,
+        "blas": _blas(),
         **{name: version(name) for name in PACKAGES},
     }
 
@@ -33,3 +35,8 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return " ".join(line.split(":", 1)[1].split())
     return platform.processor() or "unknown"
+
+
+def _blas() -> str:
+    found = next((info for info in threadpool_info() if info.get("user_api") == "blas"), {})
+    return " ".join(str(found.get(key, "?")) for key in ("internal_api", "version", "architecture"))
