@@ -17,7 +17,9 @@ LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 def files_of(*folders: Path) -> list[Path]:
     """Every file below the folders (or the file itself)."""
-    return [f for folder in folders for f in ([folder] if folder.is_file() else sorted(folder.rglob("*"))) if f.is_file()]
+    return [
+        f for folder in folders for f in ([folder] if folder.is_file() else sorted(folder.rglob("*"))) if f.is_file()
+    ]
 
 
 def drop(*folders: Path) -> None:

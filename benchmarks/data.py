@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -70,23 +71,31 @@ class DataSets(Mapping[str, Path]):
 
 def _harmonic(path: Path, size: int) -> None:
     """Samples, float32, 2048 columns, sigma_i = 1 / sqrt(i), truth beside them; chunks are full-width row slabs."""
-    options = {"kind": "samples", "spectrum": "harmonic"}
+    options: dict[str, Any] = {"kind": "samples", "spectrum": "harmonic"}
     generate(path, problem="spectrum", rows=size // 4 // COLUMNS, columns=COLUMNS, rank=RANK, **options)
 
 
-def _symmetric(path: Path, size: int, layout: str = "full") -> None:
+def _symmetric(path: Path, size: int, layout: str = "full", chunks: tuple[int, int] = (2048, 2048)) -> None:
     side = math.isqrt(size // 4) // 2048 * 2048
-    options = {"spectrum": "harmonic", "length": 256, "layout": layout}
-    generate(path, problem="symmetric", columns=side, rank=RANK, chunks=(2048, 2048), **options)
+    options: dict[str, Any] = {"spectrum": "harmonic", "length": 256, "layout": layout}
+    generate(path, problem="symmetric", columns=side, rank=RANK, chunks=chunks, **options)
 
 
 def _packed(path: Path, size: int) -> None:
     _symmetric(path, size, layout="packed")
 
 
+def _slabs(path: Path, size: int) -> None:
+    """The layout that is best for reading all of it: chunks of 16 MiB across all columns."""
+    side = math.isqrt(size // 4) // 2048 * 2048
+    _symmetric(path, size, chunks=(16 * MIB // 4 // side, side))
+
+
 def _sparse(path: Path, size: int) -> None:
     """CSR, float64, 100 entries in a row of 10,000: 1 % of the entries are not zero."""
-    generate(path, problem="sparse", rows=size // 12 // 100, columns=10_000, rank=RANK, dtype="float64", row_entries=100)
+    generate(
+        path, problem="sparse", rows=size // 12 // 100, columns=10_000, rank=RANK, dtype="float64", row_entries=100
+    )
 
 
 def _peers(path: Path, size: int) -> None:
@@ -130,6 +139,7 @@ RECIPES: dict[str, Recipe] = {
     "main": Recipe(64, 4096, _harmonic),
     "slow": Recipe(16, 256, _harmonic),
     "symmetric": Recipe(64, 4096, _symmetric),
+    "slabs": Recipe(64, 4096, _slabs),
     "packed": Recipe(64, 4096, _packed),
     "sparse": Recipe(12, 1200, _sparse),
     "peers": Recipe(16, 2048, _peers, copies=2.5),

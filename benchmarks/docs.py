@@ -11,6 +11,7 @@ from benchmarks.registry import Row
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "bench.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
+MEMORY = ("peak MiB", "of it not reclaimable", "within budget")
 HEAD = """# Benchmarks
 
 Written by `make bench`; change `benchmarks/`, not this page. Every number to reach is a row, measured beside what it
@@ -67,8 +68,8 @@ def _contestants(rows: list[Row], results: dict[str, dict[str, Any]]) -> list[st
         details = results.get(row.name, {}).get("details", {})
         judged = {name: facts for name, facts in details.items() if isinstance(facts, dict) and "verdict" in facts}
         if judged:
-            lines += ["", f"## {row.name}", "", "| contestant | verdict | setting | seconds | max sin(theta) | peak MiB | "
-                      "of it not reclaimable | within budget |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+            titles = ["contestant", "verdict", "setting", "seconds", "max sin(theta)", *MEMORY]
+            lines += ["", f"## {row.name}", "", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
             lines += [_contestant(name, facts) for name, facts in judged.items()]
         if "largest_relative_error" in details:
             lines += ["", f"## {row.name}: largest relative error of the singular values, defaults", ""]
@@ -82,7 +83,7 @@ def _contestant(name: str, facts: dict[str, Any]) -> str:
     angle = f"{facts['max_sin_theta']:.1e}" if "max_sin_theta" in facts else ""
     budget = {True: "yes", False: "no"}.get(facts.get("within_budget"), "")  # type: ignore[arg-type]
     seconds = f"{facts['seconds']:.1f}" if ran else ""
-    return f"| {name} | {facts['verdict']} | {facts.get('setting', '')} | {seconds} | {angle} | {mib[0]} | {mib[1]} | {budget} |"
+    return f"| {' | '.join([name, facts['verdict'], str(facts.get('setting', '')), seconds, angle, *mib, budget])} |"
 
 
 def _errors(errors: dict[str, dict[str, Any]]) -> list[str]:

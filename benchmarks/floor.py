@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,13 +49,14 @@ def slab_files(folder: Path, shape: tuple[int, int], chunks: tuple[int, int], dt
 def programs(files: SlabFiles, block: np.ndarray, cores: int, cold: bool) -> dict[str, Callable[[], np.ndarray]]:
     """The candidates by name."""
     found: dict[str, Callable[[], np.ndarray]] = {}
-    for height in sorted({min(h, files.rows_each) for h in (256, 512, 1024, 2048)}):
-        found[f"pread, {height} rows"] = lambda height=height: by_pread(files, block, cores, height)
+    heights = [h for h in (256, 512, 1024, 2048) if files.rows_each % h == 0] or [files.rows_each]
+    for height in heights:
+        found[f"pread, {height} rows"] = partial(by_pread, files, block, cores, height)
         if cold:
             name = f"pread, {height} rows, WILLNEED ahead"
-            found[name] = lambda height=height: by_pread(files, block, cores, height, ahead=4 * cores)
-    found["memmap, 512 rows"] = lambda: by_memmap(files, block, cores, min(512, files.rows_each))
-    found["pread, 2048 rows, threads of BLAS"] = lambda: by_blas_threads(files, block, cores, files.rows_each)
+            found[name] = partial(by_pread, files, block, cores, height, ahead=4 * cores)
+    found["memmap, 512 rows"] = partial(by_memmap, files, block, cores, min(512, files.rows_each))
+    found["pread, whole chunks, threads of BLAS"] = partial(by_blas_threads, files, block, cores, heights[-1])
     return found
 
 
@@ -68,11 +70,10 @@ def by_pread(files: SlabFiles, block: np.ndarray, cores: int, height: int, ahead
         buffer = np.empty((height, files.columns), files.dtype)
         opened = _Opened()
         for number, (path, row) in enumerate(slabs):
-            for later_path, later_row in slabs[number : number + ahead] if number == 0 else slabs[number + ahead :][:1]:
-                here = opened(later_path)
+            for later, its_row in slabs[number + ahead : number + ahead + 1] if number else slabs[: ahead + 1]:
                 if ahead:
-                    os.posix_fadvise(here, later_row * buffer.strides[0], buffer.nbytes, os.POSIX_FADV_WILLNEED)
-            os.preadv(opened(path), [buffer.data.cast("B")], row * buffer.strides[0])
+                    os.posix_fadvise(opened(later), its_row * buffer.strides[0], buffer.nbytes, os.POSIX_FADV_WILLNEED)
+            opened.read(path, buffer, row)
             yield buffer
         opened.close()
 
@@ -95,7 +96,7 @@ def by_blas_threads(files: SlabFiles, block: np.ndarray, cores: int, height: int
     total, buffer, opened = np.zeros_like(block), np.empty((height, files.columns), files.dtype), _Opened()
     with threadpool_limits(limits=cores):
         for path, row in files.slabs(height):
-            os.preadv(opened(path), [buffer.data.cast("B")], row * buffer.strides[0])
+            opened.read(path, buffer, row)
             total += buffer.T @ (buffer @ block)
     opened.close()
     return total
@@ -111,6 +112,11 @@ class _Opened:
         if path not in self._files:
             self._files[path] = os.open(path, os.O_RDONLY)
         return self._files[path]
+
+    def read(self, path: Path, buffer: np.ndarray, row: int) -> None:
+        """Rows from ``row`` on into the buffer, all of it."""
+        if os.preadv(self(path), [buffer.data.cast("B")], row * buffer.strides[0]) != buffer.nbytes:
+            raise OSError(f"{path} ended early")
 
     def close(self) -> None:
         for file in self._files.values():

@@ -38,5 +38,5 @@ def _cpu_model() -> str:
 
 
 def _blas() -> str:
-    found = next((info for info in threadpool_info() if info.get("user_api") == "blas"), {})
+    found: dict[str, Any] = next((info for info in threadpool_info() if info.get("user_api") == "blas"), {})
     return " ".join(str(found.get(key, "?")) for key in ("internal_api", "version", "architecture"))

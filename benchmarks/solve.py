@@ -24,7 +24,7 @@ class Progress(Observer):
     """Writes what is done to a file, unbuffered."""
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed with the process, which may be killed
+        self._file = open(path, "ab", buffering=0)  # closed with the process, which may be killed
 
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self._say(label=label, total=total_bytes)

@@ -38,7 +38,7 @@ def _matrix(sigma: np.ndarray) -> np.ndarray:
     rng = np.random.default_rng(0)
     u = np.linalg.qr(rng.standard_normal((2000, len(sigma))))[0]
     v = np.linalg.qr(rng.standard_normal((400, len(sigma))))[0]
-    return (u * sigma) @ v.T  # type: ignore[no-any-return]
+    return (u * sigma) @ v.T
 
 
 def _error(values: Any, true: np.ndarray) -> float:

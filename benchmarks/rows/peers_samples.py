@@ -12,9 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import npmdask
 from benchmarks import cache
 from benchmarks.children import ChildFailedError, TooSlowError, last_json, peer_command, solve_command
 from benchmarks.registry import Context, Measured, Row
+from npmdask.diagnostics import max_sin_theta
 
 K, GOAL = 20, 1e-4
 BUDGET = 2**30  # bytes
@@ -62,7 +66,7 @@ def _verdicts(ours: dict[str, Any], found: dict[str, Any], rounds: dict[str, lis
         failures += [f"{name}: {facts['verdict']}"] if unexpected or facts["verdict"].startswith("fail") else []
     details = {"goal": GOAL, "k": K, "budget_bytes": BUDGET, "npmdask": ours, **found, "rounds": rounds}
     times = {name: f["seconds"] for name, f in found.items() if f["verdict"] == "right" and name in TO_BEAT}
-    if not times or failures and failures[0].startswith("npmdask"):
+    if not times or ours["verdict"] != "right":
         return Measured(None, details, "nobody to compare with", (*failures, "no comparison was possible"))
     best = min(times, key=lambda name: times[name])
     details |= {"best_peer": best, "ratio_to_direct": found[BESIDE[0]].get("seconds", 0) / ours["seconds"]}
@@ -73,14 +77,20 @@ def _verdicts(ours: dict[str, Any], found: dict[str, Any], rounds: dict[str, lis
 
 def _ours(context: Context, folder: Path) -> dict[str, Any]:
     """The loosest tolerance that reaches the goal on the proxy, then the whole data."""
-    for number, tol in enumerate(TOLERANCES):
-        if _solve(context, folder / "proxy", folder, tol)["max_sin_theta"] <= GOAL:
-            break
-    for tol in TOLERANCES[number : number + CONFIRMATIONS]:
+    first = TOLERANCES.index(_loosest(context.folder / "loosest", folder))
+    for tol in TOLERANCES[first : first + CONFIRMATIONS]:
         facts = _solve(context, folder / "whole", folder, tol)
         if facts["max_sin_theta"] <= GOAL:
             break
     return _judged(facts | {"setting": tol})
+
+
+def _loosest(run: Path, folder: Path) -> float:
+    """One run on the proxy, resumed with smaller and smaller tolerances."""
+    truth = np.load(folder / "truth.npy")[:, :K]
+    npmdask.top_k(str(folder / "proxy" / "x.zarr"), K, kind="samples", tol=TOLERANCES[0], store=run)
+    angles = ((tol, max_sin_theta(npmdask.resume(run, tol=tol).basis, truth)) for tol in TOLERANCES)
+    return next((tol for tol, angle in angles if angle <= GOAL), TOLERANCES[-1])
 
 
 def _solve(context: Context, where: Path, folder: Path, tol: float) -> dict[str, Any]:
@@ -145,7 +155,7 @@ def _ask(context: Context, name: str, folder: Path, part: str, *, seconds: float
 ROWS = (
     Row(
         name="peers-samples",
-        what="seconds of the best of 8 packages over ours: 2 GiB of samples, sigma_i = 1/sqrt(i), k = 20, sin(theta) <= 1e-4",
+        what="seconds of the best of 8 packages over ours: 2 GiB, sigma_i = 1/sqrt(i), k = 20, sin(theta) <= 1e-4",
         target=3.0,
         run=measure,
         data=("peers",),
