@@ -49,7 +49,9 @@ def slab_files(folder: Path, shape: tuple[int, int], chunks: tuple[int, int], dt
 def programs(files: SlabFiles, block: np.ndarray, cores: int, cold: bool) -> dict[str, Callable[[], np.ndarray]]:
     """The candidates by name."""
     found: dict[str, Callable[[], np.ndarray]] = {}
-    heights = [h for h in (256, 512, 1024, 2048) if files.rows_each % h == 0] or [files.rows_each]
+    heights = [h for h in ((512, 2048) if cold else (256, 512, 1024, 2048)) if files.rows_each % h == 0] or [
+        files.rows_each
+    ]
     for height in heights:
         found[f"pread, {height} rows"] = partial(by_pread, files, block, cores, height)
         if cold:

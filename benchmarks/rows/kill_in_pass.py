@@ -14,7 +14,7 @@ from benchmarks.children import ChildFailedError, last_json, solve_command, star
 from benchmarks.registry import Context, Measured, Row
 from npmdask.checkpoint import RunStore
 
-K, P = 20, 256  # wide, so that a pass on this much data lasts long enough to be killed
+K, P = 20, 128  # wide, so that a pass on this much data lasts long enough to be killed
 STEP = 2  # of the kill
 SHARES = (0.5, 0.8, 0.95)  # of the pass, at which it is killed
 COMMITS = 25  # in a pass: as many as 30 s make in a pass of a quarter of an hour
