@@ -43,7 +43,8 @@ def write_results(lines: list[dict[str, Any]], *, replace_all: bool) -> None:
 
 def write_table(rows: list[Row], results: dict[str, dict[str, Any]]) -> None:
     """The page: a line for every row of the registry, measured or not, then what the contestants did."""
-    PAGE.write_text("\n".join([HEAD, *_table(rows, results), *_contestants(rows, results), *_machine(results)]) + "\n")
+    parts = [*_table(rows, results), *_contestants(rows, results), *_accuracies(results), *_machine(results)]
+    PAGE.write_text("\n".join([HEAD, *parts]) + "\n")
 
 
 def _table(rows: list[Row], results: dict[str, dict[str, Any]]) -> list[str]:
@@ -93,6 +94,27 @@ def _errors(errors: dict[str, dict[str, Any]]) -> list[str]:
         cells = [f"{v:.1e}" if isinstance(v, float) else str(v) for v in (found.get(m, "") for m in matrices)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
+
+
+def _accuracies(results: dict[str, dict[str, Any]]) -> list[str]:
+    """How right every contestant of every row was: no ratio is worth anything without it."""
+    lines = ["", "## Accuracy of every contestant", "", "| row | contestant | measure | value |", "|---|---|---|---|"]
+    for row, line in sorted(results.items()):
+        for name, measure, value in accuracies(row, line["details"]):
+            lines.append(f"| {row} | {name} | {measure.replace('_', ' ')} | {value:.1e} |")
+    return lines
+
+
+def accuracies(name: str, details: dict[str, Any]) -> list[tuple[str, str, float]]:
+    """(contestant, measure, value) wherever the details hold one, however deep."""
+    found: list[tuple[str, str, float]] = []
+    for key, value in details.items():
+        if key in ("relative_error", "max_sin_theta"):
+            held = value if isinstance(value, dict) else {name: value}
+            found += [(contestant, key, error) for contestant, error in held.items() if error is not None]
+        elif isinstance(value, dict):
+            found += accuracies(key, value)
+    return found
 
 
 def _machine(results: dict[str, dict[str, Any]]) -> list[str]:

@@ -41,13 +41,15 @@ def test_the_page_lists_every_row() -> None:
 def test_the_page_is_what_the_results_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.docs.PAGE", tmp_path / "page.md")
     rows = [Row(name="a", what="x | y", target=2.0, run=lambda context: Measured(1.0, {}))]
-    details = {"good": {"verdict": "right", "seconds": 3.0}, "bad": {"verdict": "wrong: 8.2e-01", "seconds": 0.1}}
+    good = {"verdict": "right", "seconds": 3.0, "max_sin_theta": 1e-5}
+    details = {"good": good, "relative_error": {"other": 2e-7}, "bad": {"verdict": "wrong: 8.2e-01", "seconds": 0.1}}
     line = {"row": "a", "figure": 1.0, "holds": False, "why": "slow", "details": details, "machine": {}, "seconds": 1}
     write_table(rows, {"a": line})
     page = (tmp_path / "page.md").read_text()
     assert "| `a` | x / y | 1 | ≥ 2 | **no** |" in page and "| slow |" in page
-    assert "| good | right |  | 3.0 |" in page
+    assert "| good | right |  | 3.0 | 1.0e-05 |" in page
     assert "| bad | wrong: 8.2e-01 |  |  |" in page  # its time is no time to beat
+    assert "| a | good | max sin theta | 1.0e-05 |" in page and "| a | other | relative error | 2.0e-07 |" in page
 
 
 def test_a_row_that_breaks_fails_the_run_and_says_why(tmp_path: Path) -> None:
