@@ -58,6 +58,7 @@ def top_k(
     stddev: float = 0.0,
     workers: int = 0,
     threads: int | None = None,
+    cluster: str | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
 ) -> Solution:
@@ -79,6 +80,7 @@ def top_k(
     seed : of the random start block.
     mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
     workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
+    cluster : address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
     commit_seconds : between two commits inside a pass: what a kill costs at most, beside the tasks under way.
     observer : told of plan, passes and steps.
 
@@ -100,7 +102,13 @@ def top_k(
         mechanism=mechanism,
         stddev=stddev,
     )
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
+    resources = Resources(
+        memory=parse_memory(memory),
+        threads=threads,
+        workers=workers,
+        cluster=cluster,
+        commit_seconds=commit_seconds,
+    )
     problem = make_problem(open_source(source, kind), request)
     return solve(problem, store, resources, observer)
 
@@ -124,13 +132,15 @@ def resume(
     memory: str | int | None = None,
     workers: int | None = None,
     threads: int | None = None,
+    cluster: str | None = None,
     max_steps: int | None = None,
     tol: float | None = None,
     observer: Observer | None = None,
 ) -> Solution:
     """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
 
-    ``memory``, ``workers`` and ``threads`` stay what they were unless given; none changes a bit of the result.
+    ``memory``, ``workers``, ``threads`` and ``cluster`` stay what they were unless given (a cluster takes the place
+    of workers and threads, and the other way round; ``cluster=""``: none); none changes a bit of the result.
     ``max_steps`` and ``tol`` may be changed: they decide when a run stops, not what its steps are.
 
     Raises
@@ -145,14 +155,20 @@ def resume(
         problem = _problem_of(held)
         if max_steps is not None or tol is not None:
             problem = _restop(held, problem, max_steps, tol)
-        asked = {"memory": parse_memory(memory), "threads": threads, "workers": workers}
-        given = {name: value for name, value in asked.items() if value is not None}
+        asked = {"memory": parse_memory(memory), "threads": threads, "workers": workers, "cluster": cluster}
+        given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        if cluster:
+            given = {"threads": None, "workers": 0, **given}
+        elif given.keys() & {"threads", "workers", "cluster"}:
+            given["cluster"] = None
         return _drive(problem, held, replace(_resources_of(held), **given), observer)
 
 
 def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
     if resources.workers < 0 or (resources.threads is not None and resources.threads < 1):
         raise BadInputError("workers must be at least 0 and threads at least 1")
+    if resources.cluster is not None and (resources.workers or resources.threads):
+        raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
     if not resources.commit_seconds >= 0:
         raise BadInputError(f"commit_seconds = {resources.commit_seconds} must be at least 0 (it is a time)")
     return Driver(problem, held, resources, observer or Observer()).run()

@@ -7,21 +7,26 @@ pinned to one thread inside a task, so the product has the same bits everywhere.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import dask
 from dask.callbacks import Callback
 from threadpoolctl import threadpool_limits
 
-from npmdask.errors import RefusedError
+from npmdask.environment import environment
+from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.linalg import Block
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_node, compute_run, inside, root, runs_of, tasks_of
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.remote import is_remote
 
 OnTask = Callable[[SlabRecord], None]
 
@@ -125,9 +130,15 @@ class Distributed:
         from distributed import as_completed
 
         runs, keeper = runs_of(operator), keeper or Keeper()
-        graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
-        graph.submit(root(len(runs)))
-        for _, (node, record) in as_completed(graph.marks, with_results=True, loop=self._client.loop):
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # the block is in there
+            graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
+            graph.submit(root(len(runs)))
+        for _, found in as_completed(graph.marks, with_results=True, loop=self._client.loop):
+            # A mark may be lost with its worker when what it marks is forgotten already: only the progress bar
+            # misses it. If the scheduler is gone, so is the sum itself, below.
+            if isinstance(found, BaseException):
+                continue
+            node, record = found
             graph.forget_below(node)
             if record is not None:
                 on_task(record)
@@ -144,17 +155,21 @@ class _Futures:
         self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: Keeper, slots: int
     ) -> None:
         self._client, self._runs, self._known = client, runs, keeper.parts
-        self._whole, self._held = client.scatter([operator, block], broadcast=True, hash=False)
+        self._whole, self._held = self._send(operator), self._send(block)
         level = max(0, (len(runs) // (TASKS_PER_SLOT * slots)).bit_length() - 1)
         self._tasks = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
         self.futures: dict[Node, Any] = {}
         self.marks: list[Any] = []
 
+    def _send(self, value: Any) -> Any:
+        """A value as the result of a task: scattered data are lost with the one worker that is left with a copy."""
+        return self._client.submit(_same, value, pure=False)
+
     def submit(self, node: Node) -> Any:
         """Submit a node and everything below it; joins go before tasks, so that few sums are held."""
         submit = self._client.submit
         if node in self._known:
-            future = self._client.scatter(self._known[node], hash=False)
+            future = self._send(self._known[node])
         elif node in self._tasks:
             future = submit(compute_node, self._whole, self._runs, node, self._held, pure=False)
             self.marks.append(submit(_mark, node, future, True, pure=False, priority=100))
@@ -176,6 +191,10 @@ class _Futures:
         done = {node: future for node, future in self.futures.items() if future.status == "finished"}
         held = [n for n in done if not any(n != other and inside(n, other) for other in done)]
         return dict(zip(held, self._client.gather([done[n] for n in held]), strict=True))
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _mark(node: Node, part: Partial, task: bool) -> tuple[Node, SlabRecord | None]:
@@ -207,6 +226,89 @@ class Processes(Distributed):
         self._cluster.close()
 
 
+def _pin_blas() -> None:
+    """Keep BLAS on one thread in a worker for as long as it lives."""
+    threadpool_limits(limits=1)
+
+
+class Cluster(Distributed):
+    """Runs passes on the workers of a ``distributed`` cluster that is given by the address of its scheduler.
+
+    The workers need this version of npmdask and NumPy, and to see the data under the same path or URL.
+    """
+
+    def __init__(self, address: str, source: str) -> None:
+        from distributed import Client
+
+        for name in list(logging.root.manager.loggerDict):
+            if name.split(".")[0] == "distributed":  # what it would print, with traceback, is said in a sentence
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+        try:
+            client = Client(address, timeout="10s", set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            raise BadInputError(
+                f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
+                f"`dask worker {address}`, or leave out cluster"
+            ) from error
+        self.address, self.warnings = address, list[str]()
+        super().__init__(client, 1)
+        try:
+            self._require_workers(source)
+        except BaseException:
+            client.close()
+            raise
+
+    def _require_workers(self, source: str) -> None:
+        """Workers there are, of the same versions, that see the data; their BLAS pinned."""
+        if not self._client.scheduler_info(n_workers=-1)["workers"]:
+            raise RefusedError(f"the cluster at {self.address} has no workers; add some with `dask worker`")
+        try:
+            self._client.register_worker_callbacks(_pin_blas)  # of those that join later, too
+            there = self._client.run(_facts, source)
+        except Exception as error:  # whatever a foreign Python raises when npmdask cannot be imported in it
+            raise RefusedError(
+                f"the workers at {self.address} cannot run npmdask ({type(error).__name__}: {error}): install the same "
+                "version there as here"
+            ) from error
+        here = _facts(source)
+        for worker, facts in there.items():
+            differing = [f"{n} {facts[n]} (here {v})" for n, v in here.items() if facts[n] != v]
+            if not facts["sees the data"]:
+                raise RefusedError(f"worker {worker} does not see {source}: put it on a shared disk or an object store")
+            if facts["npmdask"] != here["npmdask"] or facts["numpy"] != here["numpy"]:
+                raise RefusedError(f"worker {worker} has {', '.join(differing)}: install the same versions everywhere")
+            if differing:
+                self.warnings.append(
+                    f"worker {worker} has {', '.join(differing)}: the result is as accurate, but its last bits depend "
+                    "on which worker does what"
+                )
+
+    def run_pass(
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+    ) -> tuple[Block, SlabRecord]:
+        """As above; raises LostError if the scheduler is gone, or tasks kill one worker after the other."""
+        from distributed import KilledWorker
+
+        self._slots = sum(w["nthreads"] for w in self._client.scheduler_info(n_workers=-1)["workers"].values()) or 1
+        try:
+            return super().run_pass(operator, block, on_task, keeper)
+        except (CancelledError, OSError, KilledWorker) as error:
+            raise LostError(
+                f"the cluster at {self.address} was lost in the middle of a pass ({type(error).__name__}: "
+                f"{str(error).splitlines()[0]}); everything committed is kept: bring it up again and resume"
+            ) from error
+
+    def close(self) -> None:
+        """Leave the cluster; it goes on without us."""
+        self._client.close()
+
+
+def _facts(source: str) -> dict[str, Any]:
+    """What must be the same on every worker."""
+    sees = is_remote(source) or source.startswith("memory") or os.path.exists(source)
+    return {"npmdask": version("npmdask"), "sees the data": sees, **environment()}
+
+
 # Left at distributed's 64 KiB, every buffer would be given back and faulted in again; and glibc, once it is told the
 # one threshold, no longer adapts the other, so that every product would be mapped and unmapped.
 WORKER_ENVIRONMENT = {
@@ -216,7 +318,7 @@ WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
-Executor = Threads | Processes
+Executor = Threads | Processes | Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +406,8 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def make_executor(plan: MemoryPlan) -> Executor:
-    """The executor of a plan; close it after use."""
+def make_executor(plan: MemoryPlan, cluster: str | None, source: str) -> Executor:
+    """The executor of a plan; close it after use. ``source``: path or URL of the data, which workers must see."""
+    if cluster is not None:
+        return Cluster(cluster, source)
     return Processes(plan.workers, plan.threads) if plan.workers else Threads(plan.threads)

@@ -15,6 +15,7 @@ from npmdask.errors import BadInputError, closest
 from npmdask.problem import Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import open_source
+from npmdask.storage.remote import is_remote
 
 
 class _Table(BaseModel):
@@ -24,7 +25,7 @@ class _Table(BaseModel):
 class SourceTable(_Table):
     """What is analysed."""
 
-    path: str = Field(description="a Zarr store; relative to this file")
+    path: str = Field(description="a Zarr store: a folder relative to this file, or s3://bucket/key")
     kind: Literal["samples", "symmetric", "matrix", "sparse"] | None = Field(
         None, description="how to read it; what the store says of itself if left out"
     )
@@ -66,6 +67,7 @@ class RunTable(_Table):
     workers: int = Field(0, ge=0, description="processes; 0: threads of one process")
     threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
     store: str | None = Field(None, description="folder of the run; relative to this file")
+    cluster: str | None = Field(None, description="address of a Dask scheduler, like tcp://host:8786, to use instead")
     commit_seconds: float = Field(30.0, ge=0, description="between commits inside a pass: lost at most by a kill")
     seed: int = Field(0, ge=0, description="of the random start block")
 
@@ -103,6 +105,7 @@ class RunConfig(_Table):
             memory=parse_memory(self.run.memory),
             threads=self.run.threads,
             workers=self.run.workers,
+            cluster=self.run.cluster,
             commit_seconds=self.run.commit_seconds,
         )
 
@@ -134,10 +137,14 @@ def load_config(path: str | Path, *, store: str | None = None) -> RunConfig:
     where = Path(store).absolute() if store else folder / (config.run.store or f"runs/{file.stem}")
     return config.model_copy(
         update={
-            "source": config.source.model_copy(update={"path": str(folder / config.source.path)}),
+            "source": config.source.model_copy(update={"path": _beside(folder, config.source.path)}),
             "run": config.run.model_copy(update={"store": str(where)}),
         }
     )
+
+
+def _beside(folder: Path, path: str) -> str:
+    return path if is_remote(path) else str(folder / path)
 
 
 def validate_config(content: dict[str, Any], name: str = "the configuration") -> RunConfig:

@@ -18,12 +18,13 @@ from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
+from npmdask.environment import environment
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.operators import ColumnMoments, Operator, Partial
 from npmdask.passes import Keeper, Node, pack, runs_of, unpack
-from npmdask.problem import Problem, environment, require_same
+from npmdask.problem import Problem, require_same
 from npmdask.progress import Observer
 from npmdask.randomness import generator
 from npmdask.solution import Resources, Solution, Step
@@ -92,7 +93,8 @@ class Driver:
             state, views = self._load()
             outcome = self.problem.rule(views)
             plan = self._plan()
-            executor = make_executor(plan)
+            executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
+            self._warnings += getattr(executor, "warnings", [])
             try:
                 operator = self._survey(executor)
                 while outcome is None:

@@ -21,6 +21,12 @@ class RefusedError(NpmdaskError):
     exit_code = 3
 
 
+class LostError(NpmdaskError):
+    """Something that the run needs went away (a cluster, an object store); it goes on from its last commit."""
+
+    exit_code = 130
+
+
 class FencedOutError(RefusedError):
     """Another process took this run over; nothing was written by this one since."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.storage.layout import open_source
+from npmdask.storage.remote import is_remote
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
@@ -18,12 +19,18 @@ def inspect(path: str | Path) -> dict[str, Any]:
     BadInputError
         Neither of them.
     """
+    if is_remote(path):
+        return _inspect_data(path)
     folder = Path(path)
     if (folder / "run.json").exists():
         return _inspect_run(folder)
     if (folder / "steps").is_dir():
         raise BadInputError(f"{folder} is a run that was killed before its first step; run the same command again")
-    source = open_source(folder)
+    return _inspect_data(folder)
+
+
+def _inspect_data(path: str | Path) -> dict[str, Any]:
+    source = open_source(path)
     reader = source.reader
     return {
         "kind": source.kind,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -102,15 +101,6 @@ class Problem:
             "run": {"seed": self.request.seed, "deflates": self.locked.identity if self.locked else None},
             "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
         }
-
-
-def environment() -> dict[str, str]:
-    """What the last bits depend on besides the parameters: recorded, compared, and said when it changed."""
-    from threadpoolctl import threadpool_info
-
-    blas: dict[str, Any] = next((i for i in threadpool_info() if i.get("user_api") == "blas"), {})
-    kind = f"{blas.get('internal_api', '?')} {blas.get('version', '?')} {blas.get('architecture', '')}".strip()
-    return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}
 
 
 def make_problem(source: Source, request: Request, locked: Locked | None = None) -> Problem:

@@ -18,6 +18,7 @@ class Resources:
     memory: int | None = None  # bytes, all processes of the run together
     threads: int | None = None  # a process; all usable cores if None
     workers: int = 0  # processes; 0: threads of this process
+    cluster: str | None = None  # address of a Dask scheduler, whose workers are used instead
     commit_seconds: float = 30.0  # between two commits inside a pass
 
 

@@ -10,10 +10,10 @@ PACKAGE = ROOT / "npmdask"
 
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
-    ["errors", "randomness"],
+    ["environment", "errors", "randomness"],
     ["linalg"],
     ["diagnostics", "memory"],
-    ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
+    ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access", "storage.remote"],
     ["storage.bundle"],
     ["storage.dense"],
     ["storage.sparse"],

@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 import zarr
+from obstore.exceptions import BaseError
+
+from npmdask.errors import BadInputError, LostError, NpmdaskError
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
 
@@ -64,6 +67,31 @@ def _zstd(packed: np.ndarray, whole: np.ndarray) -> None:
 
 
 DECODERS: dict[str, Decode] = {"BloscCodec": _blosc, "ZstdCodec": _zstd}
+
+
+UNREADABLE = (OSError, ValueError, RuntimeError, BaseError)  # what reading a chunk may end with
+
+
+def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
+    """What to say of a chunk that cannot be read."""
+    if isinstance(error, BaseError):
+        return LostError(
+            f"chunk {chunk} of {where} cannot be fetched ({str(error).splitlines()[0]}): check the network, the "
+            "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"
+        )
+    return BadInputError(
+        f"chunk {chunk} of {where} cannot be decoded ({error}); restore it from a backup or ingest the source again"
+    )
+
+
+def location(node: Any) -> str:
+    """Where an array or group lies, as a person would write it."""
+    store, name = node.store_path.store, node.path
+    if isinstance(store, zarr.storage.ObjectStore):
+        inner = store.store
+        bucket = getattr(inner, "config", {}).get("bucket", "")
+        return "/".join(part for part in (f"s3://{bucket}", str(inner.prefix or ""), name) if part)
+    return str(node.store_path).removeprefix("file://")
 
 
 AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used

@@ -22,7 +22,7 @@ import numpy as np
 from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import Access, access_of, read_ahead
+from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, unreadable
 from npmdask.storage.checksum import crc32c
 
 TILE_BYTES = 8 * 2**20
@@ -191,11 +191,10 @@ class DenseReader:
                 self._decode_file(slab, column, whole)
                 return whole[: rows.stop - rows.start, : columns.stop - columns.start]
             block = np.asarray(self.array[rows, columns])
-        except (OSError, ValueError, RuntimeError) as error:
-            raise BadInputError(
-                f"chunk {name} of {self.where} cannot be decoded ({error}); restore it from a backup or ingest "
-                "the source again"
-            ) from error
+        except BadInputError:
+            raise
+        except UNREADABLE as error:
+            raise unreadable(name, self.where, error) from error
         if not chunk_exists(self.array, block, name):
             raise _missing(self, name)
         return np.ascontiguousarray(block)
@@ -216,7 +215,7 @@ class DenseReader:
 
     @property
     def where(self) -> str:
-        return str(self.array.store_path).removeprefix("file://")
+        return location(self.array)
 
     def _verify(self, slab: int, column: int, crc: int) -> None:
         if self.checksums is not None and int(self.checksums[slab, column]) != crc:

@@ -11,9 +11,11 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError, closest
+from npmdask.storage.access import location
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.kinds import KINDS
+from npmdask.storage.remote import is_remote, objects, open_remote
 from npmdask.storage.sparse import CsrReader, open_csr
 
 
@@ -92,7 +94,9 @@ def _open_node(source: Any) -> tuple[Any, str]:
             raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns)")
         return _in_memory(source), f"memory, content {crc32c(np.ascontiguousarray(source)):08x}"
     if isinstance(source, zarr.Array | zarr.Group):
-        return source, str(source.store_path).removeprefix("file://")
+        return source, location(source)
+    if is_remote(source):
+        return open_remote(source), source
     path = Path(os.fspath(source)).absolute()
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
@@ -143,13 +147,15 @@ def _memory(path: str) -> str:
 
 
 def _outside(node: Any, facts: dict[str, Any]) -> str:
-    """Fingerprint of what can be seen without reading: layout, and names, sizes and times of local files."""
+    """Fingerprint of what can be seen without reading: layout; names, sizes, times or tags of the files or objects."""
     root = getattr(node.store_path.store, "root", None)
     if root is not None:
         folder = Path(str(root)) / node.path
         files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
         stats = ((str(f.relative_to(folder)), f.stat()) for f in files)
         facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
+    elif isinstance(node.store_path.store, zarr.storage.ObjectStore):
+        facts = {**facts, "objects": objects(node)}
     return fingerprint(facts, [])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import Access, access_of, read_ahead
+from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, unreadable
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord, chunk_exists
 
@@ -68,7 +68,7 @@ class CsrReader:
 
     @property
     def where(self) -> str:
-        return str(self.group.store_path).removeprefix("file://")
+        return location(self.group)
 
     def read_ahead(self, slabs: range) -> None:
         """Have the kernel fetch the chunks of ``slabs`` meanwhile; local files only."""
@@ -138,8 +138,8 @@ class CsrReader:
         array = self.group[name]
         try:
             values = np.asarray(array[span])
-        except (OSError, ValueError, RuntimeError) as error:
-            raise BadInputError(f"chunk {slab} of {self.where}/{name} cannot be decoded ({error})") from error
+        except UNREADABLE as error:
+            raise unreadable(str(slab), f"{self.where}/{name}", error) from error
         if not chunk_exists(array, values, array.metadata.encode_chunk_key((slab,))):
             raise BadInputError(
                 f"chunk {slab} of {self.where}/{name} is missing (Zarr would silently read zeros); restore it "

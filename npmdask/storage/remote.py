@@ -1,0 +1,52 @@
+"""Opening what lies in an object store: ``s3://bucket/key``, ``gs://``, ``az://``.
+
+Credentials and endpoints come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
+``AWS_REGION``, ``AWS_ENDPOINT_URL`` for S3-compatible servers, ``AWS_ALLOW_HTTP=true`` for plain HTTP), of every
+worker too; none is kept in a run.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import zarr
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from npmdask.errors import BadInputError
+
+RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
+SCHEMES = ("s3", "gs", "az", "abfs", "https")
+
+
+def is_remote(source: object) -> bool:
+    """Whether ``source`` is the URL of an object store."""
+    return isinstance(source, str) and source.partition("://")[0] in SCHEMES and "://" in source
+
+
+def open_remote(url: str) -> Any:
+    """The Zarr array or group at ``url``, read-only.
+
+    Raises
+    ------
+    BadInputError
+        Nothing there, no access, or not a Zarr store.
+    """
+    try:
+        return zarr.open(
+            zarr.storage.ObjectStore(from_url(url.rstrip("/"), retry_config=RETRIES), read_only=True), mode="r"
+        )
+    except (BaseError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadInputError(
+            f"{url} cannot be opened as a Zarr store ({reason}): check the address, the credentials in the environment "
+            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL"
+        ) from error
+
+
+def objects(node: Any) -> list[tuple[str, int, str]]:
+    """Name, size and entity tag of every object below ``node``: what can be seen of it without reading."""
+    prefix = f"{node.path}/" if node.path else None
+    listed = (meta for batch in node.store_path.store.store.list(prefix=prefix) for meta in batch)
+    return sorted((m["path"], int(m["size"]), str(m["e_tag"] or m["last_modified"])) for m in listed)

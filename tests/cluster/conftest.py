@@ -1,0 +1,113 @@
+"""Real schedulers, workers and an S3 server as processes on loopback, all of them ended by pid."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        assert process.poll() is None, "it ended at once"
+        time.sleep(0.05)
+    raise AssertionError("it did not open its port in 30 s")
+
+
+class Machines:
+    """A scheduler and workers without a nanny, so that a killed worker stays dead."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.others: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *command: str | Path, **environment: str) -> subprocess.Popen[bytes]:
+        with open(self.folder / "machines.log", "ab") as log:
+            return subprocess.Popen(
+                [str(part) for part in command],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            )
+
+    def scheduler(self) -> None:
+        command = [BIN / "dask", "scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
+        process = self.start(*command)
+        self.others.append(process)
+        wait_for(self.port, process)
+
+    def worker(self, **environment: str) -> None:
+        command = [BIN / "dask", "worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
+        local = ["--local-directory", self.folder / f"worker{len(self.workers)}", "--no-dashboard"]
+        self.workers.append(self.start(*command, *local, **environment))
+
+    def end(self) -> None:
+        for process in [*self.workers, *self.others]:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self.workers, self.others = [], []
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    made = Machines(tmp_path)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+class Bucket:
+    """An S3 server (rclone) over a folder: ``folder/x.zarr`` is ``s3://bucket/x.zarr``."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines, self.port = machines, free_port()
+        self.folder = machines.folder / "objects" / "bucket"
+        self.folder.mkdir(parents=True)
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "tester",
+            "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
+        self.process = self.serve()
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        keys = f"{self.environment['AWS_ACCESS_KEY_ID']},{self.environment['AWS_SECRET_ACCESS_KEY']}"
+        where = ["--addr", f"127.0.0.1:{self.port}", "--auth-key", keys, "--config", "/dev/null"]
+        process = self._machines.start(BIN / "rclone", "serve", "s3", *where, self.folder.parent)
+        self._machines.others.append(process)
+        wait_for(self.port, process)
+        return process
+
+
+@pytest.fixture
+def bucket(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    made = Bucket(machines)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made

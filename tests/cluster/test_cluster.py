@@ -1,0 +1,159 @@
+"""The same run on a cluster given by address: same bits; a dead worker costs its tasks, a dead scheduler a resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npmdask
+import npmdask.operators._protocol as protocol
+from npmdask.chunked import Cluster, Threads
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.linalg import Block
+from npmdask.operators import Gram, Partial
+from npmdask.passes import runs_of
+from npmdask.storage.layout import open_source
+from tests.cluster.conftest import ROOT, Machines
+from tests.conftest import planted, same_bytes, write_zarr
+from tests.test_operators import ignore
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Gram):
+    """Writes down every run that is computed, whoever computes it; slow enough to be killed in the middle."""
+
+    folder: str
+    pause: float
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        time.sleep(self.pause)
+        with open(f"{self.folder}/{os.getpid()}", "a") as file:
+            file.write(f"{slabs.start}\n")
+        return super().partial(slabs, block)
+
+
+def data(folder: Path) -> Path:
+    x = planted(60_000, 300, 1 / np.sqrt(np.arange(1, 61)))[0]
+    return write_zarr(folder / "x.zarr", x, (2000, 300), compressors=None)
+
+
+def config(folder: Path, store: str, **run: object) -> Path:
+    lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in run.items())
+    (folder / f"{store}.toml").write_text(
+        f'[source]\npath = "x.zarr"\nkind = "samples"\n[algorithm]\ntarget_rank = 5\niteration_rank = 8\n'
+        f'[run]\nstore = "{store}"\n{lines}\n'
+    )
+    return folder / f"{store}.toml"
+
+
+def npmdask_run(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "npmdask.cli", *map(str, arguments), "--quiet"]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_worker_killed_in_a_pass_costs_its_tasks_only(
+    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "RUN_BYTES", 2**20)
+    machines.scheduler()
+    for _ in range(3):
+        machines.worker()
+    (tmp_path / "counts").mkdir()
+    source = open_source(data(tmp_path))
+    operator = Counted(reader=source.reader, folder=str(tmp_path / "counts"), pause=0.05)
+    block = np.linalg.qr(np.random.default_rng(0).standard_normal((300, 6)))[0]
+    expected, record = Threads(2).run_pass(Gram(reader=source.reader), block, ignore)
+    executor = wait_for_workers(machines, source.path, 3)
+    victim = machines.workers[0]
+    killed: list[int] = []
+
+    def kill_one(_: object) -> None:
+        mine = tmp_path / "counts" / str(victim.pid)
+        time.sleep(0.3)  # until every worker has begun something
+        if not killed and mine.exists():
+            victim.kill()
+            killed.append(len(mine.read_text().splitlines()))
+
+    try:
+        product, told = executor.run_pass(operator, block, kill_one)
+    finally:
+        executor.close()
+    assert killed, "the worker was killed in the middle of the pass"
+    assert (product == expected).all()
+    assert told == record
+    done = sum(len(file.read_text().splitlines()) for file in (tmp_path / "counts").iterdir())
+    assert len(runs_of(operator)) == 30
+    assert done - 30 <= killed[0] + 2, "only what the dead worker had done was done again"
+
+
+def wait_for_workers(machines: Machines, source: str, count: int) -> Cluster:
+    for _ in range(200):
+        try:
+            executor = Cluster(machines.address, source)
+        except RefusedError:  # no worker yet
+            time.sleep(0.1)
+            continue
+        if len(executor._client.scheduler_info(n_workers=-1)["workers"]) == count:
+            return executor
+        executor.close()
+        time.sleep(0.1)
+    raise AssertionError((machines.folder / "machines.log").read_text()[-3000:])
+
+
+def test_a_lost_scheduler_is_a_resume(tmp_path: Path, machines: Machines) -> None:
+    data(tmp_path)
+    npmdask.top_k(tmp_path / "x.zarr", 5, iteration_rank=8, kind="samples", store=tmp_path / "local")
+    machines.scheduler()
+    machines.worker()
+    wait_for_workers(machines, str(tmp_path / "x.zarr"), 1).close()
+    run = npmdask_run("run", config(tmp_path, "far", cluster=machines.address))
+    wait_for_steps(tmp_path / "far", 3, run)
+    machines.end()
+    _, said = run.communicate(timeout=120)
+    assert run.returncode == 130, said
+    assert "was lost in the middle of a pass" in said and "resume" in said
+    assert "Traceback" not in said
+    machines.scheduler()
+    machines.worker()
+    machines.worker()
+    wait_for_workers(machines, str(tmp_path / "x.zarr"), 2).close()
+    run = npmdask_run("resume", tmp_path / "far")
+    _, said = run.communicate(timeout=120)
+    assert run.returncode == 0, said
+    same_bytes(tmp_path / "local", tmp_path / "far", parts=("steps", "result", "survey"))
+
+
+def wait_for_steps(store: Path, count: int, run: subprocess.Popen[str]) -> None:
+    for _ in range(3000):
+        if any(int(step.name) >= count for step in (store / "steps").glob("[0-9]*")):
+            return
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.01)
+    raise AssertionError("no progress in 30 s")
+
+
+def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path, machines: Machines) -> None:
+    path = str(data(tmp_path))
+    with pytest.raises(BadInputError, match=r"no Dask scheduler answers at tcp://.*start one with `dask scheduler`"):
+        Cluster(machines.address, path)
+    with pytest.raises(BadInputError, match="no Dask scheduler answers at nonsense"):
+        Cluster("nonsense", path)
+    machines.scheduler()
+    with pytest.raises(RefusedError, match="has no workers; add some with `dask worker`"):
+        Cluster(machines.address, path)
+    machines.worker()
+    wait_for_workers(machines, path, 1).close()
+    with pytest.raises(RefusedError, match=r"does not see .*nowhere.zarr: put it on a shared disk or an object store"):
+        Cluster(machines.address, str(tmp_path / "nowhere.zarr"))
+    with pytest.raises(BadInputError, match="either a cluster or workers"):
+        npmdask.top_k(path, 3, cluster=machines.address, workers=2)
