@@ -21,7 +21,7 @@ from npmdask.report import summary
 @said_in_a_sentence
 def validate(config: RunConfig) -> dict[str, Any]:
     """Open the source and check everything that can be checked without reading it."""
-    source = config.problem().source
+    source = config.check().source
     facts = {"shape": source.shape, "kind": source.kind, "dtype": str(source.reader.dtype)}
     get_run_logger().info("%s: %s, fingerprint %s", source.path, facts, source.fingerprint[:16])
     return facts

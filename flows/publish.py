@@ -41,6 +41,11 @@ class Publisher(Observer):
         figure_svg([{"step": 1, "worst_residual": 1.0, "max_sin_theta": None}], tol)
         self._advance("starting" if last is None else f"going on after step {len(self._history)}")
 
+    def on_stage(self, label: str) -> None:
+        self._history = []
+        self._log.info(label)
+        self._advance(label)
+
     def on_step(self, step: Step) -> None:
         self._history.append(asdict(step) | {"step": step.number})
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9

@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -16,10 +16,13 @@ from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS
+from npmdask.planning import resolve_rank
 from npmdask.problem import Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
+from npmdask.rank_search import solve_share
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
+from npmdask.warm_start import find_start, keep_start, read_start
 
 
 def parse_memory(text: str | int | None) -> int | None:
@@ -43,17 +46,18 @@ def parse_memory(text: str | int | None) -> int | None:
 
 def top_k(
     source: Any,
-    k: int,
+    k: int | float,
     *,
     kind: str | None = None,
     center: bool = False,
     scale: bool = False,
-    iteration_rank: int | None = None,
+    iteration_rank: int | Literal["auto"] | None = None,
     memory: str | int | None = None,
     tol: float | None = None,
     max_steps: int = 200,
     store: str | Path | None = None,
     seed: int = 0,
+    start: str | Path | None = None,
     mechanism: str = "none",
     stddev: float = 0.0,
     workers: int = 0,
@@ -67,17 +71,21 @@ def top_k(
     Parameters
     ----------
     source : path of a Zarr store, ``zarr.Array``, ``zarr.Group`` (AnnData CSR) or 2-D NumPy array, m x d.
-    k : how many. 1 <= k <= min(m, d).
+    k : how many, 1 <= k <= min(m, d); or, a float strictly between 0 and 1, the share of the variance that they
+        are to explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
         singular pairs). What the store says of itself, or "matrix", if None.
     center, scale : subtract column means, divide by column deviations (population convention), on the fly.
-    iteration_rank : p, columns iterated; ``max(2 k, k + 10)`` if None.
+    iteration_rank : p, columns iterated; ``max(2 k, k + 10)`` if None. "auto": as many as cost no time on this machine
+        and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
     max_steps : give up (not converged) after so many passes.
     store : folder of the run. A killed run goes on from there, a finished one answers without a pass. A
         temporary folder if None.
     seed : of the random start block.
+    start : folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins
+        with. It saves passes; the answer is held to the same tolerance.
     mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
     workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
     cluster : address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
@@ -109,7 +117,9 @@ def top_k(
         cluster=cluster,
         commit_seconds=commit_seconds,
     )
-    problem = make_problem(open_source(source, kind), request)
+    begun = None if start is None else find_start(start, store)
+    opened = open_source(source, kind)
+    problem = make_problem(opened, resolve_rank(request, opened, resources, store), start=begun)
     return solve(problem, store, resources, observer)
 
 
@@ -123,6 +133,8 @@ def solve(
     with RunStore(store) as held:
         if problem.locked is not None:
             _keep_locked(held, problem.locked)
+        if problem.start is not None:
+            keep_start(held, problem.start)
         return _drive(problem, held, resources, observer)
 
 
@@ -171,6 +183,8 @@ def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Obs
         raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
     if not resources.commit_seconds >= 0:
         raise BadInputError(f"commit_seconds = {resources.commit_seconds} must be at least 0 (it is a time)")
+    if problem.searches:
+        return solve_share(problem, held, resources, observer or Observer())
     return Driver(problem, held, resources, observer or Observer()).run()
 
 
@@ -183,6 +197,8 @@ def _problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
+    if spec["stop"].get("until_share") is not None:
+        raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
     request = Request(
         target_rank=algorithm["target_rank"],
         iteration_rank=algorithm["iteration_rank"],
@@ -194,13 +210,16 @@ def _problem_of(held: RunStore) -> Problem:
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),
     )
-    return make_problem(open_source(spec["source"], data["kind"]), request, _read_locked(held, spec))
+    source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
+    begun = read_start(held) if start else None
+    return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
 
 
 def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
     changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
-    other = make_problem(problem.source, replace(problem.request, **changed), problem.locked)  # type: ignore[arg-type]
+    request = replace(problem.request, **changed)  # type: ignore[arg-type]
+    other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
     if other.spec() == problem.spec():
         return problem
     held.drop_result()

@@ -7,6 +7,7 @@
     STORE/pass/000003/       the finished parts of the pass under way, for its owner's eyes only; gone at the commit
     STORE/survey/            checksums (and column statistics) of a source that was never ingested
     STORE/result/            the answer, once there is one
+    STORE/locked/, start/    what the run took over from an earlier one (deflation, warm start)
     STORE/left.zarr          A @ V, for the left singular vectors of a matrix
     STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
     STORE/lock, epoch        one writer at a time; a process that lost its turn cannot commit
@@ -203,8 +204,12 @@ class RunStore:
 
     def drop_result(self) -> None:
         """Forget the answer (not the steps): the run goes on under a new stopping rule."""
+        self.drop_part("result")
+
+    def drop_part(self, name: str) -> None:
+        """Forget the bundle ``name``."""
         self._require_turn()
-        shutil.rmtree(self.path / "result", ignore_errors=True)
+        shutil.rmtree(self.path / name, ignore_errors=True)
 
     # For people
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,11 +22,11 @@ from dask.callbacks import Callback
 from threadpoolctl import threadpool_limits
 
 from npmdask.environment import environment
-from npmdask.errors import BadInputError, LostError, RefusedError
+from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.linalg import Block
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_node, compute_run, inside, root, runs_of, tasks_of
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader, SlabRecord
 from npmdask.storage.remote import is_remote
 
 OnTask = Callable[[SlabRecord], None]
@@ -356,49 +357,90 @@ def plan_memory(
     base: int,
     threads: int | None,
     workers: int,
+    locked: int = 0,
 ) -> MemoryPlan:
     """Choose the number of threads that fits the limit (the result has the same bits with any number).
 
-    ``state_blocks``: how many d x p blocks of float64 the algorithm and its checkpoint hold at once.
+    ``state_blocks``: how many d x (p + locked) blocks of float64 the algorithm and its checkpoint hold at once.
 
     Raises
     ------
     RefusedError
         Not even one thread fits; the sentence says what would.
     """
-    state = state_blocks * operator.block_rows * p * 8
-    pending = 2 * len(runs_of(operator)).bit_length() * operator.block_rows * p * 8
-    base = base + GROWTH + workers * (WORKER_BASE + operator.block_rows * p * 8)
-    task = operator.task_bytes(p, runs_of(operator)) + THREAD_BASE
-    wanted = threads or usable_cores()
-    for count in range(wanted, 0, -1):
-        plan = MemoryPlan(
-            limit=limit,
-            base=base,
-            state=state + pending,
-            task=task,
-            threads=count,
-            workers=workers,
-        )
+    for count in range(threads or usable_cores(), 0, -1):
+        plan = _needed(operator, p + locked, state_blocks, limit, base, count, workers)
         if limit is None or plan.predicted_peak <= limit:
             return plan
-    raise RefusedError(_too_little(plan, operator))
+    raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked))
 
 
-def _too_little(plan: MemoryPlan, operator: Operator) -> str:
-    mib = 2**20
-    remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB"]
+def _needed(
+    operator: Operator, columns: int, state_blocks: int, limit: int | None, base: int, threads: int, workers: int
+) -> MemoryPlan:
+    """What a run with so many columns and threads takes."""
+    block, runs = operator.block_rows * columns * 8, runs_of(operator)
+    pending = 2 * len(runs).bit_length() * block
+    return MemoryPlan(
+        limit=limit,
+        base=base + GROWTH + workers * (WORKER_BASE + block),
+        state=state_blocks * block + pending,
+        task=operator.task_bytes(columns, runs) + THREAD_BASE,
+        threads=threads,
+        workers=workers,
+    )
+
+
+def largest_rank(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int = 0) -> int:
+    """The largest iteration_rank up to ``p`` that fits the limit with the threads of ``plan``; 0 if none does."""
+
+    def fits(columns: int) -> bool:
+        needed = _needed(operator, columns + locked, state_blocks, plan.limit, base, plan.threads, plan.workers)
+        return plan.limit is None or needed.predicted_peak <= plan.limit
+
+    return bisect_left(range(1, p + 1), True, key=lambda columns: not fits(columns))
+
+
+def _too_little(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int) -> str:
+    """What does not fit, and everything that would: memory, ranks, chunks, processes."""
+    mib, limit = 2**20, plan.limit or 0
+    remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
+    rank = largest_rank(plan, operator, p, state_blocks, base, locked)
+    if rank:
+        # As problem._ranks chooses p when it is left out: max(2 k, k + 10).
+        default = min(rank // 2, rank - 10)
+        room = f"target_rank up to {default} if it is left out, " if default > 0 else ""
+        remedies.append(f"or an iteration_rank of at most {rank} ({room}up to {rank} if it is given)")
+    rows = _chunk_rows_that_fit(plan, operator, p + locked, state_blocks, base)
+    if rows:
+        remedies.append(f"or chunks of at most {rows} rows (`npmdask ingest SRC DEST --chunks {rows} COLUMNS`)")
     if plan.workers:
-        remedies.append("or run in one process (workers = 0)")
-    if plan.task > plan.state:
-        remedies.append("or ingest the data with smaller chunks (a task holds one row of chunks)")
-    else:
-        remedies.append("or ask for a smaller target_rank or iteration_rank")
+        alone = _needed(operator, p + locked, state_blocks, limit, base, 1, 0).predicted_peak
+        enough = "" if alone <= limit else f", which needs {-(-alone // mib)} MiB"
+        remedies.append(f"or run in one process (workers = 0){enough}")
+    if len(remedies) == 1:
+        cause = "the processes alone take more" if plan.base > limit else "one change alone does not suffice"
+        remedies.append(f"no smaller rank or chunk would fit ({cause})")
     return (
-        f"memory = {(plan.limit or 0) // mib}MiB is too small: one thread needs {plan.predicted_peak // mib} MiB "
+        f"memory = {limit // mib}MiB is too small: one thread needs {plan.predicted_peak // mib} MiB "
         f"({plan.base // mib} for the processes as they are, {plan.state // mib} for the blocks of the algorithm, "
         f"{plan.task // mib} for a task); {', '.join(remedies)}"
     )
+
+
+def _chunk_rows_that_fit(plan: MemoryPlan, operator: Operator, columns: int, state_blocks: int, base: int) -> int:
+    """Rows of the largest chunk (halving what is stored) with which one thread fits; 0 if that does not help."""
+    reader: Any = operator.reader
+    if type(reader) is not DenseReader:
+        return 0
+    rows = reader.chunks[0] // 2
+    while rows >= MIN_TILE_ROWS:
+        as_if: Any = replace(operator, reader=AsIfChunked(array=reader.array, rows=rows))  # type: ignore[type-var]
+        needed = _needed(as_if, columns, state_blocks, plan.limit, base, 1, plan.workers)
+        if needed.predicted_peak <= (plan.limit or 0):
+            return int(rows)
+        rows //= 2
+    return 0
 
 
 def usable_cores() -> int:

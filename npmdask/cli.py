@@ -61,6 +61,7 @@ def _add_ingest(commands: Any) -> None:
     p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .mtx, IDX, UCI bag of words, another Zarr")
     p.add_argument("dest", help="store to create")
     p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="default: samples, or sparse")
+    _add_layout(p)
     p.add_argument("--dataset", help="which array, where the source holds several")
     p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
     p.add_argument("--chunks", type=int, nargs=2, metavar=("ROWS", "COLUMNS"), help="default: about 16 MiB")
@@ -68,6 +69,12 @@ def _add_ingest(commands: Any) -> None:
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
     p.add_argument("--quiet", action="store_true")
     p.set_defaults(command=_ingest)
+
+
+def _add_layout(p: Any) -> None:
+    p.add_argument(
+        "--layout", choices=["packed", "full"], help="of a symmetric matrix: its upper triangle (default), or all of it"
+    )
 
 
 def _ingest(a: argparse.Namespace) -> int:
@@ -78,6 +85,7 @@ def _ingest(a: argparse.Namespace) -> int:
         a.src,
         a.dest,
         kind=a.kind,
+        layout=a.layout,
         dataset=a.dataset,
         dtype=a.dtype,
         chunks=tuple(a.chunks) if a.chunks else None,
@@ -106,6 +114,7 @@ def _add_generate(commands: Any) -> None:
     p.add_argument("--rank", type=int, default=10, help="components of the stored truth")
     p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     p.add_argument("--seed", type=int, default=0)
+    _add_layout(p)
     p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the problem: spectrum=power")
     p.add_argument("--overwrite", action="store_true")
     p.add_argument("--quiet", action="store_true")
@@ -124,6 +133,7 @@ def _generate(a: argparse.Namespace) -> int:
         rank=a.rank,
         dtype=a.dtype,
         seed=a.seed,
+        layout=a.layout,
         overwrite=a.overwrite,
         progress=IngestBar("generate", quiet=a.quiet),
         **_options(a.option),
@@ -168,6 +178,7 @@ def _add_run(commands: Any) -> None:
     p = commands.add_parser("run", help="run a configuration, or go on with it, or print its answer")
     p.add_argument("config", help="a TOML file")
     p.add_argument("--store", help="folder of the run, instead of the one in the file")
+    p.add_argument("--start", metavar="STORE", help="begin from the vectors of this earlier run, to save passes")
     _add_output(p)
     p.set_defaults(command=_run)
 
@@ -181,9 +192,26 @@ def _run(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
     from npmdask.progress import ProgressBar
 
-    config = load_config(a.config, store=a.store)
+    config = load_config(a.config, store=a.store, start=a.start)
     a.held_store = config.run.store
     return _print_solution(config.solve(ProgressBar(quiet=a.quiet)), a.json)
+
+
+def _add_plan(commands: Any) -> None:
+    p = commands.add_parser("plan", help="say what a run would do and need: passes, time, memory; starts nothing")
+    p.add_argument("config", help="a TOML file")
+    p.add_argument("--store", help="folder of the run, instead of the one in the file")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.set_defaults(command=_plan)
+
+
+def _plan(a: argparse.Namespace) -> int:
+    from npmdask.config import load_config
+    from npmdask.plan_text import lines
+
+    plan = load_config(a.config, store=a.store).plan()
+    print(json.dumps(plan.facts()) if a.json else "\n".join(lines(plan)))
+    return 0
 
 
 def _add_resume(commands: Any) -> None:
@@ -312,6 +340,7 @@ COMMANDS = (
     _add_ingest,
     _add_generate,
     _add_init,
+    _add_plan,
     _add_run,
     _add_resume,
     _add_deflate,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
-from npmdask.problem import Problem, Request, make_problem
+from npmdask.planning import Plan, plan_run, resolve_rank
+from npmdask.problem import Problem, Request, Start, checked_rank, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import open_source
 from npmdask.storage.remote import is_remote
+from npmdask.warm_start import find_start
 
 
 class _Table(BaseModel):
@@ -37,9 +40,26 @@ class AlgorithmTable(_Table):
     """How."""
 
     name: Literal["power"] = Field("power", description="the noisy power method")
-    target_rank: int = Field(ge=1, description="k: how many components")
-    iteration_rank: int | None = Field(None, ge=1, description="p >= k: columns iterated; max(2 k, k + 10)")
+    target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
+    iteration_rank: int | Literal["auto"] | None = Field(
+        None, description='p >= k: columns iterated; max(2 k, k + 10); "auto": all that cost no time'
+    )
     max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
+
+    @field_validator("target_rank", mode="before")
+    @classmethod
+    def _rank_or_share(cls, rank: Any) -> int | float:
+        if checked_rank(rank) < 0.0 or rank == 0:
+            raise ValueError("at least 1 component is needed, or a share strictly between 0 and 1")
+        return checked_rank(rank)
+
+    @field_validator("iteration_rank", mode="before")
+    @classmethod
+    def _require_rank(cls, value: Any) -> Any:
+        """One sentence instead of one for every type that it might have been."""
+        if value is None or value == "auto" or (type(value) is int and value >= 1):
+            return value
+        raise ValueError('must be a whole number from 1 on, or "auto"')
 
 
 class StopTable(_Table):
@@ -70,6 +90,7 @@ class RunTable(_Table):
     cluster: str | None = Field(None, description="address of a Dask scheduler, like tcp://host:8786, to use instead")
     commit_seconds: float = Field(30.0, ge=0, description="between commits inside a pass: lost at most by a kill")
     seed: int = Field(0, ge=0, description="of the random start block")
+    start: str | None = Field(None, description="folder of an earlier run to begin from; relative to this file")
 
 
 class RunConfig(_Table):
@@ -95,9 +116,24 @@ class RunConfig(_Table):
             stddev=self.mechanism.stddev,
         )
 
+    def check(self) -> Problem:
+        """The source opened and everything checked, nothing read: iteration_rank = "auto" stands for the default."""
+        request = self.request()
+        request = replace(request, iteration_rank=None) if request.iteration_rank == "auto" else request
+        return make_problem(open_source(self.source.path, self.source.kind), request)
+
     def problem(self) -> Problem:
-        """The source opened and everything checked; nothing read yet."""
-        return make_problem(open_source(self.source.path, self.source.kind), self.request())
+        """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
+        source = open_source(self.source.path, self.source.kind)
+        request = resolve_rank(self.request(), source, self.resources(), self.run.store)
+        return make_problem(source, request, start=self._begun())
+
+    def _begun(self) -> Start | None:
+        return None if self.run.start is None else find_start(self.run.start, self.run.store)
+
+    def plan(self) -> Plan:
+        """What running it would do and need."""
+        return plan_run(self.problem(), self.resources())
 
     def resources(self) -> Resources:
         """What the run may use."""
@@ -114,11 +150,11 @@ class RunConfig(_Table):
         return solve(self.problem(), self.run.store, self.resources(), observer)
 
 
-def load_config(path: str | Path, *, store: str | None = None) -> RunConfig:
+def load_config(path: str | Path, *, store: str | None = None, start: str | None = None) -> RunConfig:
     """Read a configuration file; its relative paths are taken relative to the file.
 
-    ``store`` (relative to the working directory) replaces the one in the file; without either it is
-    ``runs/NAME`` beside the file.
+    ``store`` and ``start`` (relative to the working directory) replace those in the file; without either the store
+    is ``runs/NAME`` beside the file.
 
     Raises
     ------
@@ -135,10 +171,12 @@ def load_config(path: str | Path, *, store: str | None = None) -> RunConfig:
     config = validate_config(content, str(file))
     folder = file.absolute().parent
     where = Path(store).absolute() if store else folder / (config.run.store or f"runs/{file.stem}")
+    begin = folder / config.run.start if config.run.start else None
+    begin = Path(start).absolute() if start else begin
     return config.model_copy(
         update={
             "source": config.source.model_copy(update={"path": _beside(folder, config.source.path)}),
-            "run": config.run.model_copy(update={"store": str(where)}),
+            "run": config.run.model_copy(update={"store": str(where), "start": str(begin) if begin else None}),
         }
     )
 
@@ -164,7 +202,7 @@ def _sentence(error: Any) -> str:
         return f"unknown key {where!r}: {closest(str(error['loc'][-1]), known)}"
     if error["type"] == "missing":
         return f"{where} is missing: {_description(error['loc']) or 'see `npmdask init`'}"
-    return f"{where} = {error.get('input')!r}: {error['msg']}"
+    return f"{where} = {error.get('input')!r}: {error['msg'].removeprefix('Value error, ')}"
 
 
 def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:

@@ -16,21 +16,25 @@ import numpy as np
 from npmdask.algorithms import Result, state_fields
 from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
-from npmdask.chunked import Executor, MemoryPlan, make_executor, plan_memory, single_threaded_blas
+from npmdask.chunked import Executor, MemoryPlan, make_executor, single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.environment import environment
 from npmdask.errors import BadInputError
+from npmdask.kept_pass import keeper_of
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, tree_rss
-from npmdask.operators import ColumnMoments, Operator, Partial
-from npmdask.passes import Keeper, Node, pack, runs_of, unpack
+from npmdask.operators import ColumnMoments, Operator
+from npmdask.passes import runs_of
+from npmdask.planning import memory_of
 from npmdask.problem import Problem, require_same
 from npmdask.progress import Observer
 from npmdask.randomness import generator
+from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView
-from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import Source
+from npmdask.storage.triangle import TriangleReader
 
 
 class Driver:
@@ -40,7 +44,8 @@ class Driver:
         self.problem, self.store, self.resources, self.observer = problem, store, resources, observer
         self._history: list[dict[str, Any]] = []
         self._passes = self._bytes = 0
-        self._warnings: list[str] = []
+        self._trace: float | None = None
+        self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
 
     def run(self) -> Solution:
         """Go on until the stopping rule says why not, and return the answer.
@@ -64,7 +69,9 @@ class Driver:
                 found = self.store.read_part("result")
         assert found is not None
         solution = self._solution(*found, seconds=time.perf_counter() - start, peak=meter.peak)
-        self.store.log("end", outcome=solution.outcome.name, seconds=solution.seconds, peak_rss=solution.peak_rss_bytes)
+        solution = replace(solution, peak_rss_by_process=meter.by_process)
+        facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
+        self.store.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
         return solution
 
@@ -87,6 +94,17 @@ class Driver:
                     "its last bits may differ from an undisturbed run's"
                 )
 
+    def survey(self) -> tuple[Source, float | None, tuple[int, int]]:
+        """The source with statistics and checksums, its trace, and the cost: one pass, or none, and its bytes."""
+        self._bind()
+        with single_threaded_blas():
+            plan = replace(self._plan(), workers=0)  # processes are not worth one pass
+            executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
+            source = self._surveyed(executor)
+            executor.close()
+        self._operator(source, 0)
+        return source, self._trace, (self._passes, self._bytes)
+
     def steps(self) -> Iterator[Step]:
         """The loop: yields every step after its commit; leaves the result in the store."""
         with single_threaded_blas():
@@ -96,7 +114,7 @@ class Driver:
             executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
             self._warnings += getattr(executor, "warnings", [])
             try:
-                operator = self._survey(executor)
+                operator = self._operator(self._surveyed(executor), state.step)
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, operator, query.block)
@@ -105,7 +123,7 @@ class Driver:
                     released = self.problem.mechanism.release(product, entropy=entropy, step=state.step + 1)
                     state, info = self.problem.algorithm.update(state, released)
                     self._require_symmetric(info.asymmetry)
-                    operator = self._hold_to_checksums(operator, record)
+                    operator = self._hold_to_checksums(executor, operator, record, state.step)
                     views.append(StepView(
                         step=state.step,
                         ritz_values=info.ritz_values,
@@ -127,8 +145,9 @@ class Driver:
         last, algorithm = self.store.last_step(), self.problem.algorithm
         if last is None:
             locked = self.problem.locked.result if self.problem.locked else None
+            start = self.problem.start.basis if self.problem.start else None
             rng = generator(self.problem.request.seed, "start")
-            return algorithm.init(self.problem.d, rng=rng, locked=locked), []
+            return algorithm.init(self.problem.d, rng=rng, locked=locked, start=start), []
         arrays, meta = last
         self._history = meta["history"]
         views = [
@@ -143,18 +162,7 @@ class Driver:
         return algorithm.load(arrays, meta["state"]), views
 
     def _plan(self) -> MemoryPlan:
-        p = self.problem.algorithm.iteration_rank
-        locked = self.problem.locked.result.vectors.shape[1] if self.problem.locked else 0
-        nothing = np.zeros(self.problem.d)
-        plan = plan_memory(
-            self.problem.operator(nothing, nothing + 1),
-            p + locked,
-            self.problem.algorithm.state_blocks,
-            limit=self.resources.memory,
-            base=tree_rss(),
-            threads=self.resources.threads,
-            workers=self.resources.workers,
-        )
+        plan = memory_of(self.problem, self.resources, tree_rss())
         self.observer.on_plan(plan)
         self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
         return plan
@@ -163,7 +171,8 @@ class Driver:
         self, label: str, executor: Executor, operator: Operator, block: Block
     ) -> tuple[Block, SlabRecord, float]:
         """One pass over the data: the only place where it is read."""
-        keeper, resumed = self._keeper(label, operator, block)
+        keeper = keeper_of(self.store, label, operator, block, self.resources.commit_seconds)
+        resumed = keeper.record()
         self.store.log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
         self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
         self.observer.on_task(resumed)
@@ -176,23 +185,13 @@ class Driver:
         self.store.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
         return product, record, seconds
 
-    def _keeper(self, label: str, operator: Operator, block: Block) -> tuple[Keeper, SlabRecord]:
-        """What was finished of this very pass before a kill, what that cost, and where to commit more of it."""
-        key = {"label": label, "block": crc32c(block), "dtype": block.dtype.str, "runs": len(runs_of(operator))}
-
-        def keep(parts: dict[Node, Partial]) -> None:
-            self.store.keep_pass(key, *pack(parts))
-
-        found = self.store.read_pass(key)
-        keeper = Keeper(unpack(*found) if found else None, keep, self.resources.commit_seconds)
-        return keeper, keeper.record()
-
-    def _survey(self, executor: Executor) -> Operator:
-        """The operator, with column statistics and checksums from ingest, from an earlier pass, or from one now."""
+    def _surveyed(self, executor: Executor) -> Source:
+        """The source, with column statistics and checksums from ingest, from an earlier pass, or from one now."""
         source = self.problem.source
         mean, std = source.column_mean, source.column_std
         part = self.store.read_part("survey")
         if part is None and self.problem.needs_moments:
+            assert not isinstance(source.reader, TriangleReader)  # a symmetric matrix is not centred
             moments = ColumnMoments(reader=source.reader)
             both, record, _ = self._pass("survey of the columns", executor, moments, np.zeros((1, 1)))
             self._keep_survey(record, {"column_mean": both[0], "column_std": both[1]})
@@ -201,17 +200,24 @@ class Driver:
             arrays = part[0]
             mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
             source = source.with_checksums(_checksum_table(arrays))
-        return replace(self.problem, source=source).operator(mean, std)
+        return replace(source, column_mean=mean, column_std=std)
 
-    def _hold_to_checksums(self, operator: Operator, record: SlabRecord) -> Operator:
-        """After the first pass over a source that was never ingested, later passes must see the same bytes."""
-        if operator.reader.checksums is not None:
+    def _operator(self, source: Source, step: int) -> Operator:
+        problem = replace(self.problem, source=source)
+        operator = problem.operator(source.column_mean, source.column_std, first=step == 0)
+        self._trace = trace_of(source, operator, whatever_it_takes=self.problem.share is not None)
+        return operator
+
+    def _hold_to_checksums(self, executor: Executor, operator: Operator, record: SlabRecord, step: int) -> Operator:
+        """After the first pass over a source that was never ingested, later passes must see the same bytes.
+
+        The operator is made as a resumed run makes it: its sums, and so the bits, must be the same.
+        """
+        if operator.reader.checksums is not None and step > 1:
             return operator
-        self._keep_survey(record, {})
-        part = self.store.read_part("survey")
-        assert part is not None
-        table = _checksum_table(part[0])
-        return replace(operator, reader=replace(operator.reader, checksums=table))  # type: ignore[type-var]
+        if operator.reader.checksums is None:
+            self._keep_survey(record, {})
+        return self._operator(self._surveyed(executor), step)
 
     def _keep_survey(self, record: SlabRecord, statistics: dict[str, np.ndarray]) -> None:
         if not self.problem.source.registered:
@@ -290,11 +296,14 @@ class Driver:
             return self._pass("left singular vectors", executor, final, result.vectors)[:2]
 
         before = len(self._history) + self.problem.needs_moments
+        before += self.problem.start.passes if self.problem.start else 0
+        result, explained, outcome = settle(result, outcome, self._trace, self.problem.share)
         arrays = answer_arrays(self.problem.source.kind, result, operator, self.store.path, final_pass)
         passes = before + ("left_rotation" in arrays)
         if "left_rotation" in arrays:
-            outcome = self.problem.rule.unresolved(view, arrays["values"]) or outcome
-        meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": passes}
+            outcome = self.problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
+        facts = {"outcome": asdict(outcome), "explained_share": explained}
+        meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
 
     def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
@@ -315,6 +324,8 @@ class Driver:
             store=str(self.store.path),
             fingerprint=self.problem.source.fingerprint,
             warnings=tuple(self._warnings),
+            target_rank=len(arrays["values"]),
+            explained_share=meta.get("explained_share"),
         )
 
 

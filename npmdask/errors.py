@@ -27,6 +27,10 @@ class LostError(NpmdaskError):
     exit_code = 130
 
 
+class MemoryRefusedError(RefusedError):
+    """The memory that is allowed does not suffice for what is asked."""
+
+
 class FencedOutError(RefusedError):
     """Another process took this run over; nothing was written by this one since."""
 

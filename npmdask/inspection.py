@@ -9,6 +9,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.storage.layout import open_source
 from npmdask.storage.remote import is_remote
+from npmdask.storage.triangle import TriangleReader
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
         "dtype": str(reader.dtype),
         "bytes": reader.nbytes,
         "chunk_grid": list(reader.grid),
+        "stored": "the upper triangle" if isinstance(reader, TriangleReader) else "whole",
         "fingerprint": source.fingerprint,
         "checksums": "recorded" if source.registered else "none (a plain store: taken in the first pass of a run)",
         "truth_rank": source.truth.basis.shape[1] if source.truth else None,

@@ -21,10 +21,11 @@ def orth(block: Block, completion: np.random.Generator, *, against: Block | None
     """
     block = _project_out(np.asarray(block, dtype=np.float64), against)
     block = block / _positive(np.abs(block).max(axis=0))  # first: the norm of huge or tiny entries overflows
-    scaled = block / _positive(np.linalg.norm(block, axis=0))
-    q, r = np.linalg.qr(scaled)
+    block = block / _positive(np.linalg.norm(block, axis=0))
+    q, r = np.linalg.qr(block)
+    del block  # the work space of orth is counted in every memory plan
     diagonal = np.diagonal(r).copy()
-    lost = np.abs(diagonal) <= 8 * block.shape[0] ** 0.5 * np.finfo(np.float64).eps
+    lost = np.abs(diagonal) <= 8 * q.shape[0] ** 0.5 * np.finfo(np.float64).eps
     q *= np.where(diagonal < 0, -1.0, 1.0)
     if lost.any() or against is not None:
         q = _complete(q, lost, completion, against)
@@ -40,20 +41,34 @@ def _project_out(block: Block, against: Block | None) -> Block:
 
 
 def _complete(q: Block, lost: NDArray[np.bool_], completion: np.random.Generator, against: Block | None) -> Block:
-    """Replace the lost columns by random ones, keep the others, orthonormalise twice ("twice is enough")."""
-    q = q.copy()
+    """Replace the lost columns by random ones, keep the others, orthonormalise twice ("twice is enough"), in place."""
     q[:, lost] = completion.standard_normal((q.shape[0], int(lost.sum())))
     order = np.argsort(lost, kind="stable")  # kept columns first: QR leaves them as they are
     for _ in range(2):
-        candidate = _project_out(q[:, order], against)
-        basis, r = np.linalg.qr(candidate)
-        q[:, order] = basis * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        basis, r = np.linalg.qr(_project_out(q[:, order], against))
+        basis *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        q[:, order] = basis
+        del basis
     return q
 
 
 def random_orthonormal(d: int, p: int, rng: np.random.Generator, *, against: Block | None = None) -> Block:
     """A d x p orthonormal block, Haar distributed (in the complement of ``against``)."""
     return orth(rng.standard_normal((d, p)), rng, against=against)
+
+
+def starting_block(
+    d: int, p: int, rng: np.random.Generator, *, against: Block | None = None, start: Block | None = None
+) -> Block:
+    """The d x p orthonormal block that an iteration begins with: random, or ``start`` filled up with random columns.
+
+    Of a ``start`` (d x j, leading columns first) with more than p columns the first p are used.
+    """
+    if start is None:
+        return random_orthonormal(d, p, rng, against=against)
+    kept = start[:, :p]
+    more = rng.standard_normal((d, p - kept.shape[1]))
+    return orth(np.concatenate([kept, more], axis=1), rng, against=against)
 
 
 class RitzPairs(NamedTuple):

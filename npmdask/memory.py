@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Self
 
 import psutil
 
 INTERVAL = 0.05  # seconds
+
+# What stands in the command line of a process below this one, and what a person calls it. The first that fits.
+ROLES = (
+    ("multiprocessing.resource_tracker", "resource tracker"),
+    ("multiprocessing.forkserver", "fork server"),
+    ("--multiprocessing-fork", "worker"),
+    ("multiprocessing.spawn", "worker"),
+    ("prefect.server", "prefect server"),
+    ("prefect server", "prefect server"),
+    ("prefect", "prefect"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessPeak:
+    """The largest resident memory of one process of the run; ``name`` is its role (driver, worker, ...)."""
+
+    pid: int
+    name: str
+    peak_rss_bytes: int
 
 
 def tree_rss() -> int:
@@ -23,18 +44,23 @@ def tree_rss() -> int:
 
 
 class PeakMeter:
-    """Samples the resident memory of the process tree in the background; the own process's peak is exact.
+    """Samples the resident memory of the process tree in the background, process by process.
 
-    ``/proc/self/status`` keeps the high-water mark of this process, so that no short peak is missed.
+    The kernel keeps a high-water mark of every process, so that no short peak of one is missed: of this process
+    since ``__enter__``, of a process that was started later since its start. A process that was there before
+    (a Prefect server) has a past that is not this run's: of that one, what the samples saw.
     """
 
     def __init__(self) -> None:
         self._peak = 0
+        self._before: set[int] = set()  # not by their times: those of the kernel are off by up to a second
+        self._seen: dict[int, ProcessPeak] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="peak-meter", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="peak-meter", daemon=True)
 
     def __enter__(self) -> Self:
         _reset_high_water()
+        self._before = {child.pid for child in psutil.Process().children(recursive=True)}
         self._thread.start()
         return self
 
@@ -42,21 +68,51 @@ class PeakMeter:
         self._stop.set()
         self._thread.join()
 
-    def _sample(self) -> None:
+    def _watch(self) -> None:
         while True:
-            self._peak = max(self._peak, tree_rss())
+            self._sample()
             if self._stop.wait(INTERVAL):
                 return
 
+    def _sample(self) -> None:
+        me = psutil.Process()
+        total = int(me.memory_info().rss)
+        for child in me.children(recursive=True):
+            try:
+                rss = int(child.memory_info().rss)
+                self._keep(child, rss if child.pid in self._before else max(rss, high_water(child.pid)))
+            except (psutil.Error, OSError):
+                continue  # it ended between the two calls
+            total += rss
+        self._peak = max(self._peak, total)
+
+    def _keep(self, child: psutil.Process, rss: int) -> None:
+        held = self._seen.get(child.pid)
+        if held is None or rss > held.peak_rss_bytes:
+            # The name is asked for again: between fork and exec a child still has the command line of its parent.
+            self._seen[child.pid] = ProcessPeak(pid=child.pid, name=role_of(child), peak_rss_bytes=rss)
+
     @property
     def peak(self) -> int:
-        """Bytes, so far."""
+        """Bytes of all processes together, so far."""
         return max(self._peak, high_water())
 
+    @property
+    def by_process(self) -> tuple[ProcessPeak, ...]:
+        """Every process that was seen, this one (the driver) first, then the largest."""
+        mine = ProcessPeak(pid=psutil.Process().pid, name="driver", peak_rss_bytes=high_water())
+        return (mine, *sorted(list(self._seen.values()), key=lambda seen: (-seen.peak_rss_bytes, seen.pid)))
 
-def high_water() -> int:
-    """The kernel's high-water mark of this process, bytes."""
-    with open("/proc/self/status") as status:
+
+def role_of(process: psutil.Process) -> str:
+    """What a process below this one does here, as far as its command line tells."""
+    line = " ".join(process.cmdline())
+    return next((name for mark, name in ROLES if mark in line), str(process.name()))
+
+
+def high_water(pid: int | None = None) -> int:
+    """The kernel's high-water mark of a process (this one if None), bytes; 0 if it has none (it just ended)."""
+    with open(f"/proc/{pid or 'self'}/status") as status:
         for line in status:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from npmdask.algorithms import PowerMethod, Result
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.mechanisms import Mechanism
-from npmdask.operators import Gram, Operator, SparseGram, Symmetric
+from npmdask.operators import Gram, Operator, SparseGram, Symmetric, Triangle
 from npmdask.stopping import ResidualRule, default_tol
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
+from npmdask.storage.triangle import TriangleReader, square_chunks
 
 CHECKPOINT_FORMAT = 1
+FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked for: public, printable, the same words as the configuration file."""
 
-    target_rank: int
-    iteration_rank: int | None = None
+    target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
+    iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
     max_steps: int = 200
     tol: float | None = None
     center: bool = False
@@ -44,6 +47,16 @@ class Locked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a run begins with instead of a random block: where an earlier run came to (warm start)."""
+
+    basis: Block  # d x j, orthonormal, leading columns first
+    identity: str  # of the basis: part of the parameters of the run
+    warning: str | None = None  # what should be known of the earlier run
+    passes: int = 0  # spent on the way to it, where that was part of this run (a search for the rank)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """Everything that determines the result, bit for bit."""
 
@@ -53,16 +66,32 @@ class Problem:
     mechanism: Mechanism
     rule: ResidualRule
     locked: Locked | None = None
+    start: Start | None = None
+    share: float | None = None  # of the variance, that was asked for in place of a number of components
+
+    @property
+    def searches(self) -> bool:
+        """Whether the number of components is still to be found (rank_search.py)."""
+        return isinstance(self.request.target_rank, float)
 
     @property
     def d(self) -> int:
         return self.source.shape[1]
 
-    def operator(self, mean: np.ndarray | None, std: np.ndarray | None) -> Operator:
-        """The operator, with the column means and deviations that centring and scaling need."""
+    def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
+        """The operator, with the column means and deviations that centring and scaling need.
+
+        ``first``: of the first step, in which a matrix that is only said to be symmetric is read whole, so that
+        X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
+        """
         reader, kind = self.source.reader, self.source.kind
+        if isinstance(reader, TriangleReader):
+            return Triangle(reader=reader)
         if kind == "symmetric":
-            return Symmetric(reader=reader)  # type: ignore[arg-type]
+            assert not isinstance(reader, CsrReader)
+            if square_chunks(reader) and (self.source.mirrored or not first):
+                return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
+            return Symmetric(reader=reader)
         weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
         scale = None
         if self.request.scale and mean is not None and std is not None:
@@ -78,7 +107,8 @@ class Problem:
     @property
     def needs_moments(self) -> bool:
         """Whether column means are needed and were not recorded at ingest: one more pass."""
-        return (self.request.center or self.request.scale) and self.source.column_mean is None
+        wanted = self.request.center or self.request.scale or self.share is not None
+        return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
 
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
@@ -93,25 +123,50 @@ class Problem:
             },
             "algorithm": {
                 "name": "power",
-                "target_rank": self.algorithm.target_rank,
-                "iteration_rank": self.algorithm.iteration_rank,
+                "target_rank": self.request.target_rank if self.searches else self.algorithm.target_rank,
+                "iteration_rank": None if self.searches else self.algorithm.iteration_rank,
+                "share": self.share,
             },
             "mechanism": self.mechanism.event(),
-            "stop": {"tol": self.rule.tol, "max_steps": self.rule.max_steps},
-            "run": {"seed": self.request.seed, "deflates": self.locked.identity if self.locked else None},
+            "stop": {
+                "tol": self.rule.tol,
+                "max_steps": self.rule.max_steps,
+                "until_share": self.rule.until_share,
+            },
+            "run": {
+                "seed": self.request.seed,
+                "deflates": self.locked.identity if self.locked else None,
+                "starts_from": self.start.identity if self.start else None,
+            },
             "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
         }
 
 
-def make_problem(source: Source, request: Request, locked: Locked | None = None) -> Problem:
+def make_problem(
+    source: Source,
+    request: Request,
+    locked: Locked | None = None,
+    start: Start | None = None,
+    share: float | None = None,
+) -> Problem:
     """Check a request against its source and choose what was left open.
+
+    ``share``: what was asked for, where the ``target_rank`` of the request is the number that was found for it.
 
     Raises
     ------
     BadInputError
         Ranks that do not fit the data, options that do not fit the kind, a tolerance out of range.
+    RefusedError
+        A start that does not fit the data, or that noise forbids.
     """
+    request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
+    if isinstance(request.target_rank, float):
+        share = request.target_rank
+        _require_search(request, start)
+    if start is not None:
+        _require_start(source, request, start)
     k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
@@ -128,7 +183,59 @@ def make_problem(source: Source, request: Request, locked: Locked | None = None)
         noise_stddev=mechanism.stddev,
         squared=source.kind in ("matrix", "sparse"),
     )
-    return Problem(source=source, request=request, algorithm=algorithm, mechanism=mechanism, rule=rule, locked=locked)
+    if start is not None:  # no more of it than is used: it stays in memory as long as the problem
+        start = replace(start, basis=np.ascontiguousarray(start.basis[:, :p]))
+    return Problem(
+        source=source,
+        request=request,
+        algorithm=algorithm,
+        mechanism=mechanism,
+        rule=rule,
+        locked=locked,
+        start=start,
+        share=share,
+    )
+
+
+def checked_rank(rank: Any) -> int | float:
+    """A number of components (int), or a share of the variance (float strictly between 0 and 1).
+
+    Raises
+    ------
+    BadInputError
+        Neither.
+    """
+    if isinstance(rank, int | np.integer) and not isinstance(rank, bool):
+        return int(rank)
+    if isinstance(rank, float | np.floating) and 0 < rank < 1:
+        return float(rank)
+    raise BadInputError(
+        f"target_rank = {rank!r} is neither a whole number of components (write 1, not 1.0) nor a share of the "
+        "variance strictly between 0 and 1, like 0.95"
+    )
+
+
+def _require_search(request: Request, start: Start | None) -> None:
+    asked = f"target_rank = {request.target_rank}"
+    if request.iteration_rank is not None:
+        raise BadInputError(f"{asked} is a share, whose iteration_rank follows from what is found; leave it out")
+    if request.mechanism != "none":
+        raise RefusedError(f"{asked} is a share, which cannot be told under noise; give a whole number")
+    if start is not None:
+        raise RefusedError(f"{asked} is a share, whose search starts from its own stages; leave `start` out")
+
+
+def _require_start(source: Source, request: Request, start: Start) -> None:
+    if start.basis.shape[0] != source.shape[1]:
+        raise RefusedError(
+            f"the run to start from has {start.basis.shape[0]} columns and {source.path} has {source.shape[1]}: a warm "
+            "start needs the same columns (more rows are fine); leave `start` out"
+        )
+    if request.mechanism != "none":
+        raise RefusedError(
+            f"start cannot be combined with mechanism = {request.mechanism!r}: what a run with noise starts from would "
+            "have to be a release itself; leave `start` out"
+        )
 
 
 def _require_options(source: Source, request: Request) -> None:
@@ -147,7 +254,10 @@ def _require_options(source: Source, request: Request) -> None:
 
 
 def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
-    k, smallest = request.target_rank, min(source.shape)
+    smallest = min(source.shape)
+    if isinstance(request.target_rank, float):
+        return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)
+    k = request.target_rank
     if k < 1 or k + locked > smallest:
         more = f" (and {locked} are found already)" if locked else ""
         raise BadInputError(
@@ -155,12 +265,19 @@ def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
             f"{smallest} components exist{more}"
         )
     room = source.shape[1] - locked
-    p = min(max(2 * k, k + 10), room) if request.iteration_rank is None else request.iteration_rank
+    if request.iteration_rank == "auto":
+        raise BadInputError('iteration_rank = "auto" is chosen by top_k and `npmdask run`; give a number here')
+    p = default_rank(k, room) if request.iteration_rank is None else request.iteration_rank
     if p < k:
         raise BadInputError(f"iteration_rank = {p} is smaller than target_rank = {k}; leave it out or use {2 * k}")
     if p > room:
         raise BadInputError(f"iteration_rank = {p} is larger than the {room} columns there are; leave it out")
     return k, p
+
+
+def default_rank(k: int, room: int) -> int:
+    """p for k wanted vectors where nothing is said, with ``room`` columns to choose from."""
+    return min(max(2 * k, k + 10), room)
 
 
 def require_same(problem: Problem, found: dict[str, Any], store: str) -> None:

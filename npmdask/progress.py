@@ -22,6 +22,9 @@ class Observer:
     def on_plan(self, plan: MemoryPlan) -> None:
         """Before the first pass."""
 
+    def on_stage(self, label: str) -> None:
+        """A part of a longer job begins: the steps that follow are its own, counted from one."""
+
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         """A pass over the data begins."""
 
@@ -44,6 +47,10 @@ class Observers(Observer):
     def on_plan(self, plan: MemoryPlan) -> None:
         for member in self._members:
             member.on_plan(plan)
+
+    def on_stage(self, label: str) -> None:
+        for member in self._members:
+            member.on_stage(label)
 
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         for member in self._members:
@@ -79,6 +86,10 @@ class ProgressBar(Observer):
         self._console.print(
             f"plan: {where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB {limit}", soft_wrap=True
         )
+
+    def on_stage(self, label: str) -> None:
+        self._stop_bar()
+        self._console.print(label, highlight=False, soft_wrap=True)
 
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self._label, self._done, self._chunks, self._total_chunks = label, 0, 0, total_chunks

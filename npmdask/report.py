@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def summary(solution: Solution) -> dict[str, Any]:
         "seconds": round(solution.seconds, 3),
         "peak_rss_bytes": solution.peak_rss_bytes,
         "memory_limit_bytes": solution.memory_limit_bytes,
+        "peak_rss_by_process": [asdict(process) for process in solution.peak_rss_by_process],
         "values": solution.values.tolist(),
         "residual_norms": solution.residual_norms.tolist(),
         "max_sin_theta": solution.max_sin_theta,
@@ -37,6 +39,8 @@ def summary(solution: Solution) -> dict[str, Any]:
         "total_data_passes": solution.total_data_passes,
         "sentence": solution.outcome.sentence,
         "warnings": list(solution.warnings),
+        "target_rank": solution.target_rank,
+        "explained_share": solution.explained_share,
     }
 
 
@@ -75,6 +79,7 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         "</div>",
         "<h2>Components</h2>",
         _components(values, result),
+        *_memory_section(telemetry),
         "<h2>Parameters</h2>",
         _parameters(spec),
     ]
@@ -180,6 +185,22 @@ def _components(values: np.ndarray, result: Any) -> str:
         for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1)
     )
     return f"<table><tr><th>component</th><th>value</th><th>residual norm</th></tr>{rows}</table>"
+
+
+def _memory_section(telemetry: list[dict[str, Any]]) -> list[str]:
+    """The peak of every process of the last call that came to its end, against the limit and the prediction."""
+    ends = [t for t in telemetry if t["event"] == "end" and t.get("processes")]
+    plans = [t for t in telemetry if t["event"] == "plan"]
+    if not ends:
+        return []
+    facts = [(f"{p['name']} (process {p['pid']})", _bytes(p["peak_rss_bytes"])) for p in ends[-1]["processes"]]
+    facts.append(("all together, at most at any one time", _bytes(ends[-1]["peak_rss"])))
+    if plans:
+        limit = plans[-1]["limit"]
+        facts.append(("predicted before the first pass", _bytes(plans[-1]["predicted_peak"])))
+        facts.append(("limit", _bytes(limit) if limit else "none"))
+    rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{value}</td></tr>" for name, value in facts)
+    return ["<h2>Memory</h2>", f"<table><tr><th>process</th><th>peak resident memory</th></tr>{rows}</table>"]
 
 
 def _parameters(spec: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from npmdask.left import left_factor
 from npmdask.linalg import Block
+from npmdask.memory import ProcessPeak
 from npmdask.stopping import Outcome
 
 
@@ -44,7 +45,8 @@ class Solution:
     ``values``: eigenvalues of ``X^T X / n`` for samples, signed eigenvalues for a symmetric matrix, singular
     values for a matrix (dense or sparse). ``residual_norms``: ``||A v - theta v||_2`` in the units of the
     values (for singular pairs ``||A^T u - sigma v||_2``). ``data_passes``, ``bytes_read``, ``seconds`` and
-    ``peak_rss_bytes`` are of this call; ``total_data_passes`` of the whole run.
+    ``peak_rss_bytes`` (all processes together) and ``peak_rss_by_process`` are of this call; ``total_data_passes``
+    of the whole run.
     """
 
     basis: Block
@@ -63,6 +65,9 @@ class Solution:
     store: str
     fingerprint: str
     warnings: tuple[str, ...] = ()
+    peak_rss_by_process: tuple[ProcessPeak, ...] = ()
+    target_rank: int = 0  # components in the answer: the number found, where a share was asked for
+    explained_share: float | None = None  # of the variance (trace), where that costs no pass
 
     @property
     def converged(self) -> bool:

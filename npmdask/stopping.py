@@ -52,6 +52,11 @@ class ResidualRule:
     noise_stddev: float = 0.0
     squared: bool = False  # theta is the square of the value that is asked for (singular values)
 
+    @property
+    def until_share(self) -> float | None:
+        """A share of the variance that ends the run too (stages of a search); part of a run's parameters."""
+        return None
+
     def __call__(self, history: list[StepView]) -> Outcome | None:
         """The outcome after the last step of ``history``, or None to go on."""
         if not history:

@@ -30,6 +30,21 @@ def write_zarr(path: Path, array: np.ndarray, chunks: tuple[int, ...] | None = N
     return path
 
 
+def unpacked(group: zarr.Group) -> np.ndarray:
+    """The whole matrix of a store in packed layout, put together entry by entry of its chunks."""
+    data, (d, _) = group["data"][...], group.attrs["npmdask"]["shape"]
+    side = data.shape[1]
+    n = -(-d // side)
+    whole = np.zeros((n * side, n * side), data.dtype)
+    places = [(i, j) for i in range(n) for j in range(i, n)]
+    assert len(places) == len(data)
+    for (i, j), chunk in zip(places, data, strict=True):
+        whole[j * side : (j + 1) * side, i * side : (i + 1) * side] = chunk.T
+        whole[i * side : (i + 1) * side, j * side : (j + 1) * side] = chunk
+    assert not whole[d:].any() and not whole[:, d:].any(), "chunks at the edge are filled up with zeros"
+    return whole[:d, :d]
+
+
 def shared_file(name: str) -> Path:
     """A file of the project's shared data, or a visible skip."""
     path = SHARED / name

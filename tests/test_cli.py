@@ -20,7 +20,7 @@ from tests.conftest import planted, same_bytes
 
 KEYS = {
     "outcome", "converged", "steps", "data_passes", "bytes_read", "dataset_bytes", "seconds", "peak_rss_bytes",
-    "memory_limit_bytes", "values", "residual_norms", "max_sin_theta", "store", "fingerprint",
+    "memory_limit_bytes", "peak_rss_by_process", "values", "residual_norms", "max_sin_theta", "store", "fingerprint",
 }  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def test_from_a_file_to_an_answer(folder: Path, capsys: Any) -> None:
     assert facts["bytes_read"] == facts["data_passes"] * facts["dataset_bytes"] == facts["data_passes"] * 800 * 60 * 8
     assert facts["max_sin_theta"] is None
     assert 0 < facts["peak_rss_bytes"] < facts["memory_limit_bytes"] == 4 * 2**30
+    assert facts["peak_rss_by_process"][0]["name"] == "driver"
     assert facts["store"] == str(folder / "out")
     code, out, _ = run(capsys, "run", "c.toml", "--json")
     again = json.loads(out.splitlines()[-1])
@@ -179,7 +180,14 @@ def test_report_is_one_self_contained_page(folder: Path, capsys: Any) -> None:
     assert page.count("<svg") == 3
     links = re.findall(r"(?:src|href)=\"(?!#)([^\"]+)\"", page)
     assert not links, links
-    for said in ("converged after", "peak memory", "max sin θ", "algorithm.target_rank", "residual norm"):
+    for said in (
+        "converged after",
+        "peak memory",
+        "driver (process",
+        "max sin θ",
+        "algorithm.target_rank",
+        "residual norm",
+    ):
         assert said in page
     assert run(capsys, "report", "nothing")[0] == 2
     assert run(capsys, "export", "nothing", "x.npz")[0] == 2

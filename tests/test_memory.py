@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import zarr
 
-from npmdask.memory import PeakMeter, high_water
+from npmdask.memory import PeakMeter, ProcessPeak, high_water, role_of
+from npmdask.report import write_report
+from npmdask.storage.generate import generate
 from npmdask.storage.sparse_writer import SparseWriter
 
 LIMIT = 260 * 2**20
@@ -69,6 +77,82 @@ def test_the_meter_sees_a_short_peak_and_forgets_an_old_one() -> None:
     assert high_water() - before > 50 * 2**20
     assert meter.peak >= high_water()
     assert meter.peak >= before > 0
+
+
+# Its peak is over before it says that it is there: only the kernel's mark of that process still shows it.
+CHILD = "import sys; a = bytearray(60 * 2**20); del a; b = bytearray(5 * 2**20); print(flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def child_process(*arguments: str) -> Iterator[int]:
+    """A process below this one that has said that it is there; it ends with the block."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CHILD, *arguments], **pipes) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child.pid
+
+
+def peak_of(meter: PeakMeter, pid: int, least: int = 0) -> ProcessPeak:
+    """What the meter has seen of a process, once it has seen so many bytes (or 20 seconds went by)."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        seen = [p for p in meter.by_process if p.pid == pid and p.peak_rss_bytes > least]
+        if seen:
+            break
+        time.sleep(0.05)
+    return next(p for p in meter.by_process if p.pid == pid)
+
+
+def test_the_meter_knows_every_process_and_its_peak() -> None:
+    with PeakMeter() as meter, child_process() as pid:
+        seen = peak_of(meter, pid, 60 * 2**20)
+    driver, *below = meter.by_process
+    assert (driver.pid, driver.name) == (os.getpid(), "driver")
+    assert driver.peak_rss_bytes <= meter.peak
+    assert seen.name.startswith("python")
+    assert 60 * 2**20 < seen.peak_rss_bytes < 200 * 2**20
+    assert sorted(below, key=lambda process: -process.peak_rss_bytes) == below
+
+
+def test_a_process_that_was_there_before_answers_for_now_only() -> None:
+    with child_process() as pid, PeakMeter() as meter:
+        assert peak_of(meter, pid).peak_rss_bytes < 60 * 2**20 < high_water(pid)
+
+
+@pytest.mark.parametrize(
+    ("role", "line"),
+    [
+        ("worker", "from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"),
+        ("resource tracker", "from multiprocessing.resource_tracker import main;main(9)"),
+        ("prefect server", "uvicorn --factory prefect.server.api.server:create_app"),
+    ],
+)
+def test_roles_are_told_from_command_lines(role: str, line: str) -> None:
+    with child_process(line) as pid:
+        assert role_of(psutil.Process(pid)) == role
+
+
+@pytest.mark.slow
+def test_worker_processes_are_in_the_facts_and_on_the_page(tmp_path: Path) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", rows=2000, columns=100, rank=3)
+    (tmp_path / "c.toml").write_text(
+        '[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 3\n[run]\nworkers = 2\nthreads = 1\nmemory = "2GiB"\n'
+    )
+    done = subprocess.run([*NPMDASK, "run", "c.toml", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout.splitlines()[-1])
+    processes = facts["peak_rss_by_process"]
+    assert [process["name"] for process in processes].count("driver") == 1
+    assert [process["name"] for process in processes].count("worker") == 2
+    largest = max(process["peak_rss_bytes"] for process in processes)
+    together = sum(process["peak_rss_bytes"] for process in processes)
+    assert largest <= facts["peak_rss_bytes"] <= 1.01 * together  # the kernel's counters run behind by some pages
+    assert facts["peak_rss_bytes"] < facts["memory_limit_bytes"]
+    page = write_report(tmp_path / "runs" / "c").read_text()
+    for process in processes:
+        assert f"{process['name']} (process {process['pid']})" in page
+    assert "predicted before the first pass" in page
 
 
 @pytest.mark.slow

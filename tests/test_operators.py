@@ -90,6 +90,16 @@ def test_symmetric_of_any_layout(tmp_path: Path, chunks: tuple[int, int]) -> Non
     assert record.bytes_read == a.nbytes
 
 
+def test_big_endian_values_in_little_endian_files(tmp_path: Path) -> None:
+    """A new Zarr 3 array looks big-endian in memory while its files are not; opened again it is native."""
+    x = np.random.default_rng(0).standard_normal((100, 20))
+    z = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, dtype=">f8", chunks=(30, 20), compressors=None)
+    z[...] = x
+    for source in (z, tmp_path / "x.zarr"):
+        product, _ = Threads(1).run_pass(Gram(reader=open_source(source).reader), np.eye(20), ignore)
+        np.testing.assert_allclose(product, x.T @ x, atol=1e-12)
+
+
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     m=st.integers(1, 50),

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import Processes, Threads, single_threaded_blas
-from npmdask.operators import Gram, Operator, Partial, SparseGram, Symmetric
+from npmdask.operators import Gram, Operator, Partial, SparseGram, Symmetric, Triangle
 from npmdask.passes import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import open_source
+from npmdask.storage.triangle import TriangleReader
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_operators import ignore, write_csr
 
@@ -68,11 +69,14 @@ def operators(folder: Path) -> dict[str, Operator]:
     return {
         "gram": Gram(reader=open_source(write_zarr(folder / "x", x, (11, 30))).reader, mean=x.mean(0)),
         "symmetric": Symmetric(reader=open_source(write_zarr(folder / "a", a + a.T, (7, 90))).reader),
+        "triangle": Triangle(
+            reader=TriangleReader(array=zarr.open(write_zarr(folder / "t", a + a.T, (7, 7)), mode="r"))
+        ),
         "sparse": SparseGram(reader=open_source(write_csr(folder / "s", matrix, 101)).reader),
     }
 
 
-@pytest.mark.parametrize("name", ["gram", "symmetric", "sparse"])
+@pytest.mark.parametrize("name", ["gram", "symmetric", "triangle", "sparse"])
 def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
     many_runs(monkeypatch)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result
-from npmdask.linalg import Block, asymmetry, orth, random_orthonormal, rayleigh_ritz
+from npmdask.linalg import Block, asymmetry, orth, rayleigh_ritz, starting_block
 from npmdask.randomness import generator
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
@@ -69,15 +69,17 @@ class PowerMethod:
         """d x p blocks of float64 held at once: X, its Ritz data, Y, the QR work space, a copy being written."""
         return 8
 
-    def init(self, d: int, *, rng: np.random.Generator, locked: Result | None = None) -> PowerState:
-        """Line 1: X_0 random orthonormal (orthogonal to what is locked, when deflating)."""
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> PowerState:
+        """Line 1: X_0 random orthonormal (orthogonal to what is locked, when deflating), or begun by ``start``."""
         none = np.zeros((d, 0))
         vectors, products = (locked.vectors, locked.products) if locked else (none, none)
         k = self.target_rank + vectors.shape[1]
         return PowerState(
             step=0,
             fine=True,
-            basis=random_orthonormal(d, self.iteration_rank, rng, against=vectors if locked else None),
+            basis=starting_block(d, self.iteration_rank, rng, against=vectors if locked else None, start=start),
             ritz_values=np.zeros(k),
             ritz_vectors=np.zeros((d, k)),
             ritz_products=np.zeros((d, k)),

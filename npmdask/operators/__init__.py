@@ -10,5 +10,16 @@ from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.sparse import SparseGram
 from npmdask.operators.symmetric import Symmetric
+from npmdask.operators.triangle import Triangle
 
-__all__ = ["RUN_BYTES", "ColumnMoments", "Gram", "LeftProduct", "Operator", "Partial", "SparseGram", "Symmetric"]
+__all__ = [
+    "RUN_BYTES",
+    "ColumnMoments",
+    "Gram",
+    "LeftProduct",
+    "Operator",
+    "Partial",
+    "SparseGram",
+    "Symmetric",
+    "Triangle",
+]

@@ -11,6 +11,7 @@ from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
 from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.triangle import TriangleReader
 
 RUN_BYTES = 32 * 2**20  # of data in a run: large enough that the cost of scheduling a task vanishes
 COLUMN_BYTES = 2**10  # of data in a run for each column: four times the sum that the run returns, with p = 32
@@ -142,7 +143,7 @@ def tile_bytes(reader: DenseReader, p: int) -> int:
     return reader.buffer_bytes + cast + 2 * reader.chunks[0] * p * 8
 
 
-def require_finite(product: Block, reader: DenseReader | CsrReader, slabs: range) -> None:
+def require_finite(product: Block, reader: DenseReader | CsrReader | TriangleReader, slabs: range) -> None:
     """One look at the product finds any NaN or infinity of the data; only then is it searched for."""
     if np.isfinite(product).all():
         return
@@ -157,7 +158,7 @@ def require_finite(product: Block, reader: DenseReader | CsrReader, slabs: range
     )
 
 
-def _find_non_finite(reader: DenseReader | CsrReader, slab: int) -> str | None:
+def _find_non_finite(reader: DenseReader | CsrReader | TriangleReader, slab: int) -> str | None:
     if isinstance(reader, CsrReader):
         for piece in reader.blocks(range(slab, slab + 1), SlabRecord()):
             if not np.isfinite(piece.data).all():

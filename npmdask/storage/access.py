@@ -43,9 +43,13 @@ def access_of(array: Any) -> Access:
     names = [type(codec).__name__ for codec in metadata.codecs]
     if names[:1] != ["BytesCodec"] or array.dtype.hasobject:
         return Access("zarr", f"through zarr: the chunks are stored with {', '.join(names)}", folder)
+    if array.dtype.byteorder == ">":  # how values look in memory; in the file they may lie the other way round
+        return Access("zarr", "through zarr: the values are big-endian", folder)
     endian = getattr(metadata.codecs[0], "endian", None)
     if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
         return Access("zarr", "through zarr: the bytes are big-endian", folder)
+    if not array.dtype.isnative:  # an array object that zarr has just created keeps the dtype that was asked for
+        return Access("zarr", "through zarr: the values are big-endian", folder)
     if len(names) == 1:
         return Access("direct", "directly: the chunks are plain bytes in local files", folder)
     decode = DECODERS.get(names[1]) if len(names) == 2 else None

@@ -124,10 +124,14 @@ class DenseReader:
 
     def read_ahead(self, slabs: range) -> None:
         """Ask the kernel to fetch the chunks of ``slabs`` while something else is computed; local files only."""
+        for slab in slabs:
+            for column in range(self.grid[1]):
+                self.read_chunk_ahead(slab, column)
+
+    def read_chunk_ahead(self, slab: int, column: int) -> None:
+        """Ask the kernel to fetch one chunk; local files only."""
         if self.access.folder is not None:
-            for slab in slabs:
-                for column in range(self.grid[1]):
-                    read_ahead(self.access.folder / self.chunk_name(slab, column))
+            read_ahead(self.access.folder / self.chunk_name(slab, column))
 
     def ahead(self, slabs: range) -> Iterator[int]:
         """The slabs, one by one, the next one asked for while one is worked on."""
@@ -175,19 +179,19 @@ class DenseReader:
 
     def _decoded_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
         rows = self.slab_rows(slab)
-        blocks = [(self.slab_columns(c), self.decode(slab, c)) for c in range(self.grid[1])]
+        blocks = [(self.slab_columns(c), self.decode(slab, c, c)) for c in range(self.grid[1])]
         for start in range(rows.start, rows.stop, self.tile_rows):
             stop = min(start + self.tile_rows, rows.stop)
             inside = slice(start - rows.start, stop - rows.start)
             yield slice(start, stop), [(columns, block[inside]) for columns, block in blocks]
 
-    def decode(self, slab: int, column: int) -> np.ndarray:
-        """One chunk in memory that the next slab reuses; its checksum is not compared."""
+    def decode(self, slab: int, column: int, slot: int = 0) -> np.ndarray:
+        """One chunk in memory that the next one in the same ``slot`` reuses; its checksum is not compared."""
         name = self.chunk_name(slab, column)
         rows, columns = self.slab_rows(slab), self.slab_columns(column)
         try:
             if self.access.decode is not None:
-                whole = scratch(("chunk", column), self.array.chunks, self.dtype)
+                whole = scratch(("chunk", slot), self.array.chunks, self.dtype)
                 self._decode_file(slab, column, whole)
                 return whole[: rows.stop - rows.start, : columns.stop - columns.start]
             block = np.asarray(self.array[rows, columns])
@@ -224,6 +228,17 @@ class DenseReader:
                 f"and was {int(self.checksums[slab, column]):08x} when it was first read; restore it from a "
                 "backup or ingest the source again"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsIfChunked(DenseReader):
+    """A reader that says what it would need if a chunk had ``rows`` rows. For planning: it is never read from."""
+
+    rows: int
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return (min(self.rows, self.shape[0]), super().chunks[1])
 
 
 def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:

@@ -16,6 +16,7 @@ from npmdask.storage.checksum import crc32c
 from npmdask.storage.journal import JournalledWriter, reopen
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.moments import Moments
+from npmdask.storage.symmetry import size_of_matrix
 
 CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
 
@@ -33,62 +34,20 @@ def choose_chunks(columns: int, itemsize: int, kind: str) -> tuple[int, int]:
     return (max(1, CHUNK_BYTES // (width * itemsize)), width)
 
 
-class DenseWriter(JournalledWriter):
-    """Writes a dense 2-D data set.
+class SlabWriter(JournalledWriter):
+    """Takes rows in batches of any size and gathers them into slabs: rows of chunks, which ``_flush`` writes."""
 
-    Parameters
-    ----------
-    dest : folder to create.
-    columns, dtype, kind : what the rows are; ``kind`` one of samples, symmetric, matrix.
-    identity : facts of the source that must be the same for a killed write to be continued.
-    rows : number of rows if known (else it grows).
-    chunks : rows and columns of a chunk; chosen if None.
-    compress : LZ4 with bitshuffle (right for counts and pixels, wrong for real-valued floats).
-    """
+    columns: int
+    dtype: np.dtype
+    chunks: tuple[int, int]
 
-    def __init__(
-        self,
-        dest: Path | str,
-        *,
-        columns: int,
-        dtype: np.dtype,
-        kind: str,
-        identity: dict[str, Any],
-        rows: int | None = None,
-        chunks: tuple[int, int] | None = None,
-        compress: bool | None = None,
-        overwrite: bool = False,
-    ) -> None:
-        self.dtype, self.columns = storage_dtype(dtype), columns
-        height, width = chunks or choose_chunks(columns, self.dtype.itemsize, kind)
-        self.chunks = (min(height, rows) if rows else height, min(width, columns))
-        self.compress = self.dtype.kind in "iu" if compress is None else compress
-        facts = {"columns": columns, "dtype": self.dtype.str, "chunks": self.chunks, "rows": rows}
-        super().__init__(dest, kind, {**facts, "compress": self.compress, **identity}, overwrite)
-        self._buffer = np.empty((self.chunks[0], columns), self.dtype)
-        self._filled, self._since_log = 0, 0
-        self._moments = Moments(columns)
-        self._checksums = np.empty((0, -(-columns // self.chunks[1])), np.uint32)
-        found = self._resume()
-        if found is None:
-            self._rows, self._array = 0, self._create(rows)
-        else:
-            arrays, meta = found
-            self._rows, self._array = meta["rows"], reopen(zarr.open_array(self.partial / "data", mode="r+"))
-            self._checksums, self._moments.count = arrays["checksums"], meta["rows"]
-            self._moments.mean, self._moments.m2 = arrays["mean"], arrays["m2"]
+    def _gather(self, rows_written: int) -> None:
+        """Begin to gather behind the rows that are written already."""
+        self._rows, self._filled, self._since_log = rows_written, 0, 0
+        self._buffer = np.empty((self.chunks[0], self.columns), self.dtype)
 
-    def _create(self, rows: int | None) -> Any:
-        group = zarr.open_group(self.partial, mode="a")
-        codec = BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=self.dtype.itemsize)
-        return group.create_array(
-            "data",
-            shape=(rows or 0, self.columns),
-            dtype=self.dtype,
-            chunks=self.chunks,
-            compressors=[codec] if self.compress else None,
-            config={"write_empty_chunks": True},  # a chunk that is not there is an error, not zeros
-        )
+    def _flush(self) -> None:
+        raise NotImplementedError
 
     @property
     def next_row(self) -> int:
@@ -122,6 +81,70 @@ class DenseWriter(JournalledWriter):
                 "non-finite values of the source first"
             )
 
+    def _sync_chunk(self, array: Any, position: tuple[int, ...]) -> None:
+        with open(self.partial / "data" / array.metadata.encode_chunk_key(position), "rb") as file:
+            os.fsync(file.fileno())
+
+    def _codecs(self, compress: bool) -> list[Any] | None:
+        return [BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=self.dtype.itemsize)] if compress else None
+
+
+class DenseWriter(SlabWriter):
+    """Writes a dense 2-D data set.
+
+    Parameters
+    ----------
+    dest : folder to create.
+    columns, dtype, kind : what the rows are; ``kind`` one of samples, symmetric, matrix.
+    identity : facts of the source that must be the same for a killed write to be continued.
+    rows : number of rows if known (else it grows).
+    chunks : rows and columns of a chunk; chosen if None.
+    compress : LZ4 with bitshuffle (right for counts and pixels, wrong for real-valued floats).
+    """
+
+    def __init__(
+        self,
+        dest: Path | str,
+        *,
+        columns: int,
+        dtype: np.dtype,
+        kind: str,
+        identity: dict[str, Any],
+        rows: int | None = None,
+        chunks: tuple[int, int] | None = None,
+        compress: bool | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.dtype, self.columns = storage_dtype(dtype), columns
+        height, width = chunks or choose_chunks(columns, self.dtype.itemsize, kind)
+        self.chunks = (min(height, rows) if rows else height, min(width, columns))
+        self.compress = self.dtype.kind in "iu" if compress is None else compress
+        facts = {"columns": columns, "dtype": self.dtype.str, "chunks": self.chunks, "rows": rows}
+        super().__init__(dest, kind, {**facts, "compress": self.compress, **identity}, overwrite)
+        self._moments = Moments(columns)
+        self._checksums = np.empty((0, -(-columns // self.chunks[1])), np.uint32)
+        found = self._resume()
+        if found is None:
+            self._gather(0)
+            self._array = self._create(rows)
+        else:
+            arrays, meta = found
+            self._gather(meta["rows"])
+            self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
+            self._checksums, self._moments.count = arrays["checksums"], meta["rows"]
+            self._moments.mean, self._moments.m2 = arrays["mean"], arrays["m2"]
+
+    def _create(self, rows: int | None) -> Any:
+        group = zarr.open_group(self.partial, mode="a")
+        return group.create_array(
+            "data",
+            shape=(rows or 0, self.columns),
+            dtype=self.dtype,
+            chunks=self.chunks,
+            compressors=self._codecs(self.compress),
+            config={"write_empty_chunks": True},  # a chunk that is not there is an error, not zeros
+        )
+
     def _flush(self) -> None:
         slab = self._buffer[: self._filled]
         first, last = self._rows, self._rows + self._filled
@@ -130,7 +153,8 @@ class DenseWriter(JournalledWriter):
             if last > self._array.shape[0]:
                 self._array.resize((last, self.columns))
             self._array[first:last] = slab
-            self._sync_chunks(first // self.chunks[0])
+            for column in range(self._checksums.shape[1]):
+                self._sync_chunk(self._array, (first // self.chunks[0], column))
         sums = [crc32c(slab[:, c : c + width]) for c in range(0, self.columns, width)]
         self._checksums = np.vstack([self._checksums, np.array([sums], np.uint32)])
         self._moments.add(slab)
@@ -138,12 +162,6 @@ class DenseWriter(JournalledWriter):
         self._since_log += slab.nbytes
         if self._due(self._since_log) and self._rows % self.chunks[0] == 0:
             self._checkpoint()
-
-    def _sync_chunks(self, slab: int) -> None:
-        for column in range(self._checksums.shape[1]):
-            name = self._array.metadata.encode_chunk_key((slab, column))
-            with open(self.partial / "data" / name, "rb") as file:
-                os.fsync(file.fileno())
 
     def _checkpoint(self) -> None:
         arrays: dict[str, np.ndarray] = {
@@ -182,4 +200,15 @@ class DenseWriter(JournalledWriter):
             "column_m2": self._moments.m2,
             "checksums": self._checksums,
         }
+        extra = {**(extra or {}), **(self._size_of_matrix() if self.kind == "symmetric" else {})}
         return self._finish(facts, "dense", [self._checksums], {**beside, **(arrays or {})}, extra)
+
+    def _size_of_matrix(self) -> dict[str, float | None]:
+        """Trace and squared Frobenius norm: the chunks on the diagonal are read again, all others have been summed."""
+        (rows, columns), height, trace = self._array.shape, self.chunks[0], 0.0
+        for start in range(0, min(rows, columns), height):
+            inside = slice(start, min(start + height, rows, columns))
+            trace += float(np.trace(self._array[inside, inside], dtype=np.float64))
+        with np.errstate(over="ignore"):
+            squared = float((self._moments.m2 + rows * self._moments.mean**2).sum())
+        return size_of_matrix(trace, squared)

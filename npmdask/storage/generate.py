@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from shutil import disk_usage
@@ -24,7 +24,9 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.errors import RefusedError, closest
 from npmdask.storage.dense_writer import DenseWriter
+from npmdask.storage.kinds import choose_layout
 from npmdask.storage.lock import locked
+from npmdask.storage.packed_writer import PackedWriter, packed_bytes
 from npmdask.storage.planted import Plan, Problem, RankDeficient, Size, Sparse, Spectrum, Spiked, Symmetric, require
 from npmdask.storage.sparse_writer import SparseWriter
 
@@ -64,11 +66,14 @@ def generate(
     rank: int = 10,
     overwrite: bool = False,
     chunks: tuple[int, int] | None = None,
+    layout: str | None = None,
     progress: Progress | None = None,
     workers: int = 2,
     **options: Any,
 ) -> GenerateSummary:
     """Write the planted ``problem`` (a name in ``REGISTRY``; ``options`` are its fields) to ``dest``.
+
+    ``layout`` of a symmetric problem: packed (default; the upper triangle, half the bytes) or full.
 
     Run again after a kill, it goes on where the journal ends. ``progress(done_rows, rows, done_bytes)`` is
     called after every slab. ``workers`` make slabs while another is written; the bytes do not depend on them.
@@ -85,13 +90,16 @@ def generate(
     size = _size(rows, columns, rank, dtype, seed, planted)
     planted.check(size)
     require(workers >= 1, f"workers must be at least 1, not {workers}")
-    total = planted.data_bytes(size)
-    _require_room(Path(dest).absolute(), planted, size)
+    packed = choose_layout(planted.kind, layout, chunks) == "packed"
+    total = packed_bytes(size.columns, size.dtype, chunks) if packed else planted.data_bytes(size)
+    _require_room(Path(dest).absolute(), planted, size, total)
     generated = {"problem": problem, **asdict(size), "dtype": size.dtype.name, "options": asdict(planted)}
     generated |= {"version": VERSION, "numpy": np.__version__}
     with locked(Path(dest).absolute()), threadpool_limits(limits=1):
-        writer = _writer(dest, planted.kind, size, generated, chunks, overwrite)
+        writer = _writer(dest, planted.kind, size, generated, chunks, overwrite, packed)
         plan = planted.plan(size)
+        if packed and plan.upper is not None:
+            plan = replace(plan, slab=plan.upper)
         for made in _slabs(plan, size.rows, writer.next_row, workers):
             writer.write(*made)
             if progress is not None:
@@ -147,12 +155,12 @@ def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, plan
     return Size(rows=int(rows), columns=int(columns), rank=int(rank), dtype=np.dtype(name), seed=int(seed))
 
 
-def _require_room(dest: Path, planted: Problem, size: Size) -> None:
+def _require_room(dest: Path, planted: Problem, size: Size, total: int) -> None:
     """Disk for the data and the truth, memory for the right factor and its QR (about five copies)."""
     partial = dest.with_name(dest.name + ".partial")
     written = sum(f.stat().st_size for f in partial.rglob("*") if f.is_file())
     there = next(folder for folder in dest.parents if folder.exists())
-    needed, free = planted.data_bytes(size) + size.columns * size.rank * 8, disk_usage(there).free + written
+    needed, free = total + size.columns * size.rank * 8, disk_usage(there).free + written
     if needed > free:
         raise RefusedError(
             f"{dest} would take {needed / 2**30:.1f} GiB and {there} has {free / 2**30:.1f} GiB free: "
@@ -173,6 +181,7 @@ def _writer(
     generated: dict[str, Any],
     chunks: tuple[int, int] | None,
     overwrite: bool,
+    packed: bool,
 ) -> Any:
     common: dict[str, Any] = {"columns": size.columns, "dtype": size.dtype, "overwrite": overwrite}
     common["identity"] = {"generated": generated}
@@ -180,6 +189,8 @@ def _writer(
         require(chunks is None, "chunks cannot be chosen for sparse data: leave them out")
         return SparseWriter(dest, **common)
     require(chunks is None or min(chunks) >= 1, f"chunks must be at least 1 x 1, not {chunks}")
+    if packed:
+        return PackedWriter(dest, rows=size.rows, chunks=chunks, mirrored=True, **common)
     return DenseWriter(dest, kind=kind, rows=size.rows, chunks=chunks, **common)
 
 

@@ -23,9 +23,11 @@ from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, Source, SparseSource, guarded, reading
 from npmdask.storage.formats.raw import batch_rows
-from npmdask.storage.kinds import KINDS, storage_dtype
+from npmdask.storage.kinds import KINDS, choose_layout, storage_dtype
 from npmdask.storage.lock import locked
+from npmdask.storage.packed_writer import PackedWriter
 from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.symmetry import not_square, require_symmetric
 
 Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if known, bytes done
 
@@ -48,6 +50,7 @@ def ingest(
     dest: Path | str,
     *,
     kind: str | None = None,
+    layout: str | None = None,
     dataset: str | None = None,
     chunks: tuple[int, int] | None = None,
     dtype: Any = None,
@@ -64,6 +67,7 @@ def ingest(
     dest : folder to create; an ingest that was killed is continued if nothing about it changed.
     kind : samples (default of dense data), sparse (default of sparse data), symmetric (checked), matrix.
         Sparse data become dense for a dense kind and the other way round.
+    layout : of a symmetric matrix: packed (default; its upper triangle, half the bytes) or full.
     dataset : which array, where a file holds several.
     chunks : rows and columns of a chunk (dense kinds); chosen if None.
     dtype : stored type; the source's if None. A value that it cannot hold is an error.
@@ -90,6 +94,7 @@ def ingest(
         with reading(path):
             source = as_kind(open_file(path, dataset, missing, header, spool), kind)
         kind = kind or ("sparse" if isinstance(source, SparseSource) else "samples")
+        packed = choose_layout(kind, layout, chunks) == "packed"
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
@@ -102,7 +107,8 @@ def ingest(
                     raise BadInputError("sparse data are cut by entries: leave out chunks, or pass kind='samples'")
                 rows, print_ = _fill_sparse(path, source, SparseWriter(target, **common), record, progress)
             else:
-                dense = DenseWriter(target, kind=kind, rows=source.rows, chunks=chunks, **common)
+                common |= {"rows": source.rows, "chunks": chunks}
+                dense = PackedWriter(target, **common) if packed else DenseWriter(target, kind=kind, **common)
                 rows, print_ = _fill_dense(path, source, dense, record, progress)
     return IngestSummary(
         dest=target,
@@ -157,7 +163,7 @@ def _stamp(path: Path) -> dict[str, int]:
 def as_kind(source: DenseSource | SparseSource, kind: str | None) -> DenseSource | SparseSource:
     """The source as rows of ``kind``: dense or sparse, square if it is to be symmetric."""
     if kind == "symmetric" and source.rows not in (None, source.columns):
-        raise BadInputError(f"a symmetric matrix is square; this one is {source.rows} x {source.columns}")
+        raise not_square(source.rows or 0, source.columns)
     if isinstance(source, SparseSource) and kind not in (None, "sparse"):
         return _densified(source)
     if isinstance(source, DenseSource) and kind == "sparse":
@@ -196,7 +202,11 @@ def _facts(source: Source) -> dict[str, Any]:
 
 
 def _fill_dense(
-    path: Path, source: DenseSource, writer: DenseWriter, record: dict[str, Any], progress: Progress | None
+    path: Path,
+    source: DenseSource,
+    writer: DenseWriter | PackedWriter,
+    record: dict[str, Any],
+    progress: Progress | None,
 ) -> tuple[int, str]:
     """Number of rows and fingerprint."""
     wide = source.columns * writer.dtype.itemsize
@@ -207,6 +217,8 @@ def _fill_dense(
                 progress(writer.next_row, source.rows, writer.next_row * wide)
     if not writer.next_row:
         raise BadInputError(f"{path} has no rows: there is nothing in it to analyse")
+    if isinstance(writer, PackedWriter):
+        return writer.next_row, writer.finish(record)  # it has compared every entry with its mirror image
     before = require_symmetric if writer.kind == "symmetric" else None
     return writer.next_row, writer.finish(record, before_publish=before)
 
@@ -251,39 +263,6 @@ def cast_values(values: np.ndarray, dtype: np.dtype, place: Callable[[list[int]]
             "dtype or choose a wider one"
         )
     return stored
-
-
-def require_symmetric(array: Any) -> None:
-    """Compare block (i, j) with block (j, i) transposed, a pair at a time (A = A^T up to rounding).
-
-    Raises
-    ------
-    BadInputError
-        Not square, or an entry differs from its mirror image by more than 4 machine_eps of the larger one.
-    """
-    n, side = array.shape[0], array.chunks[0]
-    if array.shape != (n, n):
-        raise BadInputError(f"a symmetric matrix is square; this one is {array.shape[0]} x {array.shape[1]}")
-    tolerance = 4 * np.finfo(array.dtype).eps if array.dtype.kind == "f" else 0.0
-    for top in range(0, n, side):
-        for left in range(top, n, side):
-            rows, columns = slice(top, min(n, top + side)), slice(left, min(n, left + side))
-            block = np.asarray(array[rows, columns])
-            mirror = block.T if top == left else np.asarray(array[columns, rows]).T
-            _require_equal(block, mirror, tolerance, top, left)
-
-
-def _require_equal(block: np.ndarray, mirror: np.ndarray, tolerance: float, top: int, left: int) -> None:
-    wrong = block != mirror
-    if tolerance and wrong.any():
-        with np.errstate(over="ignore"):
-            wrong = np.abs(block - mirror) > tolerance * np.maximum(np.abs(block), np.abs(mirror))
-    if wrong.any():
-        i, j = (int(n) for n in np.argwhere(wrong)[0])
-        raise BadInputError(
-            f"not symmetric: entry ({top + i}, {left + j}) is {block[i, j]!s} and entry ({left + j}, "
-            f"{top + i}) is {mirror[i, j]!s}; pass kind='matrix', or symmetrise with (A + A.T)/2"
-        )
 
 
 # Around it

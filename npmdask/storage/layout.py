@@ -17,6 +17,7 @@ from npmdask.storage.dense import DenseReader
 from npmdask.storage.kinds import KINDS
 from npmdask.storage.remote import is_remote, objects, open_remote
 from npmdask.storage.sparse import CsrReader, open_csr
+from npmdask.storage.triangle import TriangleReader, open_packed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +35,18 @@ class Source:
     ``kind`` says how it is analysed; ``fingerprint`` is of the content for an ingested store and of the
     outside (shape, chunk files, sizes) for a plain Zarr array, whose checksums are taken in the first pass.
     ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
+    ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
+    such a matrix, recorded at ingest.
     """
 
     path: str
     kind: str
-    reader: DenseReader | CsrReader
+    reader: DenseReader | CsrReader | TriangleReader
     fingerprint: str
     registered: bool
+    mirrored: bool = False
+    trace: float | None = None
+    squared_frobenius: float | None = None
     column_mean: np.ndarray | None = None
     column_std: np.ndarray | None = None
     truth: Truth | None = None
@@ -165,27 +171,32 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
     shape = (int(record["shape"][0]), int(record["shape"][1]))
     try:
         beside = {name: _checked(group, path, name, crc) for name, crc in record["beside"].items()}
-        mean, m2 = beside["column_mean"], beside["column_m2"]
+        mean, m2 = beside.get("column_mean"), beside.get("column_m2")
         truth = None
         if "truth/basis" in beside:
             truth = Truth(basis=beside["truth/basis"], values=beside["truth/values"])
-        reader: DenseReader | CsrReader
-        if "X" in group:
+        reader: DenseReader | CsrReader | TriangleReader
+        if record.get("layout") == "packed":
+            reader = open_packed(group["data"], shape[0], beside["checksums"])
+        elif "X" in group:
             names = ("data", "indices", "indptr")
             reader = open_csr(group["X"], shape, {n: beside[f"checksums/{n}"] for n in names})
         else:
             reader = DenseReader(array=group["data"], checksums=beside["checksums"])
-            if reader.shape != shape:
-                raise BadInputError(f"{path}: the array has shape {reader.shape}, its record says {shape}")
+        if reader.shape != shape:
+            raise BadInputError(f"{path} holds {reader.shape[0]} x {reader.shape[1]}, its record says {shape}")
     except (KeyError, OSError) as error:
         raise BadInputError(f"{path} is incomplete ({error} is missing); ingest the source again") from error
-    std = np.sqrt(np.maximum(m2, 0) / shape[0])
+    std = None if m2 is None else np.sqrt(np.maximum(m2, 0) / shape[0])
     return Source(
         path=path,
         kind=kind,
         reader=reader,
         fingerprint=record["fingerprint"],
         registered=True,
+        mirrored=record["kind"] == "symmetric",
+        trace=record.get("trace"),
+        squared_frobenius=record.get("squared_frobenius"),
         column_mean=mean,
         column_std=std,
         truth=truth,
@@ -223,6 +234,11 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
 
 def _require_consistent(source: Source) -> None:
     sparse = isinstance(source.reader, CsrReader)
+    if isinstance(source.reader, TriangleReader) and source.kind != "symmetric":
+        raise BadInputError(
+            f"{source.path} holds the upper triangle of a symmetric matrix only, which kind = {source.kind!r} does not "
+            "fit; use kind = 'symmetric', or store all of it with `npmdask ingest --kind symmetric --layout full`"
+        )
     if sparse != (source.kind == "sparse"):
         stored = "sparse (CSR)" if sparse else "dense"
         raise BadInputError(f"{source.path} is stored {stored}, which kind = {source.kind!r} does not fit")

@@ -50,12 +50,16 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Rows ``span`` of slab ``index`` on demand (thread safe), ``height`` rows a slab, and the truth."""
+    """Rows ``span`` of slab ``index`` on demand (thread safe), ``height`` rows a slab, and the truth.
+
+    ``upper``: the same rows with anything left of the diagonal block of the slab (a symmetric matrix).
+    """
 
     height: int
     slab: Callable[[int, range], Any]
     truth: dict[str, np.ndarray]
     note: str
+    upper: Callable[[int, range], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,15 +277,18 @@ class Symmetric(Decaying):
         values[1::2] *= 1.0 if self.definite else -1.0
         basis = random_orthonormal(size.columns, len(values), size.rng("basis"))
 
-        def slab(index: int, span: range) -> np.ndarray:
-            rows = np.empty((len(span), size.columns), size.dtype)
-            for other in range(-(-size.columns // TILE)):
+        def slab(index: int, span: range, first: int = 0) -> np.ndarray:
+            rows = np.zeros((len(span), size.columns), size.dtype)
+            for other in range(first, -(-size.columns // TILE)):
                 rows[:, other * TILE : (other + 1) * TILE] = _tile(basis, values, index, other)
             return rows
 
+        def upper(index: int, span: range) -> np.ndarray:
+            return slab(index, span, first=index)
+
         note = "eigenvectors and signed eigenvalues of the matrix by falling magnitude, exact to rounding"
         truth = {"basis": basis[:, : size.rank].copy(), "values": values[: size.rank], "spectrum": values}
-        return Plan(height=TILE, slab=slab, truth=truth, note=note)
+        return Plan(height=TILE, slab=slab, truth=truth, note=note, upper=upper)
 
 
 def _tile(basis: Block, values: Block, i: int, j: int) -> Block:

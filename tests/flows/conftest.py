@@ -25,7 +25,7 @@ class Shop:
         self.started: list[subprocess.Popen[str]] = []
         self.seen: set[psutil.Process] = set()
 
-    def config(self, name: str, *, tol: float = 1e-8, max_steps: int = 200, rank: int = 5) -> Path:
+    def config(self, name: str, *, tol: float = 1e-8, max_steps: int = 200, rank: float = 5) -> Path:
         file = self.folder / f"{name}.toml"
         file.write_text(
             f'[source]\npath = "a.zarr"\nkind = "samples"\n[algorithm]\ntarget_rank = {rank}\n'

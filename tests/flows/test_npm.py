@@ -53,6 +53,15 @@ def test_all_doors_leave_the_same_bytes(shop: Shop) -> None:
     assert (again["data_passes"], again["values"]) == (0, facts["values"])
 
 
+def test_a_share_of_the_variance_through_the_flow(shop: Shop) -> None:
+    config = shop.config("share", rank=0.5)
+    assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err
+    facts = json.loads(shop.out.splitlines()[-1])
+    assert facts["explained_share"] >= 0.5 and len(facts["values"]) == facts["target_rank"]
+    assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
+    assert committed(shop.folder / "runs" / "share") == committed(shop.folder / "by-cli")
+
+
 def test_a_killed_run_goes_on(shop: Shop) -> None:
     config = shop.config("kill", tol=1e-15, max_steps=150, rank=20)
     store = shop.folder / "runs" / "kill"

@@ -20,6 +20,7 @@ from npmdask.storage.generate import REGISTRY, generate
 from npmdask.storage.ingest import ingest
 from npmdask.storage.planted import SPECTRA, dct_rows
 from npmdask.storage.sparse_writer import SparseWriter
+from tests.conftest import unpacked
 
 SMALL: dict[str, dict[str, Any]] = {
     "spiked": {"rows": 300, "columns": 40},
@@ -46,6 +47,8 @@ def make(folder: Path, problem: str, **options: Any) -> Path:
 
 def dense(store: Path) -> np.ndarray:
     group = zarr.open_group(store, mode="r")
+    if group.attrs["npmdask"].get("layout") == "packed":
+        return unpacked(group).astype(np.float64)
     if "data" in group:
         return group["data"][...].astype(np.float64)
     x = [group[f"X/{name}"][...] for name in ("data", "indices", "indptr")]
@@ -175,8 +178,20 @@ def test_every_slab_has_its_own_signs() -> None:
 
 @pytest.mark.parametrize("problem", ["spiked", "spectrum", "symmetric", "rank_deficient"])
 def test_data_do_not_depend_on_chunks(tmp_path: Path, problem: str) -> None:
-    first, second = make(tmp_path / "a", problem), make(tmp_path / "b", problem, chunks=(17, 13))
+    layout = "full" if problem == "symmetric" else None
+    first, second = make(tmp_path / "a", problem), make(tmp_path / "b", problem, chunks=(17, 13), layout=layout)
     assert (dense(first) == dense(second)).all()
+
+
+def test_the_packed_layout_holds_the_same_matrix_in_half_the_bytes(tmp_path: Path) -> None:
+    whole = dense(make(tmp_path / "full", "symmetric", columns=500, layout="full"))
+    for side in (17, 64, 700):
+        done = generate(tmp_path / str(side), problem="symmetric", columns=500, rank=RANK, chunks=(side, side))
+        assert (dense(done.dest) == whole).all()
+        assert done.bytes == zarr.open_group(done.dest, mode="r")["data"].nbytes
+    assert done.bytes == whole.nbytes // 2  # one chunk; stored in float32
+    thirds = generate(tmp_path / "thirds", problem="symmetric", columns=500, rank=RANK, chunks=(17, 17)).bytes
+    assert thirds < 0.56 * done.bytes
 
 
 def test_symmetric_is_one_tile_or_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +263,9 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"problem": "rank_deficient", "rank": 1}, "below rank 1"),
     ({"problem": "symmetric"}, "square"),
     ({"problem": "sparse", "chunks": (4, 4)}, "sparse"),
+    ({"layout": "packed"}, "layout='packed' is for kind='symmetric', not for kind='samples'"),
+    ({"problem": "symmetric", "rows": 40, "layout": "pack"}, "did you mean 'packed'"),
+    ({"problem": "symmetric", "rows": 40, "chunks": (4, 5)}, "not square.*--layout full"),
     ({"problem": "sparse", "row_entries": 0}, "at least 1"),
 ]
 
@@ -327,7 +345,7 @@ def test_a_killed_write_goes_on_to_the_same_bytes(
     if problem != "symmetric":
         options["rows"] = 3000
     if problem != "sparse":
-        options["chunks"] = (19, 40)  # slabs and chunks do not end together
+        options["chunks"] = (19, 19) if problem == "symmetric" else (19, 40)  # slabs and chunks do not end together
     killed = tmp_path / "killed"
     run = subprocess.run([sys.executable, "-c", KILL, str(killed), repr(options)], capture_output=True, text=True)
     assert run.returncode == -9, run.stderr

@@ -31,6 +31,7 @@ from npmdask.storage.formats import text as text_module
 from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.sparse_writer import SparseWriter
+from tests.conftest import unpacked
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -59,6 +60,8 @@ def scattered(rows: int = 203, columns: int = 41, seed: int = 2) -> sparse.csr_m
 def read(store: Path) -> Any:
     """The published values: an array, or a CSR matrix."""
     group = zarr.open_group(store, mode="r")
+    if group.attrs["npmdask"].get("layout") == "packed":
+        return unpacked(group)
     if "data" in group:
         return group["data"][...]
     parts = [group["X"][name][...] for name in ("data", "indices", "indptr")]
@@ -71,8 +74,9 @@ def check_dense(tmp_path: Path, source: Path, expected: np.ndarray, **options: A
     np.testing.assert_array_equal(found, expected)
     assert summary.shape == expected.shape and summary.dtype == found.dtype
     assert_clean(tmp_path)
-    mean = zarr.open_group(summary.dest, mode="r")["column_mean"][...]
-    np.testing.assert_allclose(mean, expected.mean(0, dtype=float), rtol=1e-10, atol=1e-12)
+    group = zarr.open_group(summary.dest, mode="r")
+    if group.attrs["npmdask"].get("layout") != "packed":
+        np.testing.assert_allclose(group["column_mean"], expected.mean(0, dtype=float), rtol=1e-10, atol=1e-12)
     return summary
 
 
@@ -536,18 +540,21 @@ def test_real_docword(tmp_path: Path) -> None:
 # Symmetry
 
 
+@pytest.mark.parametrize("layout", ["packed", "full"])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
-def test_symmetric(tmp_path: Path, dtype: str) -> None:
+def test_symmetric(tmp_path: Path, dtype: str, layout: str) -> None:
     square = dense(150, 150) * 100
     square = (square + square.T).astype(dtype)
     if dtype != "i4":
         square[140, 7] *= 1 + np.finfo(dtype).eps  # rounding is forgiven
     np.save(tmp_path / "a.npy", square)
-    summary = check_dense(tmp_path, tmp_path / "a.npy", square, kind="symmetric", chunks=(64, 64))
+    options: dict[str, Any] = {"kind": "symmetric", "layout": layout, "chunks": (64, 64)}
+    stored = square if layout == "full" else np.triu(square) + np.triu(square, 1).T
+    summary = check_dense(tmp_path, tmp_path / "a.npy", stored, **options)
     assert summary.kind == "symmetric"
     square[140, 7] += 1
     np.save(tmp_path / "a.npy", square)
-    said = refused(tmp_path, tmp_path / "a.npy", "(7, 140)", "(140, 7)", kind="symmetric", chunks=(64, 64))
+    said = refused(tmp_path, tmp_path / "a.npy", "(7, 140)", "(140, 7)", **options)
     assert str(square[140, 7]) in said and str(square[7, 140]) in said and "kind='matrix'" in said
     check_dense(tmp_path, tmp_path / "a.npy", square, kind="matrix")
 
@@ -556,7 +563,12 @@ def test_symmetric_must_be_square(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", dense())
     refused(tmp_path, tmp_path / "a.npy", "203 x 17", "square", kind="symmetric")
     np.savetxt(tmp_path / "a.csv", dense(), delimiter=",")
+    refused(tmp_path, tmp_path / "a.csv", "203 x 17", "square", kind="symmetric", layout="full")
+    refused(tmp_path, tmp_path / "a.csv", "not symmetric", "kind='matrix'", kind="symmetric")
+    np.savetxt(tmp_path / "a.csv", np.ones((203, 17)), delimiter=",")
     refused(tmp_path, tmp_path / "a.csv", "203 x 17", "square", kind="symmetric")
+    np.savetxt(tmp_path / "a.csv", np.ones((16, 17)), delimiter=",")
+    refused(tmp_path, tmp_path / "a.csv", "16 x 17", "square", kind="symmetric")
 
 
 # Arguments, locks, full disks

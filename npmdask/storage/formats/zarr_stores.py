@@ -16,6 +16,7 @@ from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
 from npmdask.storage.formats.compressed import compressed_source
 from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
+from npmdask.storage.triangle import open_packed
 
 
 def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource | SparseSource:
@@ -35,7 +36,21 @@ def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> Den
     if isinstance(node[name], zarr.Group):
         return _sparse(path, node[name], missing, spool)
     known = node["checksums"][...] if record is not None and name == "data" and "checksums" in node else None
+    if known is not None and record.get("layout") == "packed":
+        return _packed(node[name], int(record["shape"][0]), known)
     return _dense(path, node[name], known, missing, spool)
+
+
+def _packed(array: Any, size: int, checksums: np.ndarray) -> DenseSource:
+    """The rows of a matrix of which only the upper triangle is stored: off the diagonal a chunk is read twice."""
+    reader = open_packed(array, size, checksums)
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        side = reader.chunks[0]
+        for i in range(start // side, reader.grid[0]):
+            yield reader.slab(i)[max(0, start - i * side) :]
+
+    return DenseSource(format="zarr", rows=size, columns=size, dtype=reader.dtype, batches=batches)
 
 
 def _dense(path: Path, array: Any, checksums: np.ndarray | None, missing: str, spool: Path) -> DenseSource:

@@ -1,0 +1,299 @@
+"""Restarted block Krylov: the power method with a memory of its last few products. For runs without noise.
+
+The power method forgets every product but the last. Here Rayleigh-Ritz looks for the eigenvectors in the span of the
+start and all products, for which log(d) / sqrt(gap) steps do what takes the power method log(d) / gap (Musco and Musco
+2015). What no longer fits into the memory is given up by the locally optimal rule of LOBPCG and GD+k. Line by line::
+
+    Input: symmetric A (d x d), dimensions k <= p, number of blocks b >= 2
+    1. X_1 random orthonormal (d x p), V empty                            BlockKrylov.init
+    2. For l = 1, 2, ...
+       (a) Y = A X_l; A V is known                                        BlockKrylov.query
+       (b) Rayleigh-Ritz on span[V, X_l] (Musco and Musco 2015)           _ritz
+       (c) V <- all Ritz vectors; when these are more than b p:           BlockKrylov._restart
+           the (b - 1) p leading ones (thick restart: Wu and Simon 2000),
+           and the p leading ones of the step before ("+k": Stathopoulos
+           and Saad 1998, Stathopoulos 2007; P of Knyazev 2001)           _previous
+       (d) X_{l+1} <- residuals of the p leading open pairs, without V    BlockKrylov._expand
+           (block Lanczos until the first restart, then block GD+k;
+           for b = 2 it is span[X, W, P] of LOBPCG, Knyazev 2001)
+    Output: the k leading Ritz pairs                                      BlockKrylov.finalize
+
+Knyazev, SIAM J. Sci. Comput. 23 (2001) 517. Musco and Musco, NIPS 2015. Stathopoulos, SIAM J. Sci. Comput. 29 (2007)
+481. Stathopoulos and Saad, Electron. Trans. Numer. Anal. 7 (1998) 163. Wu and Simon, SIAM J. Matrix Anal. Appl. 22
+(2000) 602. The loop over l is the driver's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npmdask.algorithms._protocol import Info, Query, Result
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block, asymmetry, fix_signs, orth, random_orthonormal
+from npmdask.randomness import generator
+
+SINGLE_EPS = float(np.finfo(np.float32).eps)
+SINGLE_RANGE = (1e-18, 1e18)  # of the largest value: sums over 10^12 rows and their parts stay inside float32
+FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many times its eps (times the largest value)
+PATIENCE = 3  # float32 steps without progress: Ritz values change places, so that one such step means nothing
+ROWS = 4096  # at a time, in products that must not copy a whole basis
+
+
+@dataclass(frozen=True, kw_only=True)
+class KrylovState:
+    """V and A V (d x b p, of which ``held`` columns count), the block X whose product is asked for next.
+
+    The leading j + k columns of V are the Ritz vectors of the step that made it (j: locked, see ``init``).
+    """
+
+    step: int
+    fine: bool  # the next product is formed in float64 (always, unless the data are float32 and it is early)
+    held: int  # 0 at the start, and where float32 ends: then V is what was found, but not what is built upon
+    reached: float  # how near float32 came to its floor (1: there), and for how many steps it came no nearer
+    stalled: int
+    block: Block
+    basis: Block
+    products: Block
+    ritz_values: np.ndarray
+    residual_norms: np.ndarray
+    locked_vectors: Block
+    locked_products: Block
+
+    @property
+    def ritz_vectors(self) -> Block:
+        return self.basis[:, : len(self.ritz_values)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockKrylov:
+    """Restarted block Krylov for the ``target_rank`` (k) eigenvectors of largest absolute eigenvalue, without noise.
+
+    Parameters
+    ----------
+    target_rank : k, how many vectors are wanted.
+    iteration_rank : p >= k, columns multiplied in a pass.
+    basis_blocks : b >= 2, how many d x p blocks of vectors are kept from step to step (and as many products).
+    mixed_precision : as in the power method: multiply in float32 (for float32 data) after the first step, and
+        change to float64, for good, when float32 has done what it can. No product of float32 survives the change.
+    tol : the tolerance of the stopping rule; pairs well below it no longer ask for new directions.
+    """
+
+    target_rank: int
+    iteration_rank: int
+    basis_blocks: int = 3
+    mixed_precision: bool = False
+    tol: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if self.basis_blocks < 2:
+            raise BadInputError(f"basis_blocks = {self.basis_blocks} is too small; use at least 2 (3 is the default)")
+
+    @property
+    def state_blocks(self) -> int:
+        """d x p blocks of float64 held at once: V and A V, old and new; X, old and new; Y; residuals; QR work space."""
+        return 4 * self.basis_blocks + 9
+
+    def init(self, d: int, *, rng: np.random.Generator, locked: Result | None = None) -> KrylovState:
+        """Line 1. Locked vectors U (deflation) are the first columns of V: what is new is orthogonal to them.
+
+        So they are improved like all others. Their own copy is for the change of precision, which drops V.
+        """
+        none = np.zeros((d, 0))
+        vectors, products = (locked.vectors, locked.products) if locked else (none, none)
+        j = vectors.shape[1]
+        room = min(self.basis_blocks * self.iteration_rank + j, d)
+        return KrylovState(
+            step=0,
+            fine=True,
+            held=0,
+            reached=0.0,
+            stalled=0,
+            block=random_orthonormal(d, self.iteration_rank, rng, against=vectors if locked else None),
+            basis=np.zeros((d, room)),
+            products=np.zeros((d, room)),
+            ritz_values=np.zeros(self.target_rank + j),
+            residual_norms=np.full(self.target_rank + j, np.inf),
+            locked_vectors=vectors,
+            locked_products=products,
+        )
+
+    def query(self, state: KrylovState) -> Query:
+        """Line 2a: A X, one pass. Columns that are zero: no direction is left (d columns are kept)."""
+        return Query(state.block if state.fine else state.block.astype(np.float32))
+
+    def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
+        """Lines 2b to 2d. No product is asked for: A V is turned as V is."""
+        span = _Span.of(state, released)
+        kept = self._restart(state, span)
+        info = _info(state, span, kept)
+        reached, stalled = self._progress(state, info)
+        fine = self._fine_from_here(state, info, reached, stalled)
+        renewed = fine and not state.fine
+        after = replace(
+            state,
+            step=state.step + 1,
+            fine=fine,
+            held=0 if renewed else kept.held,
+            reached=reached,
+            stalled=stalled,
+            block=self._renew(state, kept) if renewed else self._expand(state, kept),
+            basis=kept.basis,
+            products=kept.products,
+            ritz_values=info.ritz_values,
+            residual_norms=info.residual_norms,
+        )
+        return after, info
+
+    def _restart(self, state: KrylovState, span: _Span) -> _Kept:
+        """Lines 2b and 2c: all Ritz vectors while they fit; then the leading ones and those of the step before."""
+        theta, rotation = _ritz(span)
+        room = state.basis.shape[1]
+        held = min(len(theta), room)
+        lead = held if len(theta) <= room else room - self.iteration_rank
+        basis, products = np.zeros_like(state.basis), np.zeros_like(state.products)
+        span.turn(rotation[:, :lead], basis[:, :lead], products[:, :lead])
+        theta = theta[:lead]
+        norms = _residual_norms(basis, products, theta)
+        closed = norms <= 0.1 * self.tol * np.abs(theta)
+        asking = np.argsort(closed, kind="stable")[: self.iteration_rank]
+        if lead < held:
+            span.turn(_previous(rotation[:, :lead], asking), basis[:, lead:held], products[:, lead:held])
+        return _Kept(basis, products, held, theta, norms, asking, closed[asking])
+
+    def _expand(self, state: KrylovState, kept: _Kept) -> Block:
+        """Line 2d: orthonormal residuals, orthogonal to V. Closed pairs give way to random directions."""
+        block = np.zeros_like(state.block)
+        fresh = min(block.shape[1], len(block) - kept.held)
+        if fresh:
+            asking = kept.asking[:fresh]
+            residuals = kept.products[:, asking] - kept.basis[:, asking] * kept.theta[asking]
+            residuals[:, kept.closed[:fresh]] = 0.0
+            known = kept.basis[:, : kept.held]
+            block[:, :fresh] = orth(residuals, generator(0, "completion", state.step), against=known)
+        return block
+
+    def _renew(self, state: KrylovState, kept: _Kept) -> Block:
+        """The change to float64: multiply the Ritz vectors themselves again, all but what lies in U."""
+        locked, p = state.locked_vectors, self.iteration_rank
+        found = kept.basis[:, : p + locked.shape[1]]
+        inside = np.linalg.norm(locked.T @ found, axis=0)
+        outside = np.sort(np.argsort(inside, kind="stable")[:p])
+        return orth(found[:, outside], generator(0, "completion", state.step), against=locked)
+
+    def _progress(self, state: KrylovState, info: Info) -> tuple[float, int]:
+        """How near the residuals are to what float32 can reach (1: there), and for how long they came no nearer."""
+        size = np.abs(info.ritz_values)
+        target = np.maximum(10 * self.tol * size, FLOOR * SINGLE_EPS * size.max(initial=0.0))
+        far = info.residual_norms > target
+        reached = float((target[far] / info.residual_norms[far]).min(initial=1.0))
+        return (reached, 0) if reached > 1.02 * state.reached else (state.reached, state.stalled + 1)
+
+    def _fine_from_here(self, state: KrylovState, info: Info, reached: float, stalled: int) -> bool:
+        """Change to float64 when float32 has done what it can: all at its floor, near tol, or no progress."""
+        if not self.mixed_precision or (state.fine and state.step > 0):
+            return True
+        if not SINGLE_RANGE[0] < np.abs(info.ritz_values).max(initial=0.0) < SINGLE_RANGE[1]:
+            return True
+        return reached >= 1 or stalled >= PATIENCE
+
+    def finalize(self, state: KrylovState) -> Result:
+        """The leading pairs, with the largest entry of each vector positive."""
+        signs = fix_signs(state.ritz_vectors)
+        return Result(
+            values=state.ritz_values,
+            vectors=state.ritz_vectors * signs,
+            products=state.products[:, : len(signs)] * signs,
+            residual_norms=state.residual_norms,
+        )
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> KrylovState:
+        """The state of a checkpoint."""
+        fields: dict[str, Any] = {**arrays, **scalars}
+        return KrylovState(**fields)
+
+
+class _Kept(NamedTuple):
+    """What a step leaves: V and A V, leading Ritz values and residuals, the pairs that ask for new directions."""
+
+    basis: Block
+    products: Block
+    held: int
+    theta: np.ndarray
+    residual_norms: np.ndarray
+    asking: np.ndarray
+    closed: np.ndarray  # of those that ask: it has nothing to ask for
+
+
+class _Span(NamedTuple):
+    """span[V, X] (d x m, orthonormal) and its products, never copied into one array."""
+
+    basis: Block
+    products: Block
+    block: Block
+    product: Block
+
+    @classmethod
+    def of(cls, state: KrylovState, released: Block) -> _Span:
+        held = state.held
+        basis = state.basis[:, :held] if held else state.locked_vectors
+        products = state.products[:, :held] if held else state.locked_products
+        fresh = min(state.block.shape[1], len(basis) - basis.shape[1])
+        return cls(basis, products, state.block[:, :fresh], np.asarray(released[:, :fresh], dtype=np.float64))
+
+    def turn(self, rotation: np.ndarray, vectors: Block, products: Block) -> None:
+        """vectors <- [V, X] rotation, products <- [A V, A X] rotation: whatever is rotated, A v stays A v."""
+        held = self.basis.shape[1]
+        for start in range(0, len(vectors), ROWS):
+            rows = slice(start, start + ROWS)
+            vectors[rows] = self.basis[rows] @ rotation[:held] + self.block[rows] @ rotation[held:]
+            products[rows] = self.products[rows] @ rotation[:held] + self.product[rows] @ rotation[held:]
+
+
+def _info(state: KrylovState, span: _Span, kept: _Kept) -> Info:
+    """The leading pairs; float64 only if every product they rest on is: nothing of float32 outlives the change."""
+    found = len(state.ritz_values)
+    skew, size = asymmetry(span.block, span.product)
+    return Info(
+        ritz_values=kept.theta[:found],
+        residual_norms=kept.residual_norms[:found],
+        asymmetry=skew / size if size > 0 else 0.0,
+        precision="float64" if state.fine else "float32",
+    )
+
+
+def _ritz(span: _Span) -> tuple[np.ndarray, np.ndarray]:
+    """Line 2b: all Ritz values by falling magnitude, and their coordinates in [V, X].
+
+    Only v_i^T (A v_j) with i < j is looked at: it has the smaller rounding error, because V is sorted by magnitude.
+    LAPACK's coordinates are orthonormal to some 10 roundings, always to the same side, and V is turned by them at
+    every step: one step of Newton's iteration for the polar factor (m x m: free) keeps V orthonormal.
+    """
+    across = span.basis.T @ span.product
+    h = np.block([[span.basis.T @ span.products, across], [across.T, span.block.T @ span.product]])
+    theta, rotation = np.linalg.eigh(h, UPLO="U")
+    order = np.argsort(-np.abs(theta), kind="stable")
+    rotation = rotation[:, order]
+    return theta[order], rotation @ (1.5 * np.eye(len(theta)) - 0.5 * (rotation.T @ rotation))
+
+
+def _residual_norms(basis: Block, products: Block, theta: np.ndarray) -> np.ndarray:
+    """||A v_i - theta_i v_i|| for the leading columns, some rows at a time: no copy of a basis."""
+    lead, squares = len(theta), np.zeros(len(theta))
+    for start in range(0, len(basis), ROWS):
+        rows = slice(start, start + ROWS)
+        squares += np.square(products[rows, :lead] - basis[rows, :lead] * theta).sum(axis=0)
+    return np.sqrt(squares)
+
+
+def _previous(rotation: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Line 2c, "+k": coordinates of earlier columns of V, orthonormal and orthogonal to those of the new ones.
+
+    Where an earlier vector lies in the new ones already, Householder's QR puts another of the span in its place.
+    """
+    m, lead = rotation.shape
+    earlier = np.zeros((m, len(which)))
+    earlier[which, np.arange(len(which))] = 1.0
+    return np.linalg.qr(np.concatenate([rotation, earlier], axis=1))[0][:, lead:]

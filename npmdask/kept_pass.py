@@ -1,0 +1,23 @@
+"""What a store keeps of the pass under way, as the keeper that the executors know."""
+
+from __future__ import annotations
+
+from npmdask.checkpoint import RunStore
+from npmdask.linalg import Block
+from npmdask.operators import Operator, Partial
+from npmdask.passes import Keeper, Node, pack, runs_of, unpack
+from npmdask.storage.checksum import crc32c
+
+
+def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> Keeper:
+    """What was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
+
+    "This very pass": of the same label, block (by checksum and dtype) and runs.
+    """
+    key = {"label": label, "block": crc32c(block), "dtype": block.dtype.str, "runs": len(runs_of(operator))}
+
+    def keep(parts: dict[Node, Partial]) -> None:
+        store.keep_pass(key, *pack(parts))
+
+    found = store.read_pass(key)
+    return Keeper(unpack(*found) if found else None, keep, seconds)

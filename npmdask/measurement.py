@@ -1,0 +1,186 @@
+"""A few seconds of this machine on the store that is to be analysed: how fast it is read, multiplied, and a sample.
+
+The chunks are read through the operator's own ``partial``, with as many threads as the run will have, so that
+what is measured is what a pass does. Nothing is written. What is found here decides no bit of a result, with one
+exception that is written down once: ``iteration_rank = "auto"`` (see :mod:`npmdask.planning`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import psutil
+
+from npmdask.chunked import MemoryPlan, single_threaded_blas
+from npmdask.linalg import orth, rayleigh_ritz
+from npmdask.operators import Operator
+from npmdask.passes import runs_of
+from npmdask.problem import Problem
+from npmdask.randomness import generator
+from npmdask.sampling import Sample, draw_sample
+
+SECONDS = 5.0  # for everything
+FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
+MOST_COLUMNS = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What was found. Rates are seconds of wall clock a byte of decoded data, with ``threads`` threads.
+
+    ``early``, ``late``: chunks as they were found (in the page cache or not), multiplied by p columns in the dtype
+    of the early and of the late steps. ``again``, ``late_again``: the same chunks once more, so from the page cache.
+    ``column``: what one more column costs. ``reading``: reading alone, without a column, as the passes of the run will
+    find the chunks: from the page cache if ``cached`` (the store fits into the free memory of the machine).
+    ``step_seconds``: of a step outside its pass (QR, Rayleigh-Ritz). ``sample`` is None if none could be drawn.
+    """
+
+    seconds: float
+    threads: int
+    bytes_read: int
+    early: float
+    late: float
+    again: float
+    late_again: float
+    column: float
+    reading: float
+    cached: bool
+    step_seconds: float
+    sample: Sample | None
+
+    def later(self, more: int, *, fine: bool = False) -> float:
+        """Seconds a byte of a pass that is not the first, with so many more columns than were measured.
+
+        ``fine``: in the dtype of the late steps. From the page cache arithmetic comes on top of reading; from a disk
+        it happens meanwhile.
+        """
+        arithmetic = (self.late_again if fine else self.again) + self.column * more
+        return arithmetic if self.cached else max(self.late if fine else self.early, arithmetic)
+
+    @property
+    def free_columns(self) -> int:
+        """Columns whose arithmetic takes as long as the reading, in fours: up to there it hides behind it."""
+        return int(min(self.reading / self.column, MOST_COLUMNS)) // 4 * 4
+
+
+def measure(problem: Problem, plan: MemoryPlan, wide: int, *, budget: float = SECONDS) -> Measurement:
+    """Measure for at most ``budget`` seconds (more only if a single chunk takes longer).
+
+    ``wide``: the largest number of columns that ``plan`` leaves memory for.
+
+    Raises
+    ------
+    BadInputError
+        A chunk that was read is missing, corrupt or not finite.
+    """
+    start = time.perf_counter()
+    until = start + (FRESH + WARM + SAMPLE) * budget
+    nothing = np.zeros(problem.d)
+    operator = problem.operator(nothing, nothing + 1)
+    workers = max(1, plan.workers)
+    threads = min(plan.threads * workers, len(runs_of(operator)))
+    with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
+        stopwatch = _Stopwatch(operator, pool, threads)
+        rates = _rates(problem, stopwatch, wide, start, budget)
+        # In a thread of the pool: its buffers are given back when the pool ends.
+        sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until).result()
+        step = _step_seconds(problem)
+    return Measurement(
+        seconds=time.perf_counter() - start,
+        threads=threads,
+        bytes_read=stopwatch.bytes_read,
+        sample=sample,
+        step_seconds=step,
+        **rates,
+    )
+
+
+def _rates(problem: Problem, stopwatch: _Stopwatch, wide: int, start: float, budget: float) -> dict[str, Any]:
+    """Reading and multiplying, separated: the same chunks with few and with many columns, first and again."""
+    p = problem.algorithm.iteration_rank
+    early_dtype = np.float32 if problem.algorithm.mixed_precision else np.float64
+    cached = stopwatch.operator.pass_bytes < psutil.virtual_memory().available
+    units = stopwatch.warm_up(spread(stopwatch.operator.units), p)
+    late, used = stopwatch.run(units, p, np.float64, start + FRESH / 2 * budget)
+    if time.perf_counter() - start > FRESH * budget:  # one chunk takes so long that nothing more can be afforded
+        rates = {"early": late, "again": late, "late_again": late, "column": late / (2 * p), "reading": late / 2}
+        return {**rates, "late": late, "cached": cached}
+    fresh = units[used:]
+    early, _ = stopwatch.run(fresh, p, early_dtype, start + FRESH * budget) if fresh else (late, 0)
+    again, column = _again(stopwatch, units[:used], p, wide, early_dtype, WARM / 4 * budget)
+    late_again = again
+    if early_dtype is not np.float64:
+        late_again, _ = stopwatch.run(units[:used], p, np.float64, time.perf_counter() + WARM / 4 * budget)
+    early = early if fresh else again
+    reading = max((again if cached else max(early, again)) - column * p, 0.05 * again)
+    rates = {"early": early, "late": late, "again": again, "late_again": late_again}
+    return {**rates, "column": column, "reading": reading, "cached": cached}
+
+
+def _again(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: Any, share: float) -> tuple[float, float]:
+    """Chunks that were read already are in the page cache: what they cost there, and what a column adds."""
+    few, many = (p, wide) if wide > p else (max(1, p // 4), p)
+    at = {p: stopwatch.run(known, p, dtype, time.perf_counter() + share)[0]}
+    for columns in {few, many} - {p}:
+        at[columns] = stopwatch.run(known, columns, dtype, time.perf_counter() + share)[0]
+    slope = (at[many] - at[few]) / max(many - few, 1)
+    return at[p], max(slope, 0.02 * at[many] / many)  # never nothing: noise of the clock must not make it free
+
+
+class _Stopwatch:
+    """Times ``partial`` on single units, a few at a time."""
+
+    def __init__(self, operator: Operator, pool: ThreadPoolExecutor, threads: int) -> None:
+        self.operator, self._pool, self._threads = operator, pool, threads
+        self.bytes_read = 0
+
+    def run(self, units: list[int], p: int, dtype: Any, until: float) -> tuple[float, int]:
+        """Seconds a byte, and how many of ``units`` were done before the clock said ``until`` (at least one)."""
+        block = generator(0, "measurement").standard_normal((self.operator.block_rows, p)).astype(dtype)
+        begin, nbytes, done = time.perf_counter(), 0, 0
+        while done < len(units) and (done == 0 or time.perf_counter() < until):
+            group, following = units[done : done + self._threads], units[done + self._threads :][: self._threads]
+            for unit in following:  # as in a pass
+                self.operator.read_ahead(range(unit, unit + 1))
+            for part in self._pool.map(self._one(block), group):
+                nbytes += part
+            done += len(group)
+        self.bytes_read += nbytes
+        return (time.perf_counter() - begin) / max(nbytes, 1), done
+
+    def warm_up(self, units: list[int], p: int) -> list[int]:
+        """Buffers and threads are made once a run, not once a chunk: the units that are left to be timed."""
+        if len(units) < 4 * self._threads:
+            return units
+        self.run(units[: self._threads], p, np.float64, 0.0)
+        return units[self._threads :]
+
+    def _one(self, block: np.ndarray) -> Callable[[int], int]:
+        def read(unit: int) -> int:
+            return int(self.operator.partial(range(unit, unit + 1), block).record.bytes_read)
+
+        return read
+
+
+def spread(count: int) -> list[int]:
+    """Up to 4096 of ``count`` positions, each far from the ones before it (van der Corput's order)."""
+    bits = max(count - 1, 1).bit_length()
+    order: Iterator[int] = (int(f"{i:0{bits}b}"[::-1], 2) for i in range(2**bits))
+    return list(islice((i for i in order if i < count), 4096))
+
+
+def _step_seconds(problem: Problem) -> float:
+    """QR and Rayleigh-Ritz of a block, from at most 200,000 of its rows."""
+    rows, p = min(problem.d, 200_000), problem.algorithm.iteration_rank
+    rng = generator(0, "measurement")
+    block = rng.standard_normal((rows, min(p, rows)))
+    begin = time.perf_counter()
+    basis = orth(block, rng)
+    rayleigh_ritz(basis, block, min(problem.algorithm.target_rank, rows))
+    return (time.perf_counter() - begin) * problem.d / rows

@@ -1,0 +1,81 @@
+"""A symmetric matrix, read by its upper triangle: half the bytes, and each of them used twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npmdask.linalg import Block
+from npmdask.operators._protocol import (
+    Partial,
+    add_back,
+    add_product,
+    as_dtype,
+    least_run,
+    require_finite,
+    zeros_for_sum,
+)
+from npmdask.storage.dense import SlabRecord
+from npmdask.storage.triangle import TriangleReader
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triangle:
+    """A symmetric d x d matrix: ``A @ X`` from the chunks on and above the diagonal.
+
+    A tile C of an off-diagonal chunk acts where it lies (C @ X) and where its mirror image lies (C^T @ X). The
+    products of a tile are formed in the dtype of the block and added in float64. Units are upper chunks.
+    """
+
+    reader: TriangleReader
+
+    @property
+    def block_rows(self) -> int:
+        return self.reader.shape[0]
+
+    @property
+    def units(self) -> int:
+        return self.reader.units
+
+    @property
+    def pass_bytes(self) -> int:
+        return self.reader.nbytes
+
+    @property
+    def pass_chunks(self) -> int:
+        return self.reader.units
+
+    @property
+    def run_bytes(self) -> int:
+        """The least that a run reads: every d x p sum is also cleared and joined, which costs as much again."""
+        return least_run(4 * self.block_rows)
+
+    def read_ahead(self, units: range) -> None:
+        """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
+        for unit in units[:1]:
+            self.reader.dense.read_chunk_ahead(*self.reader.place(unit))
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, product = SlabRecord(), zeros_for_sum(len(block), block)
+        for unit in self.reader.ahead(slabs):
+            i, j = self.reader.place(unit)
+            for rows, ((columns, values),) in self.reader.tiles(unit, record):
+                tile = as_dtype(values, block.dtype)
+                add_product(product[rows], tile, block[columns])
+                if i != j:
+                    add_back(product[columns], tile, block[rows])
+        require_finite(product, self.reader, slabs)
+        return Partial([np.ascontiguousarray(product)], record)
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        return total.products[0]
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task beyond the block, with p columns."""
+        tile, side = self.reader.tile_rows, self.reader.chunks[1]
+        cast = tile * side * (8 + 4)  # float64, and what is left of float32 when it changes
+        return self.reader.buffer_bytes + cast + 2 * side * p * 8 + 3 * self.block_rows * p * 8

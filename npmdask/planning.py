@@ -1,0 +1,223 @@
+"""What a run will do and need, said before it starts: facts put together, and the choice of iteration_rank = "auto".
+
+``make_plan`` is pure. ``plan_run`` measures for it, ``resolve_rank`` chooses p once: what a store's run.json
+holds is kept, whatever a later measurement says, because p decides the bits of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import MemoryPlan, largest_rank, plan_memory
+from npmdask.measurement import MOST_COLUMNS, Measurement, measure
+from npmdask.memory import tree_rss
+from npmdask.passes import runs_of
+from npmdask.prediction import predict_passes
+from npmdask.problem import Problem, Request, default_rank, make_problem
+from npmdask.solution import Resources
+from npmdask.storage.advice import LayoutAdvice, Reading, advise, how_read
+from npmdask.storage.layout import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run that has not started. ``steps`` is None where no sample could be drawn or noise decides.
+
+    ``passes`` counts everything that reads the data: ``other_passes`` are the survey of the columns and the left
+    singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here.
+    """
+
+    source: str
+    kind: str
+    shape: tuple[int, int]
+    dtype: str
+    target_rank: int
+    iteration_rank: int
+    tol: float
+    max_steps: int
+    steps: int | None
+    other_passes: int
+    sample_rows: int
+    sample_places: int
+    pass_bytes: int
+    pass_seconds: float
+    later_pass_seconds: float
+    seconds: float | None
+    measured_seconds: float
+    read_rate: float
+    cached: bool
+    memory: MemoryPlan
+    runs: int
+    reading: Reading
+    layout: LayoutAdvice
+    free_rank: int
+    free_rank_steps: int | None
+    free_rank_seconds: float | None
+
+    @property
+    def passes(self) -> int | None:
+        return None if self.steps is None else self.steps + self.other_passes
+
+    @property
+    def total_bytes(self) -> int | None:
+        return None if self.passes is None else self.passes * self.pass_bytes
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as plain numbers and strings, for scripts."""
+        memory = asdict(self.memory) | {"predicted_peak": self.memory.predicted_peak}
+        more = {"passes": self.passes, "total_bytes": self.total_bytes, "memory": memory}
+        return asdict(self) | {"shape": list(self.shape)} | more
+
+
+def memory_of(problem: Problem, resources: Resources, base: int) -> MemoryPlan:
+    """The memory plan of a run of ``problem`` in processes that hold ``base`` bytes already.
+
+    Raises
+    ------
+    RefusedError
+        Not even one thread fits; the sentence says what would.
+    """
+    plans = [
+        plan_memory(
+            _operator(problem, first=first),
+            problem.algorithm.iteration_rank,
+            problem.algorithm.state_blocks + (problem.start is not None),
+            limit=resources.memory,
+            base=base,
+            threads=resources.threads,
+            workers=resources.workers,
+            locked=_locked(problem),
+        )
+        for first in (True, False)  # what fits both takes fewer threads, or more memory
+    ]
+    return min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
+
+
+def _operator(problem: Problem, *, first: bool = False) -> Any:
+    """The operator with made-up column statistics: enough for its sizes. ``first``: of the first step."""
+    nothing = np.zeros(problem.d)
+    return problem.operator(nothing, nothing + 1, first=first)
+
+
+def _locked(problem: Problem) -> int:
+    return problem.locked.result.vectors.shape[1] if problem.locked else 0
+
+
+def widest(problem: Problem, memory: MemoryPlan, base: int) -> int:
+    """The most columns that the data and the memory limit allow, up to 128 or what is asked for."""
+    p, locked = problem.algorithm.iteration_rank, _locked(problem)
+    room = min(max(MOST_COLUMNS, p), problem.d - locked)
+    return max(p, largest_rank(memory, _operator(problem), room, problem.algorithm.state_blocks, base, locked))
+
+
+def plan_run(problem: Problem, resources: Resources) -> Plan:
+    """Measure this machine on the store for at most 5 seconds and say what a run would do. Nothing is written.
+
+    Raises
+    ------
+    RefusedError
+        The memory limit is too small, as for the run itself.
+    """
+    base = tree_rss()
+    memory = memory_of(problem, resources, base)
+    wide = widest(problem, memory, base)
+    return make_plan(problem, memory, measure(problem, memory, wide), wide)
+
+
+def make_plan(problem: Problem, memory: MemoryPlan, measured: Measurement, wide: int) -> Plan:
+    """Put the facts together. ``wide``: the most columns that fit (see :func:`widest`)."""
+    source, algorithm, operator = problem.source, problem.algorithm, _operator(problem)
+    steps = expected_steps(problem, measured, algorithm.iteration_rank)
+    other = int(problem.needs_moments) + (source.kind == "matrix")
+    free = max(algorithm.iteration_rank, min(measured.free_columns, wide))
+    nbytes = operator.pass_bytes
+    more = expected_steps(problem, measured, free)
+    return Plan(
+        source=source.path,
+        kind=source.kind,
+        shape=source.shape,
+        dtype=str(source.reader.dtype),
+        target_rank=algorithm.target_rank,
+        iteration_rank=algorithm.iteration_rank,
+        tol=problem.rule.tol,
+        max_steps=problem.rule.max_steps,
+        steps=steps,
+        other_passes=other,
+        sample_rows=measured.sample.rows if measured.sample else 0,
+        sample_places=measured.sample.places if measured.sample else 0,
+        pass_bytes=nbytes,
+        pass_seconds=measured.late * nbytes,
+        later_pass_seconds=measured.later(0) * nbytes,
+        seconds=_all_seconds(problem, measured, steps, other, algorithm.iteration_rank),
+        measured_seconds=measured.seconds,
+        read_rate=1 / measured.reading,
+        cached=measured.cached,
+        memory=memory,
+        runs=len(runs_of(operator)),
+        reading=how_read(source.reader),
+        layout=advise(source),
+        free_rank=free,
+        free_rank_steps=more,
+        free_rank_seconds=_all_seconds(problem, measured, more, other, free),
+    )
+
+
+def expected_steps(problem: Problem, measured: Measurement, p: int) -> int | None:
+    """Steps with p columns, never more than ``max_steps``; None if there is nothing to tell it from."""
+    if measured.sample is None or problem.mechanism.stddev:
+        return None
+    name, definite = problem.spec()["algorithm"]["name"], problem.source.kind != "symmetric"
+    k = problem.algorithm.target_rank
+    spectrum = measured.sample.spectrum[_locked(problem) :]
+    predicted = predict_passes(spectrum, k, p, problem.rule.tol, name, definite=definite)
+    return min(predicted, problem.rule.max_steps)
+
+
+def _all_seconds(problem: Problem, measured: Measurement, steps: int | None, other: int, p: int) -> float | None:
+    """Of a whole run with p columns: the first pass as the chunks were found, the others as they will be.
+
+    With float32 data the last steps (as many as it takes from 10 tol to tol) are in float64, and so are all of a
+    run that gets stuck. What a commit costs is not known here: nothing is written.
+    """
+    if steps is None:
+        return None
+    now = problem.algorithm.iteration_rank
+    fine = steps if steps >= problem.rule.max_steps else min(steps, 2 + steps // 6) + other
+    first = measured.late + measured.column * (p - now)
+    coarse = max(0, steps + other - 1 - fine)
+    passes = first + coarse * measured.later(p - now) + fine * measured.later(p - now, fine=True)
+    return passes * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
+
+
+def resolve_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
+    """``iteration_rank = "auto"`` as a number; any other request as it is.
+
+    A store that has a run keeps its p. A new run gets as many columns as cost no time: the arithmetic takes as
+    long as the reading, on this machine and store, now. Never fewer than the default, at most 128, and no more
+    than the memory limit allows. More columns widen the gap sigma_k - sigma_{p+1} that decides the number of
+    passes (Balcan, Du, Wang and Yu 2016, Theorem 2.2, with q near p).
+    """
+    if request.iteration_rank != "auto":
+        return request
+    if isinstance(request.target_rank, float):
+        return replace(request, iteration_rank=None)  # a share: the search decides
+    held = _held_rank(store)
+    if held is not None:
+        return replace(request, iteration_rank=held if held >= request.target_rank else None)
+    problem = make_problem(source, replace(request, iteration_rank=None))
+    base = tree_rss()
+    memory = memory_of(problem, resources, base)
+    measured = measure(problem, memory, widest(problem, memory, base))
+    chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
+    return replace(request, iteration_rank=max(chosen, default_rank(int(request.target_rank), source.shape[1])))
+
+
+def _held_rank(store: str | Path | None) -> int | None:
+    """p of the run in ``store``, if there is one."""
+    spec = RunStore(store).read_spec() if store is not None else None
+    return None if spec is None else int(spec["algorithm"]["iteration_rank"])

@@ -1,0 +1,200 @@
+"""How many components explain a share of the variance: a search by stages, each a run that can be resumed.
+
+::
+
+    STORE/search/0016, 0032, ...    stages: 16 columns, then more, each begun where the last one came to
+    STORE                           the run that answers: the number found, from the last stage, to full tolerance
+
+A stage takes few steps: it ends as soon as the share is reached or seen to be out of reach (share.ShareRule).
+The run that answers gives the fewest of its components that reach the share, and these are certified.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from npmdask.algorithms import PowerMethod
+from npmdask.checkpoint import RunStore
+from npmdask.driver import Driver
+from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.problem import FIRST_STAGE, Problem, Start, make_problem
+from npmdask.progress import Observer, Observers
+from npmdask.share import ShareRule
+from npmdask.solution import Resources, Solution
+from npmdask.storage.layout import Source
+from npmdask.warm_start import keep_start, read_start, start_of
+
+STAGE_STEPS = 20
+
+
+class _Unended(Observers):
+    """Tells of everything but the end: a stage is not the job."""
+
+    def on_end(self, solution: Solution) -> None:
+        """The end is told once, of the whole."""
+
+
+@dataclass
+class _Search:
+    """One search under way: what it works with and what it has cost in this call."""
+
+    problem: Problem
+    held: RunStore
+    resources: Resources
+    observer: Observer
+    passes: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+    peak: int = 0
+    reached: list[tuple[int, float]] = field(default_factory=list)  # (columns, share) of the stages so far
+
+    def spend(self, solution: Solution) -> None:
+        self.passes += solution.data_passes
+        self.bytes_read += solution.bytes_read
+        self.seconds += solution.seconds
+        self.peak = max(self.peak, solution.peak_rss_bytes)
+
+
+def solve_share(problem: Problem, held: RunStore, resources: Resources, observer: Observer) -> Solution:
+    """Find how many components reach ``problem.share``, and find them.
+
+    Raises
+    ------
+    BadInputError
+        There is no variance to explain, or a symmetric matrix has a negative eigenvalue.
+    RefusedError
+        The share needs more components than the memory allows, or than there are; the sentence says how far it came.
+    """
+    search = _Search(problem, held, resources, _Unended(observer))
+    final = _chosen(problem, held)
+    if final is None:
+        final = _bound(search, *_find(search))
+    solution = Driver(final, held, resources, search.observer).run()
+    search.spend(solution)
+    solution = replace(
+        solution,
+        data_passes=search.passes,
+        bytes_read=search.bytes_read,
+        seconds=search.seconds,
+        peak_rss_bytes=search.peak,
+    )
+    observer.on_end(solution)
+    return solution
+
+
+def _chosen(problem: Problem, held: RunStore) -> Problem | None:
+    """The run that answers, if an earlier call has come so far."""
+    algorithm = (held.read_spec() or {}).get("algorithm", {})
+    if not isinstance(algorithm.get("target_rank"), int) or algorithm.get("share") != problem.share:
+        return None  # a new store, one still searched, or another run, which binding refuses
+    return _final(problem, algorithm["target_rank"], algorithm["iteration_rank"], read_start(held))
+
+
+def _final(problem: Problem, rank: int, columns: int, start: Start | None) -> Problem:
+    request = replace(problem.request, target_rank=rank, iteration_rank=columns)
+    return make_problem(problem.source, request, start=start, share=problem.share)
+
+
+def _bound(search: _Search, rank: int, start: Start) -> Problem:
+    """The run that answers; the store is bound to it, in one write, once what it starts from is safe."""
+    # No fewer columns than the stage had: there was room for them, and passes cost more than columns.
+    columns = min(max(2 * rank, rank + 10, start.basis.shape[1]), search.problem.d)
+    final = _final(search.problem, rank, columns, start)
+    keep_start(search.held, start)
+    search.held.write_spec((search.held.read_spec() or {}) | final.spec())
+    search.observer.on_stage(f"search: {rank} components reach {search.problem.share:g}; now to full tolerance")
+    return final
+
+
+def _find(search: _Search) -> tuple[int, Start]:
+    """Stage after stage, until one reaches the share: how many components do, and where it came to."""
+    source, trace = _survey(search)
+    columns, start, passes = min(FIRST_STAGE, min(source.shape)), None, 0
+    while True:
+        stage = _stage(search.problem, source, columns, trace, start)
+        path = search.held.path / "search" / f"{columns:04d}"
+        solution, values = _run_stage(search, stage, path)
+        passes += solution.total_data_passes
+        start = replace(start_of(RunStore(path)), warning=None)
+        rank = _rule(stage).rank(values)
+        if rank is not None:
+            return rank, replace(start, passes=passes)
+        search.reached.append((columns, float(values.sum()) / trace))
+        if columns == min(source.shape):
+            raise RefusedError(f"{_needs_more(search)}; more do not exist: ask for less")
+        columns = min(next_columns(values, _rule(stage).share * trace), *source.shape)
+
+
+def next_columns(values: np.ndarray, needed: float) -> int:
+    """Columns of the next stage: twice as many, or more if the share is out of reach of that.
+
+    The values that are missing are no larger than the last one that is settled (of the leading half, Ritz values
+    of a few steps are good): so many more at least are needed, and a quarter for their Ritz values to settle.
+    """
+    half = max(1, len(values) // 2)
+    last = float(values[half - 1])
+    least = half + math.ceil(min((needed - float(values[:half].sum())) / last, 1e9)) if last > 0 else 0
+    return max(2 * len(values), 16 * math.ceil(1.25 * least / 16))
+
+
+def _survey(search: _Search) -> tuple[Source, float]:
+    """The source with its moments, and the trace; of a matrix as samples, which need no left vectors."""
+    driver = Driver(search.problem, search.held, search.resources, search.observer)
+    source, trace, (search.passes, search.bytes_read) = driver.survey()
+    assert trace is not None
+    rows = source.shape[0]
+    if source.kind == "matrix":
+        source, trace = replace(source, kind="samples"), trace / rows
+    if source.kind == "symmetric":
+        source = replace(source, trace=trace)
+    if trace <= 0:
+        raise BadInputError(
+            f"{source.path} has no variance to explain (its trace is {trace:g}): give target_rank as a whole number"
+        )
+    return source, trace
+
+
+def _stage(problem: Problem, source: Source, columns: int, trace: float, start: Start | None) -> Problem:
+    """A run of ``columns`` columns, all of whose Ritz values count, in float64 (they must not exceed the true ones)."""
+    request = replace(
+        problem.request, target_rank=columns, iteration_rank=columns, tol=None, max_steps=STAGE_STEPS, stddev=0.0
+    )
+    stage = make_problem(source, request, start=start)
+    rule = ShareRule(
+        tol=stage.rule.tol, max_steps=STAGE_STEPS, d=stage.d, share=problem.share or 0.0, trace=trace, squared=False
+    )
+    return replace(stage, algorithm=PowerMethod(target_rank=columns, iteration_rank=columns), rule=rule)
+
+
+def _rule(stage: Problem) -> ShareRule:
+    assert isinstance(stage.rule, ShareRule)
+    return stage.rule
+
+
+def _run_stage(search: _Search, stage: Problem, path: Path) -> tuple[Solution, np.ndarray]:
+    """A stage to its end: its facts and its Ritz values, in the units of the operator."""
+    search.observer.on_stage(
+        f"search: does a run of {stage.algorithm.iteration_rank} columns reach {stage.rule.until_share:g}?"
+    )
+    with RunStore(path) as held:
+        try:
+            solution = Driver(stage, held, search.resources, search.observer).run()
+        except MemoryRefusedError as error:
+            if not search.reached:
+                raise
+            raise MemoryRefusedError(
+                f"{_needs_more(search)}; for the next {stage.algorithm.iteration_rank}: {error}"
+            ) from error
+        part = held.read_part("result")
+    assert part is not None
+    search.spend(solution)
+    return solution, part[0]["operator_values"]
+
+
+def _needs_more(search: _Search) -> str:
+    columns, share = search.reached[-1]
+    return f"{search.problem.share:g} of the variance needs more than {columns} components: {columns} reach {share:.4f}"

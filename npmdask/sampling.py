@@ -1,0 +1,156 @@
+"""A sample of the rows of a store, and the spectrum of the whole that it suggests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse, vstack
+
+from npmdask.chunked import MemoryPlan
+from npmdask.problem import Problem
+from npmdask.storage.dense import DenseReader, SlabRecord
+from npmdask.storage.sparse import CsrReader, Fragment
+
+SIDE = 1200  # of the eigenproblem: a tenth of a second
+PLACES = 32  # rows of chunks that rows are taken from
+SAMPLE_BYTES = 128 * 2**20
+FLOPS = 2e10  # of the product of the sample with itself: half a second of one slow core
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """``rows`` rows of the data from ``places`` rows of chunks, and eigenvalues of ``A^T A / rows``, falling.
+
+    For a symmetric matrix ``spectrum`` holds the square roots: the sizes of its own eigenvalues, up to a factor.
+    ``whole``: the sample is all there is.
+    """
+
+    rows: int
+    places: int
+    whole: bool
+    spectrum: np.ndarray
+
+
+def draw_sample(problem: Problem, plan: MemoryPlan, late: Callable[[], bool]) -> Sample | None:
+    """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
+    reader, (m, d) = problem.source.reader, problem.source.shape
+    wanted = _rows_wanted(reader, m, d, plan)
+    if isinstance(reader, CsrReader):
+        parts = _sparse_rows(reader, wanted, late)
+    elif isinstance(reader, DenseReader) and reader.grid[0] * reader.chunks[0] >= m:
+        parts = _dense_rows(reader, wanted, late)
+    else:
+        return None
+    count = sum(part.shape[0] for part in parts)
+    if count < 2:
+        return None
+    rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
+    spectrum = spectrum_of(*_standardised(problem, rows), of_rows=m)
+    if problem.source.kind == "symmetric":
+        spectrum = np.sqrt(spectrum)
+    return Sample(rows=count, places=len(parts), whole=count == m, spectrum=spectrum)
+
+
+def _rows_wanted(reader: Any, m: int, d: int, plan: MemoryPlan) -> int:
+    """As many as memory (a quarter of what is free under the limit) and arithmetic allow."""
+    room = SAMPLE_BYTES
+    if plan.limit is not None:
+        room = min(room, (plan.limit - plan.base) // 4)
+    width = 16 * d if isinstance(reader, DenseReader) else 32 * max(1, reader.entries // m)  # two copies, float64
+    side = min(SIDE, int((max(room, 0) / 32) ** 0.5))  # four matrices of the eigenproblem
+    by_flops = max(side, int(FLOPS / (2 * d * d))) if d <= side else side
+    return int(max(2, min(m, room // width, by_flops)))
+
+
+def _dense_rows(reader: DenseReader, wanted: int, late: Callable[[], bool]) -> list[np.ndarray]:
+    """Every n-th row of some rows of chunks."""
+    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(PLACES, reader.grid[0])).astype(int))
+    each, parts = -(-wanted // len(slabs)), list[np.ndarray]()
+    for slab in slabs:
+        if parts and late():
+            break
+        height = reader.slab_rows(int(slab)).stop - reader.slab_rows(int(slab)).start
+        parts.append(_rows_of_slab(reader, int(slab), max(1, height // each), late)[:each])
+    return parts
+
+
+def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
+    taken, first = [], 0
+    for rows, tile in reader.tiles(slab, SlabRecord()):
+        values = [part[first::stride].astype(np.float64) for _, part in tile]
+        taken.append(np.concatenate(values, axis=1))
+        first = (first - (rows.stop - rows.start)) % stride
+        if late():
+            break
+    return np.concatenate(taken)
+
+
+def _sparse_rows(reader: CsrReader, wanted: int, late: Callable[[], bool]) -> list[csr_matrix]:
+    """Whole rows of some chunks of entries; rows that the border of a chunk cuts are left out."""
+    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(PLACES, reader.grid[0])).astype(int))
+    each, parts = -(-wanted // len(slabs)), list[csr_matrix]()
+    for slab in slabs:
+        if parts and late():
+            break
+        for piece in reader.blocks(range(slab, slab + 1), SlabRecord()):
+            if not isinstance(piece, Fragment):
+                stride = max(1, piece.shape[0] // each)
+                parts.append(piece.astype(np.float64)[::stride][:each])
+    return parts
+
+
+def _standardised(problem: Problem, rows: Any) -> tuple[Any, np.ndarray | None]:
+    """Rows divided by the column deviations where that is asked for, and the column means to subtract."""
+    source, request = problem.source, problem.request
+    if not (request.center or request.scale):
+        return rows, None
+    mean, std = source.column_mean, source.column_std
+    if mean is None or std is None:
+        mean = np.asarray(rows.mean(axis=0)).ravel()
+        square = rows.multiply(rows).mean(axis=0) if isinstance(rows, csr_matrix) else (rows**2).mean(axis=0)
+        std = np.sqrt(np.maximum(np.asarray(square).ravel() - mean**2, 0.0))
+    if request.scale:
+        scale = np.where(std > 1e-7 * np.abs(mean), std, 1.0)
+        rows = rows.multiply(1 / scale).tocsr() if isinstance(rows, csr_matrix) else rows / scale
+        mean = mean / scale
+    return rows, mean if request.center else None
+
+
+def spectrum_of(rows: Any, mean: np.ndarray | None, *, of_rows: int) -> np.ndarray:
+    """Eigenvalues of ``(S - 1 mean^T)^T (S - 1 mean^T) / R`` from R sampled rows S, as those of all ``of_rows`` rows.
+
+    A sample exaggerates leading eigenvalues, to first order in proportion to 1/R - 1/m. The same from both
+    halves of the sample shows by how much, and that is taken off (the jackknife of Quenouille, 1949).
+    """
+    whole = _eigenvalues(rows, mean)
+    if rows.shape[0] >= of_rows or rows.shape[0] < 8:
+        return whole
+    halves = [_eigenvalues(rows[i::2], mean) for i in (0, 1)]
+    length = min(len(whole), *(len(half) for half in halves))
+    half = sum(h[:length] for h in halves) / 2
+    corrected = whole.copy()
+    corrected[:length] -= np.maximum(half - whole[:length], 0.0) * (1 - rows.shape[0] / of_rows)
+    return np.asarray(np.minimum.accumulate(np.clip(corrected, 0.1 * whole, whole)))
+
+
+def _eigenvalues(rows: Any, mean: np.ndarray | None) -> np.ndarray:
+    """From the smaller of the two products of the sample with itself; centred by algebra, never filled in."""
+    count, d = rows.shape
+    if d <= count:
+        gram = _dense(rows.T @ rows)
+        if mean is not None:
+            total = np.asarray(rows.sum(axis=0)).ravel()
+            gram = gram - np.outer(total, mean) - np.outer(mean, total) + count * np.outer(mean, mean)
+    else:
+        gram = _dense(rows @ rows.T)
+        if mean is not None:
+            along = np.asarray(rows @ mean).ravel()
+            gram = gram - along[:, None] - along[None, :] + mean @ mean
+    return np.asarray(np.maximum(np.linalg.eigvalsh((gram + gram.T) / 2)[::-1], 0.0) / count)
+
+
+def _dense(product: Any) -> np.ndarray:
+    return product.toarray() if issparse(product) else np.asarray(product)

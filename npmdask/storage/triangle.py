@@ -1,0 +1,249 @@
+"""Reading one triangle of a symmetric matrix: the chunks on and above the diagonal, each of them once a pass.
+
+They lie in a *packed* array, which holds no others, or in an ordinary one whose chunks are square. A packed
+array has the shape (T, side, side): chunk t is block (i, j >= i) of the matrix, T = n (n + 1) / 2 of them in
+row-major order of the upper triangle, those at the edge filled up with zeros. :class:`PackedArray` shows it as
+the d x d array that it stands for, so that chunks are opened, decoded, missed and compared by
+:mod:`npmdask.storage.dense`, in the same sentences.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.storage.access import location
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.dense import _open_chunk as open_chunk
+from npmdask.storage.dense import _read_exactly as read_exactly
+
+TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
+MIN_TILE_ROWS = 64
+
+
+def triangle_number(n: int) -> int:
+    """Chunks on and above the diagonal of an n x n grid."""
+    return n * (n + 1) // 2
+
+
+def unit_of(i: int, j: int, n: int) -> int:
+    """Position of chunk (i, j >= i) in row-major order of the upper triangle."""
+    return i * n - i * (i - 1) // 2 + j - i
+
+
+def place_of(unit: int, n: int) -> tuple[int, int]:
+    """The chunk (i, j >= i) at a position: counted from the end, rows have 1, 2, 3, ... chunks."""
+    left = triangle_number(n) - 1 - unit
+    row = (math.isqrt(8 * left + 1) - 1) // 2
+    return n - 1 - row, n - 1 - (left - triangle_number(row))
+
+
+@dataclass(frozen=True)
+class PackedArray:
+    """A packed array (T, side, side) as the ``size`` x ``size`` array whose upper chunks it holds.
+
+    Everything that is not about the shape is the packed array's own.
+    """
+
+    packed: Any  # zarr.Array
+    size: int
+
+    shards = None
+    ndim = 2
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.size, self.size)
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return (int(self.packed.shape[1]), int(self.packed.shape[2]))
+
+    @property
+    def metadata(self) -> _PackedMetadata:
+        return _PackedMetadata(self.packed.metadata, -(-self.size // self.chunks[0]))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "packed":  # while it is unpickled there is no array to ask yet
+            raise AttributeError(name)
+        return getattr(self.packed, name)
+
+    def __getitem__(self, region: tuple[slice, slice]) -> np.ndarray:
+        """The values of one chunk on or above the diagonal."""
+        (i, j), n = (part.start // self.chunks[0] for part in region), -(-self.size // self.chunks[0])
+        height, width = (part.stop - part.start for part in region)
+        return np.asarray(self.packed[unit_of(i, j, n), :height, :width])
+
+
+@dataclass(frozen=True)
+class _PackedMetadata:
+    """The metadata of a packed array, in which chunk (i, j) has the name of its position."""
+
+    packed: Any
+    n: int
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "packed":
+            raise AttributeError(name)
+        return getattr(self.packed, name)
+
+    def encode_chunk_key(self, place: tuple[int, int]) -> str:
+        i, j = place
+        if j < i:
+            raise ValueError(f"chunk {place} is below the diagonal: a packed array has its mirror image only")
+        return str(self.packed.encode_chunk_key((unit_of(i, j, self.n), 0, 0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriangleReader:
+    """Chunk-wise reader of the upper triangle; small and picklable (it holds no data).
+
+    ``array`` is a ``PackedArray``, or a d x d Zarr array with square chunks. ``checksums`` (chunk grid, uint32;
+    read on and above the diagonal only) are compared with what is read; None for what was never ingested.
+    A *unit* is the position of an upper chunk.
+    """
+
+    array: Any
+    checksums: np.ndarray | None = None
+
+    @cached_property
+    def dense(self) -> DenseReader:
+        """What opens, decodes and compares single chunks."""
+        return DenseReader(array=self.array, checksums=self.checksums)
+
+    @property
+    def packed(self) -> bool:
+        return isinstance(self.array, PackedArray)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.dense.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.dense.dtype
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return self.dense.chunks
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Chunks down and across the matrix, those that are not read among them."""
+        return self.dense.grid
+
+    @property
+    def where(self) -> str:
+        return self.dense.where
+
+    @property
+    def units(self) -> int:
+        return triangle_number(self.grid[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a pass reads: the decoded upper chunks, without what fills up those at the edge."""
+        (d, _), side = self.shape, self.chunks[0]
+        edge = d - side * (self.grid[0] - 1)
+        diagonal = (self.grid[0] - 1) * side**2 + edge**2
+        return (d * d + diagonal) // 2 * self.dtype.itemsize
+
+    @property
+    def tile_rows(self) -> int:
+        return min(self.chunks[0], max(MIN_TILE_ROWS, TILE_BYTES // (self.chunks[1] * self.dtype.itemsize)))
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory that reading one chunk takes: a tile, or some chunks where they are decoded (see ``DenseReader``)."""
+        rows = {"direct": self.tile_rows, "decoded": 3 * self.chunks[0], "zarr": 8 * self.chunks[0]}
+        return rows[self.dense.access.way] * self.chunks[1] * self.dtype.itemsize
+
+    def ahead(self, units: range) -> Iterator[int]:
+        """The units, one by one, the next one asked for while one is worked on."""
+        for unit in units:
+            if unit + 1 < units.stop:
+                self.dense.read_chunk_ahead(*self.place(unit + 1))
+            yield unit
+
+    def place(self, unit: int) -> tuple[int, int]:
+        """Row and column, in chunks, of a unit."""
+        return place_of(unit, self.grid[0])
+
+    def tiles(self, unit: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
+        """Yield (rows of the matrix, tile of one column of chunks). A tile's memory is reused by the next one."""
+        (i, j), crc = self.place(unit), 0
+        columns = self.dense.slab_columns(j)
+        for rows, values in self._chunk_tiles(i, j):
+            crc = crc32c(values, crc)
+            record.bytes_read += values.nbytes
+            yield rows, [(columns, values)]
+        self.dense._verify(i, j, crc)
+        record.checksums[i, j] = crc
+        record.chunks += 1
+
+    def _chunk_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
+        return self._direct_tiles(i, j) if self.dense.access.way == "direct" else self._decoded_tiles(i, j)
+
+    def _direct_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
+        dense, width = self.dense, int(self.array.chunks[1])  # an edge chunk is stored whole
+        rows, columns = dense.slab_rows(i), dense.slab_columns(j)
+        buffer = scratch("triangle tile", (self.tile_rows, width), self.dtype)
+        file = open_chunk(dense, i, j)
+        try:
+            for start in range(rows.start, rows.stop, self.tile_rows):
+                stop = min(start + self.tile_rows, rows.stop)
+                part = buffer[: stop - start]
+                read_exactly(dense, i, j, file, part, (start - rows.start) * width)
+                yield slice(start, stop), part[:, : columns.stop - columns.start]
+        finally:
+            os.close(file)
+
+    def _decoded_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
+        rows, block = self.dense.slab_rows(i), self.dense.decode(i, j)
+        for start in range(rows.start, rows.stop, self.tile_rows):
+            stop = min(start + self.tile_rows, rows.stop)
+            yield slice(start, stop), block[start - rows.start : stop - rows.start]
+
+    def chunk(self, i: int, j: int) -> np.ndarray:
+        """One whole upper chunk in memory of its own, its checksum compared."""
+        block = np.array(self.dense.decode(i, j))
+        self.dense._verify(i, j, crc32c(block))
+        return block
+
+    def slab(self, i: int) -> np.ndarray:
+        """The rows of one row of chunks across the whole matrix (rows x d), the left part from its mirror image."""
+        rows, dense = self.dense.slab_rows(i), self.dense
+        whole = np.empty((rows.stop - rows.start, self.shape[1]), self.dtype)
+        for j in range(self.grid[1]):
+            whole[:, dense.slab_columns(j)] = self.chunk(i, j) if j >= i else self.chunk(j, i).T
+        return whole
+
+
+def square_chunks(reader: DenseReader) -> bool:
+    """Whether an ordinary array can be read by its upper triangle."""
+    return reader.shape[0] == reader.shape[1] and reader.chunks[0] == reader.chunks[1]
+
+
+def open_packed(array: Any, size: int, checksums: np.ndarray) -> TriangleReader:
+    """The reader of a packed store of a ``size`` x ``size`` matrix; ``checksums`` has one for each position.
+
+    Raises
+    ------
+    BadInputError
+        Array, size and checksums do not belong together: the record is damaged.
+    """
+    units, side = int(array.shape[0]), int(array.shape[1])
+    n = -(-size // side)
+    if array.shape[1:] != (side, side) or units != triangle_number(n) or checksums.shape != (units,):
+        raise BadInputError(f"{location(array)} of shape {array.shape} does not hold a packed matrix of size {size}")
+    table = np.zeros((n, n), np.uint32)
+    table[np.triu_indices(n)] = checksums  # row-major, as the chunks are
+    return TriangleReader(array=PackedArray(array, size), checksums=table)

@@ -1,0 +1,100 @@
+"""Warm starts: a run that begins where an earlier one came to. It can save passes; it cannot make a result wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import single_threaded_blas
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.linalg import Block
+from npmdask.problem import Start
+
+
+def find_start(earlier: str | Path, store: str | Path | None) -> Start:
+    """Where the run in ``earlier`` came to, or the copy that ``store`` keeps if ``earlier`` is gone.
+
+    Raises
+    ------
+    BadInputError
+        There is no run in ``earlier``, or it has not committed a step.
+    RefusedError
+        ``earlier`` is ``store`` itself.
+    """
+    path = Path(earlier).absolute()
+    if store is not None and path.resolve() == Path(store).resolve():
+        raise RefusedError(
+            f"start and store are both {path}: to go on with a run leave `start` out, to begin anew use another store"
+        )
+    if not (path / "run.json").exists():
+        kept = read_start(RunStore(store)) if store is not None and Path(store).is_dir() else None
+        if kept is None:
+            raise BadInputError(f"there is no run to start from in {path}; name the store of one, or leave `start` out")
+        return kept
+    return start_of(RunStore(path))
+
+
+def start_of(earlier: RunStore) -> Start:
+    """Where a run came to: its answer, and everything that its last step knew beyond it (p columns, not only k)."""
+    warning = _warning(earlier)
+    with single_threaded_blas():
+        basis = np.ascontiguousarray(_basis(earlier))
+    return Start(basis=basis, identity=hashlib.sha256(basis.tobytes()).hexdigest(), warning=warning)
+
+
+def _warning(earlier: RunStore) -> str | None:
+    result = earlier.read_part("result")
+    if result is None:
+        return f"the run to start from, {earlier.path}, is not finished: its last step is taken"
+    if result[1]["outcome"]["name"] != "converged":
+        return f"the run to start from, {earlier.path}, did not converge; this one is held to its own tolerance"
+    return None
+
+
+def _basis(earlier: RunStore) -> Block:
+    """Of the last step, or of the answer where the steps are gone. One of them in memory at a time: both are large."""
+    last = earlier.last_step()
+    if last is not None:
+        return _turned(last[0], (earlier.read_spec() or {})["algorithm"]["name"])
+    result = earlier.read_part("result")
+    if result is not None:
+        return result[0]["operator_vectors"]
+    raise BadInputError(
+        f"the run to start from, {earlier.path}, has no committed step yet: `npmdask resume {earlier.path}`"
+    )
+
+
+def _turned(arrays: dict[str, np.ndarray], algorithm: str) -> Block:
+    """The next block X_l of a power step, turned so that what lies closest to the Ritz vectors comes first.
+
+    X_l spans A X_{l-1}, which is one power step ahead of the Ritz vectors (they lie in range(X_{l-1})). Turned,
+    its first columns can be kept where there is no room for all of them. Other algorithms give their Ritz vectors.
+    """
+    if algorithm != "power":
+        return arrays["ritz_vectors"]
+    locked, basis = arrays["locked_vectors"], arrays["basis"]
+    turn = np.linalg.qr(basis.T @ arrays["ritz_vectors"], mode="complete")[0]
+    return np.concatenate([locked, basis @ turn], axis=1)
+
+
+def keep_start(held: RunStore, start: Start) -> None:
+    """Keep a copy, so that the run can be resumed when the earlier one is gone."""
+    spec = held.read_spec()
+    if spec is not None and not isinstance(spec["algorithm"]["target_rank"], float):
+        return  # the run is bound to its start (or to none): should this one differ, binding says so
+    held.drop_part("start")  # of an attempt that was killed before it was bound
+    facts = {"identity": start.identity, "warning": start.warning, "passes": start.passes}
+    held.write_part("start", {"basis": start.basis}, facts)
+
+
+def read_start(held: RunStore) -> Start | None:
+    """The copy that a run keeps of what it started from."""
+    part = held.read_part("start")
+    if part is None:
+        return None
+    facts: dict[str, Any] = part[1]
+    return Start(basis=part[0]["basis"], **facts)

@@ -1,0 +1,373 @@
+"""What `npmdask plan` says before a run is held to what the run then does."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from scipy.sparse import csr_matrix
+from zarr.codecs import BloscCodec, BytesCodec
+
+import npmdask
+from npmdask import planning
+from npmdask.chunked import plan_memory
+from npmdask.cli import main
+from npmdask.config import load_config, validate_config
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.measurement import Measurement, spread
+from npmdask.operators import Gram
+from npmdask.planning import plan_run
+from npmdask.prediction import MOST, predict_passes
+from npmdask.problem import Request, make_problem
+from npmdask.sampling import spectrum_of
+from npmdask.solution import Resources
+from npmdask.storage.dense import DenseReader, SlabRecord
+from npmdask.storage.generate import generate
+from npmdask.storage.layout import open_source
+from tests.conftest import write_zarr
+
+NPMDASK = [sys.executable, "-m", "npmdask.cli"]
+
+
+def configure(folder: Path, store: str = "x.zarr", rank: int = 4, memory: str = "2GiB", more: str = "") -> Path:
+    path = folder / "c.toml"
+    path.write_text(
+        f'[source]\npath = "{store}"\n[algorithm]\ntarget_rank = {rank}\n{more}\n'
+        f'[run]\nmemory = "{memory}"\nthreads = 2\n'
+    )
+    return path
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*NPMDASK, *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def everything_in(folder: Path) -> dict[str, int]:
+    return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*")}
+
+
+def test_the_run_does_what_the_plan_said_and_the_plan_left_nothing_behind(tmp_path: Path) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", rows=80_000, columns=200, rank=4, spectrum="harmonic", length=200)
+    configure(tmp_path)
+    before = everything_in(tmp_path)
+    said = command(tmp_path, "plan", "c.toml", "--json")
+    assert said.returncode == 0, said.stderr
+    assert everything_in(tmp_path) == before
+    plan = json.loads(said.stdout)
+    done = command(tmp_path, "run", "c.toml", "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["bytes_read"] == plan["pass_bytes"] * facts["data_passes"]
+    assert facts["data_passes"] / 2 <= plan["passes"] <= 2 * facts["data_passes"]
+    assert plan["total_bytes"] == plan["passes"] * plan["pass_bytes"]
+    assert facts["peak_rss_bytes"] <= plan["memory"]["predicted_peak"] <= 2 * 2**30
+    lines = [json.loads(x) for x in (tmp_path / "runs" / "c" / "telemetry.jsonl").read_text().splitlines()]
+    planned = next(line for line in lines if line["event"] == "plan")
+    for name in ("state", "task", "threads", "workers", "limit"):
+        assert planned[name] == plan["memory"][name], name
+    assert plan["runs"] == next(line for line in lines if line["event"] == "pass")["tasks"]
+
+
+def test_the_lines_for_people(tmp_path: Path, capsys: Any) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", rows=20_000, columns=100, rank=4)
+    assert main(["plan", str(configure(tmp_path))]) == 0
+    out = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in out.splitlines()] == [
+        "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns",
+    ]  # fmt: skip
+    assert re.search(r"about \d+ \(estimated from a sample of \d+ rows from \d+ places?, 1 of them", out)
+    assert "at most 201 (max_steps = 200)" in out
+    assert "iteration_rank = 14; " in out
+
+
+# How chunks are read, and why not directly
+
+PLAIN = {"compressors": None}
+LAYOUTS = [
+    ("directly", "plain bytes", PLAIN),
+    ("decoded", "compressed (zstd)", {}),
+    ("decoded", "blosc lz4 bitshuffle", {"compressors": BloscCodec(cname="lz4", shuffle="bitshuffle")}),
+    ("through zarr", "shards", {**PLAIN, "chunks": (100, 40), "shards": (1000, 40)}),
+    ("through zarr", "Zarr format 2", {**PLAIN, "zarr_format": 2}),
+    ("through zarr", "big-endian", {**PLAIN, "serializer": BytesCodec(endian="big")}),
+]
+
+
+@pytest.mark.parametrize(("how", "why", "options"), LAYOUTS, ids=[why for _, why, _ in LAYOUTS])
+def test_how_the_chunks_are_read_and_why(
+    tmp_path: Path, capsys: Any, how: str, why: str, options: dict[str, Any]
+) -> None:
+    data = np.random.default_rng(0).standard_normal((4000, 40))
+    write_zarr(tmp_path / "x.zarr", data, **{"chunks": (1000, 40), **options})
+    assert main(["plan", str(configure(tmp_path)), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["reading"]["how"] == how
+    assert why in plan["reading"]["why"]
+    assert (how == "directly") == (open_source(tmp_path / "x.zarr").reader.access.way == "direct")  # type: ignore[union-attr]
+
+
+def test_a_store_in_memory_says_so() -> None:
+    plan = plan_run(make_problem(open_source(np.eye(50) * np.arange(1, 51)), Request(target_rank=3)), Resources())
+    assert (plan.reading.how, plan.sample_rows) == ("through zarr", 50)
+    assert "MemoryStore" in plan.reading.why
+
+
+def test_a_big_endian_array_object_is_not_read_as_if_it_were_little_endian(tmp_path: Path) -> None:
+    """Zarr writes little-endian bytes and keeps the asked dtype in the object: raw bytes would be misread."""
+    data = np.random.default_rng(0).standard_normal((50, 6))
+    array = zarr.create_array(tmp_path / "x.zarr", shape=data.shape, chunks=(50, 6), dtype=">f8", compressors=None)
+    array[...] = data
+    tiles = DenseReader(array=array).tiles(0, SlabRecord())
+    np.testing.assert_array_equal(np.concatenate([tile[0][1].copy() for _, tile in tiles]), data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "options", "complaint"),
+    [
+        ("matrix", (12_000, 100), {**PLAIN, "chunks": (500, 25)}, "cut the rows"),
+        ("samples", (12_000, 100), {"chunks": (12_000, 100)}, "zstd without shuffle"),
+        ("symmetric", (1200, 1200), {**PLAIN, "chunks": (600, 60)}, "oblong"),
+        ("samples", (100_000, 100), {**PLAIN, "chunks": (100_000, 100)}, "are large"),
+    ],
+)
+def test_the_command_that_is_advised_makes_a_store_with_nothing_to_advise(
+    tmp_path: Path, kind: str, shape: tuple[int, int], options: dict[str, Any], complaint: str
+) -> None:
+    data = np.random.default_rng(0).standard_normal(shape)
+    data = data + data.T if kind == "symmetric" else data
+    write_zarr(tmp_path / "my x.zarr", data, **options)
+    problem = make_problem(open_source(tmp_path / "my x.zarr", kind), Request(target_rank=2))
+    layout = plan_run(problem, Resources()).layout
+    assert complaint in "; ".join(layout.reasons)
+    assert layout.command is not None
+    words = shlex.split(layout.command)
+    assert words[0] == "npmdask"
+    assert main([*words[1:], "--quiet"]) == 0
+    better = open_source(tmp_path / "my x-rechunked.zarr")
+    plan = plan_run(make_problem(better, Request(target_rank=2)), Resources())
+    assert plan.layout.reasons == ()
+    assert (plan.kind, plan.reading.how) == (kind, "directly")
+
+
+# Memory
+
+
+def test_too_little_memory_is_refused_as_by_the_run(tmp_path: Path) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", rows=1000, columns=2000, rank=4, length=50)
+    configure(tmp_path, memory="50MiB")
+    planned, run = command(tmp_path, "plan", "c.toml"), command(tmp_path, "run", "c.toml")
+    assert (planned.returncode, run.returncode) == (3, 3)
+    assert not planned.stdout
+    without_figures = [re.sub(r"\d+", "N", done.stderr.splitlines()[-1]) for done in (planned, run)]
+    assert without_figures[0] == without_figures[1]
+    assert "memory = NMiB is too small: one thread needs N MiB" in without_figures[0]
+    least = re.search(r"set memory to at least (\d+)MiB", planned.stderr)
+    assert least is not None
+    configure(tmp_path, memory=f"{int(least[1]) + 8}MiB")  # two processes of the same program differ by a page or two
+    assert command(tmp_path, "plan", "c.toml").returncode == 0
+
+
+def refusal(reader: DenseReader, p: int, limit: int, **options: Any) -> str:
+    with pytest.raises(RefusedError) as caught:
+        plan_memory(Gram(reader=reader), p, 8, limit=limit, base=2**20, threads=2, workers=0, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("locked", [0, 7])
+def test_the_rank_that_is_said_to_fit_is_the_largest_that_fits(tmp_path: Path, locked: int) -> None:
+    reader = DenseReader(array=zarr.open_array(write_zarr(tmp_path / "x", np.ones((64, 50_000)), compressors=None)))
+    limit = 300 * 2**20
+    said = refusal(reader, 60, limit, locked=locked)
+    rank = int(re.search(r"iteration_rank of at most (\d+)", said)[1])  # type: ignore[index]
+    assert 0 < rank < 60
+    options: dict[str, Any] = {"limit": limit, "base": 2**20, "threads": 1, "workers": 0, "locked": locked}
+    assert plan_memory(Gram(reader=reader), rank, 8, **options).predicted_peak <= limit
+    with pytest.raises(RefusedError):
+        plan_memory(Gram(reader=reader), rank + 1, 8, **options)
+    default = int(re.search(r"target_rank up to (\d+) if it is left out", said)[1])  # type: ignore[index]
+    assert max(2 * default, default + 10) <= rank < max(2 * (default + 1), default + 11)
+
+
+def test_the_chunks_that_are_said_to_fit_do(tmp_path: Path) -> None:
+    data = np.ones((16_384, 100))
+    large = DenseReader(array=zarr.open_array(write_zarr(tmp_path / "large", data)))
+    limit = 90 * 2**20
+    rows = int(re.search(r"chunks of at most (\d+) rows", refusal(large, 10, limit))[1])  # type: ignore[index]
+    small = DenseReader(array=zarr.open_array(write_zarr(tmp_path / "small", data, chunks=(rows, 100))))
+    plan = plan_memory(Gram(reader=small), 10, 8, limit=limit, base=2**20, threads=1, workers=0)
+    assert plan.predicted_peak <= limit
+    assert "no smaller rank or chunk would fit (the processes alone take more)" in refusal(large, 10, 2**20)
+
+
+# The number of passes
+
+PLANTED: list[tuple[dict[str, Any], int]] = [
+    ({"problem": "spectrum", "spectrum": "harmonic", "columns": 200, "length": 200}, 6),
+    ({"problem": "spectrum", "spectrum": "power", "columns": 200, "length": 200}, 6),
+    ({"problem": "spectrum", "spectrum": "logspace", "columns": 200, "length": 200}, 3),
+    ({"problem": "spectrum", "spectrum": "clustered", "columns": 200, "length": 200}, 6),
+    ({"problem": "spiked", "columns": 1500, "stddev": 0.5}, 6),
+]
+
+
+@pytest.mark.parametrize(("options", "k"), PLANTED, ids=[o.get("spectrum", "spiked") for o, _ in PLANTED])
+def test_the_estimate_is_within_a_factor_of_two_of_real_runs(tmp_path: Path, options: dict[str, Any], k: int) -> None:
+    generate(tmp_path / "x.zarr", rows=8000, rank=6, **options)
+    plan = plan_run(make_problem(open_source(tmp_path / "x.zarr"), Request(target_rank=k)), Resources(threads=2))
+    solution = npmdask.top_k(tmp_path / "x.zarr", k, threads=2)
+    assert solution.converged
+    assert plan.steps is not None
+    assert plan.passes == plan.steps + (options["problem"] == "spectrum")
+    assert solution.steps / 2 <= plan.steps <= 2 * solution.steps
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "sparse", "samples"])
+def test_the_estimate_for_the_other_kinds(tmp_path: Path, kind: str) -> None:
+    extra: dict[str, Any] = {"center": True, "scale": True} if kind == "samples" else {}
+    problem = {"samples": "spiked"}.get(kind, kind)
+    rows = {} if kind == "symmetric" else {"rows": 5000}
+    generate(tmp_path / "x.zarr", problem=problem, columns=400, rank=4, **rows)
+    plan = plan_run(make_problem(open_source(tmp_path / "x.zarr"), Request(target_rank=4, **extra)), Resources())
+    solution = npmdask.top_k(tmp_path / "x.zarr", 4, **extra)
+    assert solution.converged
+    assert plan.steps is not None
+    assert solution.steps / 2 <= plan.steps <= 2 * solution.steps
+
+
+def test_what_cannot_be_reached_is_not_promised(tmp_path: Path, capsys: Any) -> None:
+    data = np.linalg.qr(np.random.default_rng(0).standard_normal((500, 100)))[0]  # all values are 1
+    write_zarr(tmp_path / "x.zarr", data + 1e-4 * np.eye(500, 100), compressors=None)
+    assert main(["plan", str(configure(tmp_path, more="max_steps = 30"))]) == 0
+    assert "will probably not be reached" in capsys.readouterr().out
+    noisy = Request(target_rank=4, mechanism="gaussian", stddev=0.1)
+    assert plan_run(make_problem(open_source(tmp_path / "x.zarr"), noisy), Resources()).passes is None
+
+
+def test_predicted_steps_fall_with_columns_and_rise_with_digits() -> None:
+    spectrum = 1 / np.arange(1, 301)
+    steps = [predict_passes(spectrum, 10, p, 1e-9) for p in (10, 15, 20, 40, 80)]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > 2 * steps[2] > 2 * steps[4]
+    tight = [predict_passes(spectrum, 10, 20, tol) for tol in (1e-3, 1e-6, 1e-12)]
+    # Ten digits more cost log(1e-10) / log(lambda_21 / lambda_10) multiplications in the end: q near p.
+    assert tight == sorted(tight)
+    np.testing.assert_allclose((tight[2] - tight[1]) / (6 * np.log(10) / np.log(21 / 10)), 1, atol=0.15)
+    assert predict_passes(spectrum, 10, 12, 1e-9, "krylov") < predict_passes(spectrum, 10, 12, 1e-9, "power")
+    assert predict_passes(spectrum, 10, 12, 1e-9, "krylov") < predict_passes(
+        spectrum, 10, 12, 1e-9, "krylov", definite=False
+    )
+    with pytest.raises(ValueError, match="oja"):
+        predict_passes(spectrum, 10, 12, 1e-9, "oja")
+
+
+def test_predicted_steps_at_the_limits() -> None:
+    assert predict_passes(np.ones(50), 5, 15, 1e-9) == MOST
+    assert predict_passes(np.array([3.0, 2.0, 1.0, 0.0, 0.0]), 3, 4, 1e-9) == 2  # p is more than the rank
+    assert predict_passes(np.zeros(5), 3, 4, 1e-9) == 2
+    # A flat rest and a Chebyshev polynomial of it: the residual formula solved by NumPy's own T_l.
+    spectrum = np.concatenate([np.full(5, 1.0), np.full(200, 0.9)])
+    predicted = predict_passes(spectrum, 5, 5, 1e-8, "krylov")
+    at = [np.polynomial.chebyshev.Chebyshev.basis(degree)(1 + 2 * (1 - 0.9) / 0.9) for degree in range(80)]
+    residual = 200**0.5 * 0.1 / np.abs(at)
+    assert predicted == 1 + int(np.argmax(residual <= 1e-8))
+
+
+def test_the_spectrum_of_a_sample_is_that_of_the_whole_with_its_bias_taken_off() -> None:
+    rng = np.random.default_rng(1)
+    data = rng.standard_normal((6000, 300)) * np.sqrt(np.r_[30.0, 20.0, 10.0, np.ones(297)])
+    data += 5.0
+    mean = data.mean(axis=0)
+    true = np.linalg.eigvalsh(np.cov(data.T, bias=True))[::-1]
+    np.testing.assert_allclose(spectrum_of(data, mean, of_rows=6000), true, rtol=1e-8)
+    for part in (data[::30], data[::8]):  # fewer rows than columns, and more
+        raw = spectrum_of(part, mean, of_rows=len(part))
+        corrected = spectrum_of(part, mean, of_rows=6000)
+        assert np.abs(np.log(corrected[:20] / true[:20])).mean() < 0.6 * np.abs(np.log(raw[:20] / true[:20])).mean()
+    thin = np.where(rng.random((90, 40)) < 0.2, 1.0, 0.0)
+    for rows in (thin, thin[:30]):
+        sparse, dense = (spectrum_of(form, thin.mean(axis=0), of_rows=500) for form in (csr_matrix(rows), rows))
+        np.testing.assert_allclose(sparse, dense, atol=1e-12)
+
+
+def test_places_are_spread_and_all_there() -> None:
+    for count in (1, 2, 5, 64, 100):
+        assert sorted(spread(count)) == list(range(count))
+    assert max(np.diff(sorted(spread(1000)[:16]))) < 150
+
+
+# iteration_rank = "auto"
+
+
+def times(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """The real measurement, as if on a machine whose arithmetic is ``factor`` times as slow."""
+    real = planning.measure
+
+    def slower(*arguments: Any, **options: Any) -> Measurement:
+        found = real(*arguments, **options)
+        return replace(found, column=found.column * factor)
+
+    monkeypatch.setattr(planning, "measure", slower)
+
+
+def held_rank(store: Path) -> int:
+    return int(json.loads((store / "run.json").read_text())["algorithm"]["iteration_rank"])
+
+
+def test_auto_is_chosen_once_and_then_pinned(tmp_path: Path) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", rows=4000, columns=150, rank=3)
+    options: dict[str, Any] = {"iteration_rank": "auto", "threads": 2}
+    with pytest.MonkeyPatch.context() as fast:
+        times(fast, 1e-6)
+        first = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "run", **options)
+    assert held_rank(tmp_path / "run") == 128
+    with pytest.MonkeyPatch.context() as slow:
+        times(slow, 1e6)
+        again = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "run", **options)
+        npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "other", **options)
+        with pytest.raises(RefusedError, match="target_rank"):
+            npmdask.top_k(tmp_path / "x.zarr", 4, store=tmp_path / "run", **options)
+    assert held_rank(tmp_path / "run") == 128
+    assert (again.data_passes, again.basis.tobytes()) == (0, first.basis.tobytes())
+    assert held_rank(tmp_path / "other") == 13  # the default: never fewer columns than that
+    same = npmdask.top_k(tmp_path / "x.zarr", 3, iteration_rank=128, store=tmp_path / "given")
+    assert same.basis.tobytes() == first.basis.tobytes()
+
+
+def test_auto_keeps_to_the_memory_limit_and_to_the_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times(monkeypatch, 1e-6)
+    generate(tmp_path / "x.zarr", problem="spectrum", rows=200, columns=60, rank=3)
+    npmdask.top_k(tmp_path / "x.zarr", 3, iteration_rank="auto", store=tmp_path / "run")
+    assert held_rank(tmp_path / "run") == 60
+    source = open_source(write_zarr(tmp_path / "wide", np.ones((64, 30_000), np.float32), compressors=None))
+    asked = Request(target_rank=3, iteration_rank="auto")
+    base = planning.tree_rss()
+    chosen = planning.resolve_rank(asked, source, Resources(memory=base + 260 * 2**20, threads=1), None)
+    free = planning.resolve_rank(asked, source, Resources(threads=1), None)
+    assert isinstance(chosen.iteration_rank, int)
+    assert 13 <= chosen.iteration_rank < 100
+    assert free.iteration_rank == 128
+
+
+def test_auto_in_a_configuration(tmp_path: Path, capsys: Any) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", rows=4000, columns=100, rank=3)
+    path = configure(tmp_path, more='iteration_rank = "auto"')
+    assert main(["run", str(path), "--quiet"]) == 0
+    rank = held_rank(tmp_path / "runs" / "c")
+    assert 14 <= rank <= 100
+    assert load_config(path).problem().algorithm.iteration_rank == rank
+    assert main(["run", str(path), "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["data_passes"] == 0
+    for wrong in ("many", 0, True, 1.5):
+        with pytest.raises(BadInputError, match=r'iteration_rank = .*must be a whole number from 1 on, or "auto"'):
+            validate_config({"source": {"path": "x"}, "algorithm": {"target_rank": 1, "iteration_rank": wrong}})
+    with pytest.raises(BadInputError, match="give a number"):
+        make_problem(open_source(tmp_path / "x.zarr"), Request(target_rank=3, iteration_rank="auto"))

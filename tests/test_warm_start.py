@@ -1,0 +1,174 @@
+"""Warm starts: passes that they save, counted; runs that outlive what they started from; refusals."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npmdask
+from npmdask.cli import main
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.progress import Observer
+from npmdask.solution import Solution
+from tests.conftest import planted, same_bytes, write_zarr
+
+SLOW = 1 / np.sqrt(np.arange(1, 121))
+STEP = np.r_[np.linspace(2, 1, 20), np.full(100, 0.1)]
+
+
+class Stop(Exception):
+    """The test pulls the plug."""
+
+
+class StopAfter(Observer):
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, step: Any) -> None:
+        if step.number == self._step:
+            raise Stop
+
+
+def samples(spectrum: np.ndarray, more: float = 0.0) -> np.ndarray:
+    """1,000 rows, and ``more`` times as many of the same distribution below them."""
+    a, _, v = planted(1000, 120, spectrum)
+    rows = np.random.default_rng(7).standard_normal((int(1000 * more), 120)) / np.sqrt(1000)
+    return np.concatenate([a, rows * spectrum @ v.T])
+
+
+def solve(a: Any, k: int, **options: Any) -> Solution:
+    return npmdask.top_k(a, k, kind="samples", threads=1, **options)
+
+
+def exact(a: np.ndarray, k: int) -> np.ndarray:
+    return np.linalg.svd(a, compute_uv=False)[:k] ** 2 / len(a)
+
+
+@pytest.mark.parametrize("spectrum", [SLOW, STEP], ids=["slow", "step"])
+@pytest.mark.parametrize(
+    ("earlier", "later", "more"),
+    [
+        ({"k": 20, "tol": 1e-3}, {"k": 20}, 0.0),
+        ({"k": 20}, {"k": 20}, 0.1),
+        ({"k": 20}, {"k": 20, "iteration_rank": 60}, 0.0),
+        ({"k": 20}, {"k": 20, "iteration_rank": 25}, 0.0),
+        ({"k": 20}, {"k": 10}, 0.0),
+        ({"k": 20, "max_steps": 2}, {"k": 20}, 0.0),
+        ({"k": 20}, {"k": 20, "center": True}, 0.0),
+    ],
+    ids=["coarser", "rows", "more columns", "fewer columns", "smaller k", "not converged", "centred"],
+)
+def test_a_warm_start_saves_passes_and_changes_no_answer(
+    tmp_path: Path, spectrum: np.ndarray, earlier: dict[str, Any], later: dict[str, Any], more: float
+) -> None:
+    a, b = samples(spectrum), samples(spectrum, more)
+    solve(a, **earlier, store=tmp_path / "first")
+    cold = solve(b, **later, store=tmp_path / "cold")
+    warm = solve(b, **later, store=tmp_path / "warm", start=tmp_path / "first")
+    assert warm.converged and cold.converged
+    assert warm.data_passes < cold.data_passes
+    assert np.allclose(warm.values, cold.values, rtol=1e-12, atol=0)
+    if "center" not in later:
+        assert np.allclose(warm.values, exact(b, later["k"]), rtol=1e-12, atol=0)
+
+
+def test_from_fewer_components(tmp_path: Path) -> None:
+    """Where the first run's p columns held the new components, almost nothing is left to do; else nothing is lost."""
+    for name, spectrum in (("step", STEP), ("slow", SLOW)):
+        a = samples(spectrum)
+        solve(a, 10, store=tmp_path / name / "first")
+        cold = solve(a, 20, store=tmp_path / name / "cold").data_passes
+        warm = solve(a, 20, store=tmp_path / name / "warm", start=tmp_path / name / "first")
+        assert np.allclose(warm.values, exact(a, 20), rtol=1e-12, atol=0)
+        assert warm.data_passes <= (2 if name == "step" else cold)
+
+
+def test_a_run_outlives_what_it_started_from(tmp_path: Path) -> None:
+    a = write_zarr(tmp_path / "a.zarr", samples(SLOW), (100, 120))
+    solve(a, 5, store=tmp_path / "first")
+    begin: dict[str, Any] = {"start": tmp_path / "first", "tol": 1e-11}
+    whole = solve(a, 8, store=tmp_path / "whole", **begin)
+    for name in ("cut", "again"):
+        with pytest.raises(Stop):
+            solve(a, 8, store=tmp_path / name, observer=StopAfter(2), **begin)
+    shutil.rmtree(tmp_path / "first")
+    shutil.rmtree(tmp_path / "again" / "steps")  # as if killed before the first commit
+    assert npmdask.resume(tmp_path / "cut").data_passes == whole.data_passes - 2
+    assert solve(a, 8, store=tmp_path / "again", **begin).data_passes == whole.data_passes
+    for name in ("cut", "again"):
+        same_bytes(tmp_path / "whole", tmp_path / name)
+    assert npmdask.resume(tmp_path / "cut", tol=1e-12).converged
+    with pytest.raises(BadInputError, match="there is no run to start from"):
+        solve(a, 8, store=tmp_path / "new", **begin)
+
+
+def test_an_unfinished_run_and_one_that_did_not_converge_serve_and_it_is_said(tmp_path: Path) -> None:
+    a = samples(SLOW)
+    with pytest.raises(Stop):
+        solve(a, 5, store=tmp_path / "cut", observer=StopAfter(4))
+    solve(a, 5, store=tmp_path / "short", max_steps=4)
+    cut = solve(a, 5, store=tmp_path / "a", start=tmp_path / "cut")
+    short = solve(a, 5, store=tmp_path / "b", start=tmp_path / "short")
+    assert "is not finished" in cut.warnings[0]
+    assert "did not converge" in short.warnings[0]
+    assert cut.converged
+    same_bytes(tmp_path / "a", tmp_path / "b")
+    assert solve(a, 5, store=tmp_path / "c", start=tmp_path / "a").warnings == ()
+
+
+def test_the_answer_alone_serves_too_and_so_does_a_deflated_run(tmp_path: Path) -> None:
+    a = samples(STEP)
+    solve(write_zarr(tmp_path / "a.zarr", a), 5, store=tmp_path / "first")
+    npmdask.deflate(tmp_path / "first", 5, store=tmp_path / "more")
+    shutil.rmtree(tmp_path / "first" / "steps")
+    cold = solve(a, 10, store=tmp_path / "cold")
+    for earlier in ("first", "more"):
+        warm = solve(a, 10, store=tmp_path / f"after {earlier}", start=tmp_path / earlier)
+        assert warm.data_passes <= cold.data_passes
+        assert np.allclose(warm.values, exact(a, 10), rtol=1e-12, atol=0)
+    more = solve(a, 10, store=tmp_path / "last", start=tmp_path / "more")
+    assert more.data_passes < cold.data_passes
+
+
+def test_refusals(tmp_path: Path) -> None:
+    a = samples(STEP)
+    first = tmp_path / "first"
+    solve(a, 5, store=first)
+    solve(a, 6, store=tmp_path / "other")
+    with pytest.raises(RefusedError, match=r"has 120 columns and .* has 119"):
+        solve(a[:, 1:], 5, start=first)
+    with pytest.raises(RefusedError, match="start and store are both"):
+        solve(a, 5, store=first, start=first)
+    with pytest.raises(RefusedError, match="start cannot be combined with mechanism = 'gaussian'"):
+        solve(a, 5, start=first, mechanism="gaussian", stddev=1.0)
+    with pytest.raises(BadInputError, match="there is no run to start from"):
+        solve(a, 5, start=tmp_path / "nothing")
+    with pytest.raises(RefusedError, match=r"run\.starts_from \(None in the checkpoint"):
+        solve(a, 6, store=tmp_path / "other", start=first)
+    assert not (tmp_path / "other" / "start").exists()
+    solve(a, 5, store=tmp_path / "warm", start=first)
+    with pytest.raises(RefusedError, match=r"run\.starts_from"):
+        solve(a, 5, store=tmp_path / "warm", start=tmp_path / "other")
+    shutil.rmtree(first / "steps")
+    shutil.rmtree(first / "result")
+    with pytest.raises(BadInputError, match="has no committed step yet"):
+        solve(a, 5, start=first)
+
+
+def test_from_a_configuration_and_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_zarr(tmp_path / "a.zarr", samples(STEP), (200, 120))
+    text = '[source]\npath = "a.zarr"\nkind = "samples"\n[algorithm]\ntarget_rank = 8\n[run]\nthreads = 1\n'
+    (tmp_path / "first.toml").write_text(text)
+    (tmp_path / "second.toml").write_text(text + 'start = "runs/first"\n')
+    assert main(["run", "first.toml", "--quiet"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["run", "../second.toml", "--quiet"]) == 0
+    assert main(["run", "../first.toml", "--quiet", "--store", "third", "--start", "../runs/first"]) == 0
+    same_bytes(tmp_path / "runs" / "second", tmp_path / "elsewhere" / "third", ("steps", "result", "start"))
+    assert main(["run", "../first.toml", "--quiet", "--store", "fourth", "--start", "nowhere"]) == 2
