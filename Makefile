@@ -2,8 +2,9 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
+PEERS := .venv-peers/.installed
 
-.PHONY: env run test check bench kills format lock clean
+.PHONY: env peers run test check bench kills format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -23,9 +24,14 @@ check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -m "not slow and not heavy" -x -n 2
 
-bench: env          ## a pass against its floor, and the cost of a commit; figures in benchmarks/results
-	@$(BIN)/python -m benchmarks.passes
-	@$(BIN)/python -m benchmarks.peers
+peers: $(PEERS)     ## the packages that `make bench` compares with, in an environment of their own
+
+$(PEERS): infra/peers.lock infra/make-peers
+	@sh infra/make-peers $(PYTHON)
+	@touch $(PEERS)
+
+bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/benchmarks.md
+	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
 
 kills: env          ## 50 kills at random instants, bit for bit
 	@$(BIN)/python -m pytest tests/faults -m heavy
@@ -39,5 +45,10 @@ lock:               ## resolve again (needs uv); the result carries names, versi
 	  --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --output-file infra/requirements.lock
 
+lock-peers:
+	uv pip compile infra/peers.in --python-version 3.11 --python-platform linux \
+	  --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	  --output-file infra/peers.lock
+
 clean:              ## what runs and builds leave
-	rm -rf .venv runs data/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers runs data/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

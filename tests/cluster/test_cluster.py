@@ -157,9 +157,7 @@ def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path, machines: Machines
         Cluster(machines.address, str(tmp_path / "nowhere.zarr"))
     machines.worker(memory="64MiB")
     wait_for_workers(machines, path, 2).close()
-    with pytest.raises(
-        RefusedError, match=r"may use 64 MiB and needs .* start it with a larger --memory-limit"
-    ):
+    with pytest.raises(RefusedError, match=r"may use 64 MiB and needs .* start it with a larger --memory-limit"):
         npmdask.top_k(path, 3, cluster=machines.address)
     with pytest.raises(BadInputError, match="either a cluster or workers"):
         npmdask.top_k(path, 3, cluster=machines.address, workers=2)

@@ -1,0 +1,123 @@
+"""How a user of each package finds the k leading right singular vectors (or principal axes) of samples on disk.
+
+Run in .venv-peers; no npmdask here. Every function gets the job (paths, k) and one setting and returns a basis,
+columns x k. ``LADDERS`` are the settings to try, from cheap to dear. Columns have mean zero: centring changes
+nothing, so that packages that always centre and packages that cannot solve the same problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+POWER_ITERATIONS = [2, 5, 8, 11, 14, 16, 18, 20, 22, 24, 26, 28, 32, 40]
+
+
+def _dask_array(job: dict[str, Any]) -> Any:
+    import dask.array as da
+
+    return da.from_zarr(job["zarr"])
+
+
+def dask_keep(job: dict[str, Any], n_power_iter: int) -> np.ndarray:
+    """svd_compressed(compute=False, iterator="QR"): one pass, everything kept in memory."""
+    import dask.array as da
+
+    x, k = _dask_array(job), job["k"]
+    v = da.linalg.svd_compressed(x, k, iterator="QR", n_power_iter=n_power_iter, compute=False, seed=0)[2]
+    return v.compute().T
+
+
+def dask_reread(job: dict[str, Any], n_power_iter: int) -> np.ndarray:
+    """svd_compressed(compute=True, iterator="QR"): 2 q + 2 passes."""
+    import dask.array as da
+
+    x, k = _dask_array(job), job["k"]
+    v = da.linalg.svd_compressed(x, k, iterator="QR", n_power_iter=n_power_iter, compute=True, seed=0)[2]
+    return v.compute().T
+
+
+def dask_ml_pca(job: dict[str, Any], iterated_power: int) -> np.ndarray:
+    """dask_ml PCA, randomized; its iterations are not normalised and it has no option to."""
+    from dask_ml.decomposition import PCA
+
+    model = PCA(job["k"], svd_solver="randomized", iterated_power=iterated_power, random_state=0)
+    return np.asarray(model.fit(_dask_array(job)).components_).T
+
+
+def dask_ml_truncated_svd(job: dict[str, Any], n_iter: int) -> np.ndarray:
+    """dask_ml TruncatedSVD, randomized; not normalised either."""
+    from dask_ml.decomposition import TruncatedSVD
+
+    model = TruncatedSVD(job["k"], algorithm="randomized", n_iter=n_iter, random_state=0)
+    return np.asarray(model.fit(_dask_array(job)).components_).T
+
+
+def xeofs_eof(job: dict[str, Any], n_power_iter: int) -> np.ndarray:
+    """xeofs EOF on a Dask array, told to normalise."""
+    import xarray
+    import xeofs
+
+    x = _dask_array(job)
+    named = xarray.DataArray(x, dims=("time", "x"), coords={"time": range(x.shape[0]), "x": range(x.shape[1])})
+    options = {"iterator": "QR", "n_power_iter": n_power_iter}
+    model = xeofs.single.EOF(n_modes=job["k"], center=False, random_state=0, solver_kwargs=options)
+    model.fit(named, dim="time")
+    return np.asarray(model.components().transpose("x", "mode").values)
+
+
+def sklearn_randomized(job: dict[str, Any], iterated_power: int) -> np.ndarray:
+    """scikit-learn PCA, randomized, on a memory map."""
+    from sklearn.decomposition import PCA
+
+    model = PCA(job["k"], svd_solver="randomized", iterated_power=iterated_power, random_state=0)
+    return model.fit(np.load(job["npy"], mmap_mode="r")).components_.T
+
+
+def sklearn_covariance(job: dict[str, Any], only: int) -> np.ndarray:
+    """scikit-learn PCA, covariance_eigh, on a memory map: direct, for few columns only."""
+    from sklearn.decomposition import PCA
+
+    return PCA(job["k"], svd_solver="covariance_eigh").fit(np.load(job["npy"], mmap_mode="r")).components_.T
+
+
+def sklearn_incremental(job: dict[str, Any], n_components: int) -> np.ndarray:
+    """scikit-learn IncrementalPCA on a memory map; keeps more components than asked for, to lose less."""
+    from sklearn.decomposition import IncrementalPCA
+
+    x = np.load(job["npy"], mmap_mode="r")
+    return IncrementalPCA(n_components, batch_size=1024).fit(x).components_[: job["k"]].T
+
+
+def gensim_lsi(job: dict[str, Any], power_iters: int) -> np.ndarray:
+    """gensim LsiModel with the samples as documents, in its fastest way for dense data: one sparse matrix."""
+    import scipy.sparse
+    from gensim.models import LsiModel
+    from gensim.utils import FakeDict
+
+    x = np.load(job["npy"], mmap_mode="r")
+    corpus = scipy.sparse.csr_matrix(x).T  # terms x documents
+    model = LsiModel(
+        corpus=corpus, num_topics=job["k"], id2word=FakeDict(x.shape[1]), power_iters=power_iters, random_seed=0
+    )
+    return model.projection.u[:, : job["k"]]
+
+
+CONTESTANTS: dict[str, Callable[..., np.ndarray]] = {
+    "dask svd_compressed, kept": dask_keep,
+    "dask svd_compressed, re-read": dask_reread,
+    "dask-ml PCA": dask_ml_pca,
+    "dask-ml TruncatedSVD": dask_ml_truncated_svd,
+    "xeofs EOF": xeofs_eof,
+    "scikit-learn PCA randomized": sklearn_randomized,
+    "scikit-learn PCA covariance_eigh": sklearn_covariance,
+    "scikit-learn IncrementalPCA": sklearn_incremental,
+    "gensim LsiModel": gensim_lsi,
+}
+LADDERS: dict[str, list[int]] = {name: POWER_ITERATIONS for name in CONTESTANTS} | {
+    "scikit-learn PCA covariance_eigh": [1],
+    "scikit-learn IncrementalPCA": [20, 40, 80, 160, 320],
+    "gensim LsiModel": [4, 6, 8, 10, 12, 16],
+}

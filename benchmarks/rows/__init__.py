@@ -1,0 +1,1 @@
+"""One module per row (or pair of rows); each holds ``ROWS``."""

@@ -1,0 +1,120 @@
+"""The benchmarks: every row is a row, its line has its shape, and what is measured is what is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from benchmarks import cache
+from benchmarks.__main__ import BROKEN, MISSED, measure, status
+from benchmarks.data import RECIPES, DataSets
+from benchmarks.docs import PAGE, write_table
+from benchmarks.floor import programs, slab_files
+from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+KEYS = {"row", "figure", "target", "holds", "command", "machine", "details"}
+
+
+def test_every_row_has_a_name_a_target_and_data_that_exist() -> None:
+    rows = all_rows()
+    assert len({row.name for row in rows}) == len(rows) >= 12
+    for row in rows:
+        assert row.target > 0 and row.what and set(row.data) <= set(RECIPES), row.name
+        beyond = 2 * row.target if row.better == "higher" else row.target / 2
+        assert row.holds(beyond) and not row.holds(row.target**2 / beyond) and not row.holds(None)
+
+
+def test_the_page_lists_every_row() -> None:
+    page = PAGE.read_text()
+    for row in all_rows():
+        assert f"| `{row.name}` |" in page and f"make bench ONLY={row.name}`" in page, row.name
+
+
+def test_the_page_is_what_the_results_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.docs.PAGE", tmp_path / "page.md")
+    rows = [Row(name="a", what="x | y", target=2.0, run=lambda context: Measured(1.0, {}))]
+    good = {"verdict": "right", "seconds": 3.0, "max_sin_theta": 1e-5}
+    details = {"good": good, "relative_error": {"other": 2e-7}, "bad": {"verdict": "wrong: 8.2e-01", "seconds": 0.1}}
+    line = {"row": "a", "figure": 1.0, "holds": False, "why": "slow", "details": details, "machine": {}, "seconds": 1}
+    write_table(rows, {"a": line})
+    page = (tmp_path / "page.md").read_text()
+    assert "| `a` | x / y | 1 | ≥ 2 | **no** |" in page and "| slow |" in page
+    assert "| good | right |  | 3.0 | 1.0e-05 |" in page
+    assert "| bad | wrong: 8.2e-01 |  |  |" in page  # its time is no time to beat
+    assert "| a | good | max sin theta | 1.0e-05 |" in page and "| a | other | relative error | 2.0e-07 |" in page
+
+
+def test_a_row_that_breaks_fails_the_run_and_says_why(tmp_path: Path) -> None:
+    def broken(context: Context) -> Measured:
+        raise CannotRunError("no disk")
+
+    context = Context(scale="full", folder=tmp_path, data=DataSets(tmp_path, "full"))
+    rows = {
+        "breaks": Row(name="breaks", what="", target=1, run=broken),
+        "wrong": Row(name="wrong", what="", target=1, run=lambda c: Measured(9.0, {}, failures=("peer: wrong: 0.8",))),
+        "missed": Row(name="missed", what="", target=1, run=lambda c: Measured(0.5, {}, "too slow")),
+        "held": Row(name="held", what="", target=1, run=lambda c: Measured(1.5, {})),
+    }
+    lines = {name: measure(row, context, {}) for name, row in rows.items()}
+    assert [line["holds"] for line in lines.values()] == [False, False, False, True]
+    assert (
+        "no disk" in lines["breaks"]["why"] and "0.8" in lines["wrong"]["why"] and lines["missed"]["why"] == "too slow"
+    )
+    expected = {"breaks": BROKEN, "wrong": BROKEN, "missed": MISSED, "held": 0}
+    assert {name: status([line], "full") for name, line in lines.items()} == expected
+    assert status([lines["missed"]], "small") == 0
+
+
+def test_the_floor_is_the_same_product(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, block = rng.standard_normal((1200, 40)).astype("f4"), rng.standard_normal((40, 5)).astype("f4")
+    z = zarr.create_array(tmp_path / "x", shape=x.shape, dtype="f4", chunks=(300, 40), compressors=None)
+    z[...] = x
+    files = slab_files(tmp_path / "x" / "c", x.shape, (300, 40), x.dtype)
+    for cold in (False, True):
+        for name, program in programs(files, block, 2, cold).items():
+            np.testing.assert_allclose(program(), x.T @ (x @ block), rtol=1e-4, atol=1e-2, err_msg=name)
+
+
+def test_dropped_files_are_read_from_disk_again(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(os.urandom(2**22))
+    cache.warm(tmp_path)
+    if cache.cached_share(tmp_path) < 1:
+        pytest.skip("this file system keeps no page cache")
+    cache.drop(tmp_path)
+    if cache.cached_share(tmp_path) == 1:
+        pytest.skip("this file system is memory")
+    assert cache.cached_share(tmp_path) < 0.05
+
+
+def test_too_little_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.data.SPARE", 2**60)
+    with pytest.raises(CannotRunError, match="free disk"):
+        DataSets(tmp_path, "small")["slow"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_three_rows_run_for_real(tmp_path: Path) -> None:
+    names = ["pass-warm", "sparse", "peak-memory"]
+    env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks", *names, "--scale", "small"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = {line["row"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert set(lines) == set(names)
+    for name, line in lines.items():
+        assert set(line) >= KEYS
+        assert line["command"] == f"make bench ONLY={name} SCALE=small" and line["machine"]["cores"] >= 1
+        assert line["figure"] > 0 and line["failures"] == []
+    assert lines["peak-memory"]["details"]["npmdask"]["max_sin_theta"] < 1e-3
+    assert max(lines["pass-warm"]["details"]["relative_error"].values()) < 1e-4
+    assert not list(tmp_path.iterdir())  # the data are gone
