@@ -99,7 +99,7 @@ def by_blas_threads(files: SlabFiles, block: np.ndarray, cores: int, height: int
     with threadpool_limits(limits=cores):
         for path, row in files.slabs(height):
             opened.read(path, buffer, row)
-            total += buffer.T @ (buffer @ block)
+            total += transposed(buffer, block).T
     opened.close()
     return total
 
@@ -125,6 +125,11 @@ class _Opened:
             os.close(file)
 
 
+def transposed(slab: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """``(slab.T @ (slab @ block)).T``: in float32 OpenBLAS is 1.2 to 1.4 times faster this way round."""
+    return (slab @ block).T @ slab
+
+
 def _on_threads(
     slabs: list[tuple[Path, int]],
     block: np.ndarray,
@@ -132,11 +137,11 @@ def _on_threads(
     read: Callable[[list[tuple[Path, int]]], Iterator[np.ndarray]],
 ) -> np.ndarray:
     """Sum of the products of all slabs, dealt out to threads in turn; one thread of BLAS in each."""
-    totals = np.zeros((cores, *block.shape), block.dtype)
+    totals = np.zeros((cores, *block.shape[::-1]), block.dtype)
 
     def work(thread: int) -> None:
         for slab in read(slabs[thread::cores]):
-            totals[thread] += slab.T @ (slab @ block)
+            totals[thread] += transposed(slab, block)
 
     with threadpool_limits(limits=1):
         threads = [threading.Thread(target=work, args=(i,)) for i in range(cores)]
@@ -144,4 +149,4 @@ def _on_threads(
             thread.start()
         for thread in threads:
             thread.join()
-    return totals.sum(axis=0)
+    return np.ascontiguousarray(totals.sum(axis=0).T)

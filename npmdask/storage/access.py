@@ -99,6 +99,7 @@ def location(node: Any) -> str:
 
 
 AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used
+AHEAD_STEP = 2**19  # of one piece of advice: what the disk does not take at once, the kernel forgets
 
 
 def read_ahead(path: Path) -> None:
@@ -112,7 +113,8 @@ def read_ahead(path: Path) -> None:
         return
     try:
         if not _cached(file):
-            os.posix_fadvise(file, 0, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            for start in range(0, min(os.fstat(file).st_size, AHEAD_BYTES), AHEAD_STEP):
+                os.posix_fadvise(file, start, AHEAD_STEP, os.POSIX_FADV_WILLNEED)
     finally:
         os.close(file)
 

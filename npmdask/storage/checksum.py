@@ -1,4 +1,4 @@
-"""CRC-32C of arrays and files (hardware: 30 GB/s a core, without holding up other threads), and fingerprints."""
+"""CRC-32C of arrays and files (30 to 60 GB/s a core, without holding up other threads), and fingerprints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import numpy as np
-from crc32c import crc32c as _crc32c
+from awscrt.checksums import crc32c as _crc32c
 
 
 def crc32c(array: np.ndarray, start: int = 0) -> int:
