@@ -76,7 +76,8 @@ def _needed(
         limit=limit,
         base=base + GROWTH + workers * (WORKER_BASE + block),
         state=state_blocks * block + pending,
-        task=operator.task_bytes(columns, runs) + THREAD_BASE,
+        # A task of a worker sums some runs: it holds a sum for each level of the tree below it.
+        task=operator.task_bytes(columns, runs) + THREAD_BASE + (len(runs).bit_length() * block if workers else 0),
         threads=threads,
         workers=workers,
     )

@@ -84,6 +84,15 @@ def compute_node(operator: Operator, runs: list[range], node: Node, block: Block
     return operator.join(left, right)
 
 
+def expected_record(operator: Operator, which: range, runs: list[range]) -> SlabRecord:
+    """What reading some runs costs, by their share of the units: for whoever watches from afar."""
+    ends = (runs[which.start].start, runs[which.stop - 1].stop)
+    nbytes, chunks = (
+        [total * end // operator.units for end in ends] for total in (operator.pass_bytes, operator.pass_chunks)
+    )
+    return SlabRecord(bytes_read=nbytes[1] - nbytes[0], chunks=chunks[1] - chunks[0])
+
+
 class Keeper:
     """What is known of a pass: taken over from before a kill, finished since, committed from time to time.
 

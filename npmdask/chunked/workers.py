@@ -7,6 +7,7 @@ import os
 from concurrent.futures import CancelledError
 from importlib.metadata import version
 from typing import Any
+from uuid import uuid4
 
 import dask
 from threadpoolctl import threadpool_limits
@@ -18,11 +19,11 @@ from npmdask.linalg import Block
 from npmdask.memory import ProcessPeak, high_water
 from npmdask.memory_plan import WORKER_BASE, MemoryPlan
 from npmdask.operators import Operator, Partial
-from npmdask.passes import Keeper, Node, compute_node, inside, root, runs_of, tasks_of
+from npmdask.passes import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.remote import is_remote
 
-TASKS_PER_SLOT = 8  # of a distributed pass: few, as each costs the scheduler 2 ms, but enough to share the work evenly
+TASKS_PER_SLOT = 4  # of a distributed pass: few, as each costs the scheduler 2 ms; enough to share the work
 
 
 class Distributed:
@@ -45,15 +46,12 @@ class Distributed:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # the block is in there
             graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
             graph.submit(root(len(runs)))
-        for _, found in as_completed(graph.marks, with_results=True, loop=self._client.loop):
-            # A mark may be lost with its worker when what it marks is forgotten already: only the progress bar
-            # misses it. If the scheduler is gone, so is the sum itself, below.
-            if isinstance(found, BaseException):
-                continue
-            node, record = found
-            graph.forget_below(node)
-            if record is not None:
-                on_task(record)
+        nodes = {future.key: node for node, future in graph.tasks.items()}
+        for future in as_completed(list(graph.tasks.values()), loop=self._client.loop):
+            if future.status == "error":
+                future.result()
+            on_task(expected_record(operator, nodes[future.key].runs(len(runs)), runs))
+            graph.forget()
             if keeper.due:
                 keeper.commit(graph.gather())
         total = graph.futures[root(len(runs))].result()
@@ -66,12 +64,12 @@ class _Futures:
     def __init__(
         self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: Keeper, slots: int
     ) -> None:
-        self._client, self._runs, self._known = client, runs, keeper.parts
+        self._client, self._runs, self._known, self._token = client, runs, keeper.parts, uuid4().hex
         self._whole, self._held = self._send(operator), self._send(block)
         level = max(0, (len(runs) // (TASKS_PER_SLOT * slots)).bit_length() - 1)
-        self._tasks = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
+        self._wanted = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
         self.futures: dict[Node, Any] = {}
-        self.marks: list[Any] = []
+        self.tasks: dict[Node, Any] = {}  # those that read data
 
     def _send(self, value: Any) -> Any:
         """A value as the result of a task: scattered data are lost with the one worker that is left with a copy."""
@@ -82,21 +80,24 @@ class _Futures:
         submit = self._client.submit
         if node in self._known:
             future = self._send(self._known[node])
-        elif node in self._tasks:
-            future = submit(compute_node, self._whole, self._runs, node, self._held, pure=False)
-            self.marks.append(submit(_mark, node, future, True, pure=False, priority=100))
+        elif node in self._wanted:
+            # Keys of one name are one group, which the scheduler keeps queued until a worker is free for the next.
+            key = (f"task-{self._token}", *node)
+            future = submit(compute_node, self._whole, self._runs, node, self._held, pure=False, key=key)
+            self.tasks[node] = future
         else:
             halves = [self.submit(half) for half in node.children(len(self._runs))]
             future = submit(_join, self._whole, *halves, pure=False, priority=10 + node.level)
-            self.marks.append(submit(_mark, node, future, False, pure=False, priority=100))
         self.futures[node] = future
         return future
 
-    def forget_below(self, node: Node) -> None:
-        """A finished node stands for all that it was made of."""
-        if node not in self._tasks:
-            for half in node.children(len(self._runs)):
-                self.futures.pop(half, None)
+    def forget(self) -> None:
+        """A finished node stands for all that it was made of, whose sums the workers need not hold any longer."""
+        for node in [n for n, future in self.futures.items() if future.status == "finished"]:
+            if node not in self._wanted:
+                for half in node.children(len(self._runs)):
+                    self.futures.pop(half, None)
+                    self.tasks.pop(half, None)
 
     def gather(self) -> dict[Node, Partial]:
         """The finished nodes, brought here."""
@@ -113,10 +114,6 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _mark(node: Node, part: Partial, task: bool) -> tuple[Node, SlabRecord | None]:
-    return node, part.record if task else None
-
-
 class Processes(Distributed):
     """Runs passes on worker processes of this machine (dask.distributed, loopback only)."""
 
@@ -124,7 +121,7 @@ class Processes(Distributed):
         from distributed import Client, LocalCluster
 
         self.threads = threads
-        with dask.config.set({"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}):
+        with dask.config.set(WORKER_SETTINGS):
             self._cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads,
@@ -256,4 +253,10 @@ WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+}
+
+WORKER_SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    "distributed.worker.profile.enabled": False,  # a look at every thread each 10 ms, which nobody sees
+    "distributed.admin.system-monitor.interval": "5s",
 }

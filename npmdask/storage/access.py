@@ -98,6 +98,27 @@ def location(node: Any) -> str:
     return str(node.store_path).removeprefix("file://")
 
 
+def read_file(path: Path, whole: np.ndarray, decode: Decode | None) -> None:
+    """Fill ``whole`` from a chunk file.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, RuntimeError
+        It is not there, is too short, or cannot be decoded.
+    """
+    packed = np.fromfile(path, np.uint8) if decode else whole.reshape(-1).view(np.uint8)
+    if decode:
+        decode(packed, whole)
+        return
+    with open(path, "rb", buffering=0) as file:
+        got = 0
+        while got < len(packed):
+            count = file.readinto(packed[got:].data)
+            if not count:
+                raise ValueError(f"it is truncated: {got} of {len(packed)} bytes")
+            got += count
+
+
 AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used
 AHEAD_STEP = 2**19  # of one piece of advice: what the disk does not take at once, the kernel forgets
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, unreadable
+from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, read_file, unreadable
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord, chunk_exists
 
@@ -38,17 +38,22 @@ class CsrReader:
     checksums: dict[str, np.ndarray] | None = None
     slab_first_row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
+    @cached_property
+    def arrays(self) -> dict[str, Any]:
+        """The three arrays of the group: asking the group would read their metadata from the store every time."""
+        return {name: self.group[name] for name in ("data", "indices", "indptr")}
+
     @property
     def chunk(self) -> int:
-        return int(self.group["data"].chunks[0])
+        return int(self.arrays["data"].chunks[0])
 
     @property
     def entries(self) -> int:
-        return int(self.group["data"].shape[0])
+        return int(self.arrays["data"].shape[0])
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype(self.group["data"].dtype)
+        return np.dtype(self.arrays["data"].dtype)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -58,8 +63,8 @@ class CsrReader:
     @property
     def nbytes(self) -> int:
         """Bytes of the decoded entries and row pointers."""
-        width = self.dtype.itemsize + self.group["indices"].dtype.itemsize
-        return self.entries * width + (self.shape[0] + 1) * self.group["indptr"].dtype.itemsize
+        width = self.dtype.itemsize + self.arrays["indices"].dtype.itemsize
+        return self.entries * width + (self.shape[0] + 1) * self.arrays["indptr"].dtype.itemsize
 
     @property
     def buffer_bytes(self) -> int:
@@ -76,11 +81,11 @@ class CsrReader:
             access = self._access[name]
             if access.folder is not None:
                 for slab in slabs:
-                    read_ahead(access.folder / str(self.group[name].metadata.encode_chunk_key((slab,))))
+                    read_ahead(access.folder / str(self.arrays[name].metadata.encode_chunk_key((slab,))))
 
     @cached_property
     def _access(self) -> dict[str, Access]:
-        return {name: access_of(self.group[name]) for name in ("indices", "data")}
+        return {name: access_of(self.arrays[name]) for name in ("indices", "data")}
 
     def pointer_bytes(self, slabs: range) -> int:
         """Memory of the row pointers of a run of slabs (as stored, as int64, and of a block)."""
@@ -122,7 +127,7 @@ class CsrReader:
             yield Fragment(first + at, held.indices, held.data)
 
     def _pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
-        pointers = np.asarray(self.group["indptr"][start:stop]).astype(np.int64)
+        pointers = np.asarray(self.arrays["indptr"][start:stop]).astype(np.int64)
         record.bytes_read += pointers.nbytes
         return pointers
 
@@ -130,17 +135,30 @@ class CsrReader:
         span = slice(slab * self.chunk, min((slab + 1) * self.chunk, self.entries))
         indices, data = (self._read_chunk(name, slab, span, record) for name in ("indices", "data"))
         record.chunks += 2
-        if len(indices) and (indices.min() < 0 or indices.max() >= self.shape[1]):
+        if _outside(indices, self.shape[1]):
             raise BadInputError(f"{self.where}: a column index in chunk {slab} is outside 0..{self.shape[1] - 1}")
         return indices, data
 
-    def _read_chunk(self, name: str, slab: int, span: slice, record: SlabRecord) -> np.ndarray:
-        array = self.group[name]
-        try:
+    def _values(self, name: str, slab: int, span: slice) -> np.ndarray | None:
+        """The values of a chunk, straight from its file where that is understood; None if it is not there."""
+        array, access = self.arrays[name], self._access[name]
+        key = str(array.metadata.encode_chunk_key((slab,)))
+        if access.way == "zarr":
             values = np.asarray(array[span])
+            return values if chunk_exists(array, values, key) else None
+        whole = np.empty(array.chunks, array.dtype)
+        assert access.folder is not None
+        read_file(access.folder / key, whole, access.decode)
+        return whole[: span.stop - span.start]
+
+    def _read_chunk(self, name: str, slab: int, span: slice, record: SlabRecord) -> np.ndarray:
+        try:
+            values = self._values(name, slab, span)
+        except FileNotFoundError:
+            values = None
         except UNREADABLE as error:
             raise unreadable(str(slab), f"{self.where}/{name}", error) from error
-        if not chunk_exists(array, values, array.metadata.encode_chunk_key((slab,))):
+        if values is None:
             raise BadInputError(
                 f"chunk {slab} of {self.where}/{name} is missing (Zarr would silently read zeros); restore it "
                 "from a backup or ingest the source again"
@@ -156,6 +174,11 @@ class CsrReader:
         return values
 
 
+def _outside(indices: np.ndarray, columns: int) -> bool:
+    """Whether a column index is negative or too large, in one look: as unsigned numbers, negative ones are large."""
+    return bool(len(indices)) and int(indices.view(f"u{indices.dtype.itemsize}").max()) >= columns
+
+
 class _Held(NamedTuple):
     """Entries read but not yet handed on; ``start`` is the position of the first in the whole matrix."""
 
@@ -168,6 +191,8 @@ class _Held(NamedTuple):
         return self.start + len(self.data)
 
     def extend(self, indices: np.ndarray, data: np.ndarray) -> _Held:
+        if not len(self.data):
+            return _Held(self.start, indices, data)
         return _Held(self.start, np.concatenate([self.indices, indices]), np.concatenate([self.data, data]))
 
     def slice(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
