@@ -6,6 +6,8 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -20,14 +22,18 @@ from npmdask.progress import Observer
 from npmdask.report import figure_svg
 from npmdask.solution import Solution, Step
 
-PLOT_EVERY = 5.0  # seconds at least between two versions of the table and the plot
-PROGRESS_EVERY = 0.2
+PLOT_EVERY = 30.0  # seconds at least between two versions of the table and the plot
+PROGRESS_EVERY = 1.0
 ROWS = 100  # of the history that are drawn
 MUTE = 30.0  # seconds without another attempt after a failure
 
 
 class Publisher(Observer):
-    """A progress artifact at every step, table and plot every few steps and at the end."""
+    """A progress artifact at every step, table and plot every few steps and at the end.
+
+    In a thread of its own: the next pass does not wait for a server or for a plot. What it is too late for is left
+    out; the end is waited for.
+    """
 
     def __init__(self, name: str, store: str, tol: float) -> None:
         self._key = artifact_key(name)
@@ -37,6 +43,8 @@ class Publisher(Observer):
         self._progress: UUID | None = None
         self._plotted = self._updated = -math.inf
         self._muted_until = -math.inf
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
+        self._showing: Future[None] | None = None
         # Now, not at the first step: matplotlib's memory must be there when the memory of the run is planned.
         figure_svg([{"step": 1, "worst_residual": 1.0, "max_sin_theta": None}], tol)
         self._advance("starting" if last is None else f"going on after step {len(self._history)}")
@@ -51,15 +59,21 @@ class Publisher(Observer):
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
         said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
         self._log.info(said)
+        if self._showing is None or self._showing.done():
+            context = copy_context()  # Prefect keeps in it which flow run this is
+            self._showing = self._thread.submit(context.run, self._show, said, list(self._history))
+
+    def _show(self, said: str, history: list[dict[str, Any]]) -> None:
         if time.monotonic() - self._updated > PROGRESS_EVERY:
             self._advance(said)
         if time.monotonic() - self._plotted > PLOT_EVERY:
-            self._plot(said)
+            self._plot(said, history)
 
     def on_end(self, solution: Solution) -> None:
+        self._thread.shutdown()
         self._advance(solution.outcome.sentence, 100.0)
         if self._history:
-            self._plot(solution.outcome.sentence)
+            self._plot(solution.outcome.sentence, self._history)
 
     def _advance(self, said: str, percent: float | None = None) -> None:
         percent = progress_percent(self._history, self._tol) if percent is None else percent
@@ -70,8 +84,8 @@ class Publisher(Observer):
         else:
             self._publish(partial(update_progress_artifact, self._progress, progress=percent, description=said))
 
-    def _plot(self, said: str) -> None:
-        text = f"{said}\n\n{plot(self._history, self._tol)}\n\n{convergence_table(self._history)}\n"
+    def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
+        text = f"{said}\n\n{plot(history, self._tol)}\n\n{convergence_table(history)}\n"
         self._publish(partial(create_markdown_artifact, text, key=f"{self._key}-convergence", description=said))
         self._plotted = time.monotonic()
 

@@ -10,13 +10,14 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.errors import BadInputError, CommitError
-from npmdask.storage.checksum import crc32c_bytes
+from npmdask.storage.checksum import crc32c, crc32c_bytes
 
 MANIFEST = "manifest.json"
 Arrays = dict[str, np.ndarray]
@@ -38,7 +39,10 @@ def write_bundle(path: Path, arrays: Arrays, meta: dict[str, Any], *, private: b
         files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array, mode) for name, array in arrays.items()}
         text = json.dumps({"meta": meta, "files": files}, indent=1, sort_keys=True).encode()
         # The manifest guards itself too: its own checksum is the last line.
-        _write_file(aside / MANIFEST, text + b"\n" + f"{crc32c_bytes(text):08x}\n".encode(), mode)
+        with open(aside / MANIFEST, "wb", opener=_opener(mode)) as file:
+            file.write(text + b"\n" + f"{crc32c_bytes(text):08x}\n".encode())
+        for name in (*files, MANIFEST):  # after all is written: the first flush then takes most of the others along
+            _fsync(aside / name)
         fsync_folder(aside)
         os.rename(aside, path)  # fails if `path` exists: a bundle is never empty
         fsync_folder(path.parent)
@@ -82,19 +86,32 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _write_array(path: Path, array: np.ndarray, mode: int) -> int:
-    with open(path, "w+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-        file.seek(0)
-        return crc32c_bytes(file.read())
+    """Write a ``.npy`` file, not yet flushed to disk, and return its checksum."""
+    array, header = np.ascontiguousarray(array), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    with open(path, "wb", opener=_opener(mode)) as file:
+        file.write(header.getvalue())
+        file.write(array.reshape(-1).view(np.uint8).data)
+    return crc32c(array, crc32c_bytes(header.getvalue()))
 
 
-def _write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+def _opener(mode: int) -> Callable[[str, int], int]:
+    return lambda name, flags: os.open(name, flags, mode)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_file_atomically(path: Path, data: bytes) -> None:
