@@ -66,7 +66,7 @@ class _Futures:
     ) -> None:
         self._client, self._runs, self._known, self._token = client, runs, keeper.parts, uuid4().hex
         self._whole, self._held = self._send(operator), self._send(block)
-        level = max(0, (len(runs) // (TASKS_PER_SLOT * slots)).bit_length() - 1)
+        level = (-(-len(runs) // (TASKS_PER_SLOT * slots)) - 1).bit_length()
         self._wanted = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
         self.futures: dict[Node, Any] = {}
         self.tasks: dict[Node, Any] = {}  # those that read data
