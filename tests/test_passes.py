@@ -167,6 +167,7 @@ def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_kno
     one, record = Threads(1).run_pass(operator, block, ignore)
     with single_threaded_blas():
         known = {node: compute_node(operator, runs, node, block) for node in (Node(1, 1), Node(0, 6))}
+    before = dict(os.environ)
     for workers in (1, 2, 4):
         executor = Processes(workers, 1)
         try:
@@ -181,6 +182,7 @@ def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_kno
         assert total(told) == record.bytes_read - keeper.record().bytes_read
         assert kept and Keeper(kept[-1]).record().bytes_read == record.bytes_read
         assert all(not any(a != b and inside(a, b) for a in parts for b in parts) for parts in kept)
+    assert dict(os.environ) == before, "what workers are told is not left to us"
 
 
 SCRIPT = """

@@ -121,6 +121,7 @@ class Processes(Distributed):
         from distributed import Client, LocalCluster
 
         self.threads = threads
+        before = dict(os.environ)
         with dask.config.set(WORKER_SETTINGS):
             self._cluster = LocalCluster(
                 n_workers=workers,
@@ -132,6 +133,7 @@ class Processes(Distributed):
                 silence_logs=40,
             )
         super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
+        self._before = {n: before.get(n) for n, value in os.environ.items() if before.get(n) != value}
 
     def peaks(self) -> list[ProcessPeak]:
         """Of processes that are not below this one: none."""
@@ -141,6 +143,14 @@ class Processes(Distributed):
         """Stop the worker processes."""
         self._client.close()
         self._cluster.close()
+        self._restore_environment()
+
+    def _restore_environment(self) -> None:
+        """distributed leaves what it sets for its workers in our own environment, for every child to inherit."""
+        for name, value in self._before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _pin_blas() -> None:
