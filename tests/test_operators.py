@@ -100,6 +100,7 @@ def test_big_endian_values_in_little_endian_files(tmp_path: Path) -> None:
         np.testing.assert_allclose(product, x.T @ x, atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     m=st.integers(1, 50),

@@ -55,6 +55,7 @@ def everything_in(folder: Path) -> dict[str, int]:
     return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*")}
 
 
+@pytest.mark.slow
 def test_the_run_does_what_the_plan_said_and_the_plan_left_nothing_behind(tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=80_000, columns=200, rank=4, spectrum="harmonic", length=200)
     configure(tmp_path)
@@ -161,6 +162,7 @@ def test_the_command_that_is_advised_makes_a_store_with_nothing_to_advise(
 # Memory
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_refused_as_by_the_run(tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=1000, columns=2000, rank=4, length=50)
     configure(tmp_path, memory="50MiB")

@@ -186,6 +186,7 @@ def test_converged_without_the_share_is_not_called_converged() -> None:
     assert settle(result, good, 10.0, None)[1:] == (0.4, good)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_the_search(tmp_path: Path) -> None:
     a = write_zarr(tmp_path / "a.zarr", planted(400, 120, SLOW)[0], (100, 120))
     program = f"""

@@ -60,6 +60,7 @@ def test_positions_are_exact_in_large_grids() -> None:
             assert place_of(unit_of(i, j, n), n) == (i, j)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     d=st.integers(1, 70),
