@@ -21,7 +21,7 @@ from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.problem import FIRST_STAGE, Problem, Start, make_problem
+from npmdask.problem import FIRST_STAGE, Problem, Start, default_rank, make_problem
 from npmdask.progress import Observer, Observers
 from npmdask.share import ShareRule
 from npmdask.solution import Resources, Solution
@@ -102,7 +102,7 @@ def _final(problem: Problem, rank: int, columns: int, start: Start | None) -> Pr
 def _bound(search: _Search, rank: int, start: Start) -> Problem:
     """The run that answers; the store is bound to it, in one write, once what it starts from is safe."""
     # No fewer columns than the stage had: there was room for them, and passes cost more than columns.
-    columns = min(max(2 * rank, rank + 10, start.basis.shape[1]), search.problem.d)
+    columns = max(default_rank(rank, search.problem.d), min(start.basis.shape[1], search.problem.d))
     final = _final(search.problem, rank, columns, start)
     keep_start(search.held, start)
     search.held.write_spec((search.held.read_spec() or {}) | final.spec())

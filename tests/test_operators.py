@@ -17,6 +17,8 @@ from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
 from npmdask.passes import runs_of
+from npmdask.storage.access import first_line
+from npmdask.storage.advice import how_read
 from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.layout import open_source
 from npmdask.storage.sparse_writer import SparseWriter
@@ -257,3 +259,18 @@ def test_a_rotten_chunk_of_an_ingested_store_is_named(tmp_path: Path) -> None:
     chunk.write_bytes(content)
     with pytest.raises(BadInputError, match=r"chunk c/2/1 of .* is corrupt: its checksum is"):
         Threads(2).run_pass(Gram(reader=open_source(tmp_path / "d.zarr").reader), np.ones((40, 2)), ignore)
+
+
+def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> None:
+    matrix = sp.random(300, 40, density=0.2, format="csr", rng=np.random.default_rng(0))
+    reader = open_source(write_csr(tmp_path / "s.zarr", matrix, 500)).reader
+    assert {access.way for access in reader.access.values()} == {"decoded"}
+    assert how_read(reader).how == "decoded"
+    (tmp_path / "s.zarr" / "X" / "data" / "c" / "1").unlink()
+    with pytest.raises(BadInputError, match=r"chunk 1 of .*X/data is missing"):
+        Threads(1).run_pass(SparseGram(reader=reader), np.ones((40, 2)), ignore)
+
+
+def test_an_error_that_says_nothing_has_a_name() -> None:
+    assert first_line(TimeoutError()) == "TimeoutError"
+    assert first_line(OSError("gone\nTraceback ...")) == "gone"

@@ -20,6 +20,7 @@ from npmdask.memory import ProcessPeak, high_water
 from npmdask.memory_plan import WORKER_BASE, MemoryPlan
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
+from npmdask.storage.access import first_line
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.remote import is_remote
 
@@ -222,7 +223,7 @@ class Cluster(Distributed):
         except (CancelledError, OSError, KilledWorker) as error:
             raise LostError(
                 f"the cluster at {self.address} was lost in the middle of a pass ({type(error).__name__}: "
-                f"{str(error).splitlines()[0]}); everything committed is kept: bring it up again and resume"
+                f"{first_line(error)}); everything committed is kept: bring it up again and resume"
             ) from error
 
     def require_memory(self, plan: MemoryPlan) -> None:

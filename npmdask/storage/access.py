@@ -48,8 +48,6 @@ def access_of(array: Any) -> Access:
     endian = getattr(metadata.codecs[0], "endian", None)
     if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
         return Access("zarr", "through zarr: the bytes are big-endian", folder)
-    if not array.dtype.isnative:  # an array object that zarr has just created keeps the dtype that was asked for
-        return Access("zarr", "through zarr: the values are big-endian", folder)
     if len(names) == 1:
         return Access("direct", "directly: the chunks are plain bytes in local files", folder)
     decode = DECODERS.get(names[1]) if len(names) == 2 else None
@@ -80,12 +78,17 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     """What to say of a chunk that cannot be read."""
     if isinstance(error, BaseError):
         return LostError(
-            f"chunk {chunk} of {where} cannot be fetched ({str(error).splitlines()[0]}): check the network, the "
+            f"chunk {chunk} of {where} cannot be fetched ({first_line(error)}): check the network, the "
             "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"
         )
     return BadInputError(
         f"chunk {chunk} of {where} cannot be decoded ({error}); restore it from a backup or ingest the source again"
     )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the pages that may follow; its name if it says nothing."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def location(node: Any) -> str:

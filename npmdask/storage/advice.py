@@ -52,22 +52,16 @@ def how_read(reader: Any) -> Reading:
     ``reader``: a CsrReader, a DenseReader, or one that reads parts of a dense array through its own ``dense``.
     """
     if isinstance(reader, CsrReader):
-        return _how_sparse(reader.group["data"])
-    dense: DenseReader = getattr(reader, "dense", reader)
-    access, array = dense.access, dense.array
+        access, array = reader.access["data"], reader.arrays["data"]
+    else:
+        dense: DenseReader = getattr(reader, "dense", reader)
+        access, array = dense.access, dense.array
     why = access.reason.partition(": ")[2]
     if access.way == "decoded":
         why = f"the chunks are local files, compressed ({', '.join(codec_names(array))})"
     elif getattr(array, "shards", None):
         why = "the chunks lie together in shards, whose index zarr has to read"
     return Reading(how=WAYS[access.way], why=why)
-
-
-def _how_sparse(array: Any) -> Reading:
-    packing = codec_names(array)
-    if packing:
-        return Reading(how="decoded", why=f"by zarr: the chunks of entries are compressed ({', '.join(packing)})")
-    return Reading(how="through zarr", why="entries of a sparse matrix are always read through zarr")
 
 
 def codec_names(array: Any) -> list[str]:

@@ -15,6 +15,7 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from npmdask.errors import BadInputError
+from npmdask.storage.access import first_line
 
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
 SCHEMES = ("s3", "gs", "az", "abfs", "https")
@@ -38,7 +39,7 @@ def open_remote(url: str) -> Any:
             zarr.storage.ObjectStore(from_url(url.rstrip("/"), retry_config=RETRIES), read_only=True), mode="r"
         )
     except (BaseError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise BadInputError(
             f"{url} cannot be opened as a Zarr store ({reason}): check the address, the credentials in the environment "
             "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL"

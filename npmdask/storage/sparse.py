@@ -78,13 +78,13 @@ class CsrReader:
     def read_ahead(self, slabs: range) -> None:
         """Have the kernel fetch the chunks of ``slabs`` meanwhile; local files only."""
         for name in ("indices", "data"):
-            access = self._access[name]
+            access = self.access[name]
             if access.folder is not None:
                 for slab in slabs:
                     read_ahead(access.folder / str(self.arrays[name].metadata.encode_chunk_key((slab,))))
 
     @cached_property
-    def _access(self) -> dict[str, Access]:
+    def access(self) -> dict[str, Access]:
         return {name: access_of(self.arrays[name]) for name in ("indices", "data")}
 
     def pointer_bytes(self, slabs: range) -> int:
@@ -141,7 +141,7 @@ class CsrReader:
 
     def _values(self, name: str, slab: int, span: slice) -> np.ndarray | None:
         """The values of a chunk, straight from its file where that is understood; None if it is not there."""
-        array, access = self.arrays[name], self._access[name]
+        array, access = self.arrays[name], self.access[name]
         key = str(array.metadata.encode_chunk_key((slab,)))
         if access.way == "zarr":
             values = np.asarray(array[span])
