@@ -122,8 +122,9 @@ class Driver:
                     query = self.problem.algorithm.query(state)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, operator, query.block)
                     self._require_scale(product)
-                    entropy = self.problem.request.seed
-                    released = self.problem.mechanism.release(product, entropy=entropy, step=state.step + 1)
+                    released = self.problem.mechanism.release(
+                        product, block=query.block, entropy=self.problem.request.seed, step=state.step + 1
+                    )
                     state, info = self.problem.algorithm.update(state, released)
                     self._require_symmetric(info.asymmetry)
                     operator = self._hold_to_checksums(executor, operator, record, state.step)

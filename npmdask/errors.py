@@ -31,6 +31,10 @@ class MemoryRefusedError(RefusedError):
     """The memory that is allowed does not suffice for what is asked."""
 
 
+class BudgetError(RefusedError):
+    """The privacy budget of a data set does not suffice, or may not be spent in this way."""
+
+
 class FencedOutError(RefusedError):
     """Another process took this run over; nothing was written by this one since."""
 

@@ -166,7 +166,7 @@ def test_the_iterates_are_those_of_figure_1() -> None:
     start, noise = state.basis, []
     for step in range(1, 6):
         product = a @ algorithm.query(state).block
-        released = mechanism.release(product, entropy=5, step=step)
+        released = mechanism.release(product, block=product, entropy=5, step=step)
         noise.append(released - product)
         state, _ = algorithm.update(state, released)
     np.testing.assert_allclose(state.basis, reference_power_method(a, start, noise), atol=1e-12)
@@ -197,13 +197,13 @@ def test_theorem_2_4_bounds_the_error_under_noise() -> None:
 def test_simulated_noise_has_its_size_and_is_the_same_again() -> None:
     product = np.zeros((2000, 50))
     mechanism = SimulatedGaussian(stddev=0.3)
-    noise = mechanism.release(product, entropy=1, step=4)
-    assert (noise == mechanism.release(product, entropy=1, step=4)).all()
-    assert (noise != mechanism.release(product, entropy=1, step=5)).all()
+    noise = mechanism.release(product, block=product, entropy=1, step=4)
+    assert (noise == mechanism.release(product, block=product, entropy=1, step=4)).all()
+    assert (noise != mechanism.release(product, block=product, entropy=1, step=5)).all()
     # 1e5 samples: the deviation is known to 0.2 %. The same test must reject noise that is 1.05 times as large.
     assert abs(noise.std() / 0.3 - 1) < 0.015
     assert abs(1.05 * noise.std() / 0.3 - 1) > 0.015
-    assert (NoNoise().release(product, entropy=1, step=1) == product).all()
+    assert (NoNoise().release(product, block=product, entropy=1, step=1) == product).all()
 
 
 def test_with_noise_the_run_stops_at_the_floor_and_says_so() -> None:

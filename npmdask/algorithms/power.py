@@ -5,7 +5,7 @@ Figure 1 of the paper, line by line::
     Input: symmetric A (d x d), number of iterations L, dimension p
     1. Choose X_0, a random d x p matrix with orthonormal columns     PowerMethod.init
     2. For l = 1 to L:
-       (a) Y_l = A X_{l-1} + G_l        A X_{l-1}: PowerMethod.query; + G_l: the mechanism (mechanisms.py)
+       (a) Y_l = A X_{l-1} + G_l        A X_{l-1}: PowerMethod.query; + G_l: the mechanism (mechanisms)
        (b) Let Y_l = X_l R_l be a QR-factorisation of Y_l             PowerMethod.update -> linalg.orth
     Output: X_L                                                       PowerMethod.finalize
 

@@ -1,13 +1,9 @@
-"""Mechanisms: what is added to a product before anything else may see it.
-
-``release`` is the border between what touched the data and what is public. The noise of a step is a function
-of the entropy and the step, so a step that is done again after a crash releases the same block.
-"""
+"""No noise, and noise for studying noise: neither is private."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +12,13 @@ from npmdask.linalg import Block
 from npmdask.randomness import generator
 
 
-class Mechanism(Protocol):
-    """Turns a product into something that may be released."""
-
-    def release(self, product: Block, *, entropy: int, step: int) -> Block: ...
-    def event(self) -> dict[str, Any]: ...
-    @property
-    def stddev(self) -> float: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class NoNoise:
     """G_l = 0: the plain power method. Not private."""
 
     stddev = 0.0
 
-    def release(self, product: Block, *, entropy: int, step: int) -> Block:
+    def release(self, product: Block, *, block: Block, entropy: int, step: int) -> Block:
         """The product as it is."""
         return product
 
@@ -49,7 +36,7 @@ class SimulatedGaussian:
 
     stddev: float
 
-    def release(self, product: Block, *, entropy: int, step: int) -> Block:
+    def release(self, product: Block, *, block: Block, entropy: int, step: int) -> Block:
         """``product + G_l``, the same G_l for the same entropy and step."""
         noise = self.stddev * generator(entropy, "noise", step).standard_normal(product.shape)
         if not np.isfinite(product + noise).all():
@@ -59,6 +46,3 @@ class SimulatedGaussian:
     def event(self) -> dict[str, Any]:
         """What a ledger would write down."""
         return {"mechanism": "simulated-gaussian", "private": False, "stddev": self.stddev}
-
-
-REGISTRY = {"none": NoNoise, "gaussian": SimulatedGaussian}
