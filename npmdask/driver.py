@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ import numpy as np
 from npmdask.algorithms import Result, state_fields
 from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
+from npmdask.checks import require_scale, require_symmetric
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
+from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
+from npmdask.discretion import Discreet, log_public, only_public
 from npmdask.environment import environment
-from npmdask.errors import BadInputError
 from npmdask.kept_pass import keeper_of
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
@@ -43,7 +46,9 @@ class Driver:
     """Runs one problem in one store, from wherever the store is."""
 
     def __init__(self, problem: Problem, store: RunStore, resources: Resources, observer: Observer) -> None:
-        self.problem, self.store, self.resources, self.observer = problem, store, resources, observer
+        self.problem, self.store, self.resources = problem, store, resources
+        self.observer = observer if problem.private is None else Discreet(observer)
+        self.custody: Custody = custody_of(problem, store)
         self._history: list[dict[str, Any]] = []
         self._passes = self._bytes = 0
         self._trace: float | None = None
@@ -71,10 +76,13 @@ class Driver:
                     self.observer.on_step(step)
                 found = self.store.read_part("result")
         assert found is not None
+        self.custody.finish()
         solution = self._solution(*found, seconds=time.perf_counter() - start, peak=meter.peak)
         solution = replace(solution, peak_rss_by_process=(*meter.by_process, *self._far))
+        if self.problem.private is not None:
+            solution = only_public(solution, *found)
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
-        self.store.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
+        self._log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
         return solution
 
@@ -114,19 +122,23 @@ class Driver:
             state, views = self._load()
             outcome = self.problem.rule(views)
             plan = self._plan()
+            self.custody.open(self._history)
             executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
             self._warnings += getattr(executor, "warnings", [])
             try:
                 operator = self._operator(self._surveyed(executor), state.step)
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
-                    product, record, seconds = self._pass(f"step {state.step + 1}", executor, operator, query.block)
-                    self._require_scale(product)
+                    self.custody.begin(state.step + 1)
+                    asked = operator.transposed() if query.transposed else operator
+                    product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, query.block)
+                    require_scale(self.problem, product)
                     released = self.problem.mechanism.release(
-                        product, block=query.block, entropy=self.problem.request.seed, step=state.step + 1
+                        product, block=query.block, entropy=self.custody.entropy, step=state.step + 1
                     )
+                    said = self.custody.released(state.step + 1, released)
                     state, info = self.problem.algorithm.update(state, released)
-                    self._require_symmetric(info.asymmetry)
+                    require_symmetric(self.problem, info.asymmetry, first=not self._history)
                     operator = self._hold_to_checksums(executor, operator, record, state.step)
                     views.append(StepView(
                         step=state.step,
@@ -135,12 +147,12 @@ class Driver:
                         precision=info.precision,
                     ))  # fmt: skip
                     outcome = self.problem.rule(views)
-                    self._remember(views[-1], state.ritz_vectors, record)
+                    self._remember(views[-1], state, record, said)
                     arrays, scalars = state_fields(state)
                     self.store.commit_step(state.step, arrays, {"state": scalars, "history": self._history})
                     yield self._step(seconds)
                 result = self.problem.algorithm.finalize(state)
-                self._answer(result, views[-1], outcome, executor, operator)
+                self._answer(state, result, views[-1], outcome, executor, operator)
                 self._far = executor.peaks()
             finally:
                 executor.close()
@@ -169,16 +181,17 @@ class Driver:
     def _plan(self) -> MemoryPlan:
         plan = memory_of(self.problem, self.resources, tree_rss())
         self.observer.on_plan(plan)
-        self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+        self._log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
         return plan
 
     def _pass(
         self, label: str, executor: Executor, operator: Operator, block: Block
     ) -> tuple[Block, SlabRecord, float]:
         """One pass over the data: the only place where it is read."""
-        keeper = keeper_of(self.store, label, operator, block, self.resources.commit_seconds)
+        every = inf if self.problem.private else self.resources.commit_seconds  # before the noise: never on disk
+        keeper = keeper_of(self.store, label, operator, block, every)
         resumed = keeper.record()
-        self.store.log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
+        self._log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
         self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
         self.observer.on_task(resumed)
         start = time.perf_counter()
@@ -187,7 +200,7 @@ class Driver:
         self._passes += 1
         self._bytes += record.bytes_read - resumed.bytes_read
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
-        self.store.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
+        self._log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
         return product, record, seconds
 
     def _surveyed(self, executor: Executor) -> Source:
@@ -210,7 +223,8 @@ class Driver:
     def _operator(self, source: Source, step: int) -> Operator:
         problem = replace(self.problem, source=source)
         operator = problem.operator(source.column_mean, source.column_std, first=step == 0)
-        self._trace = trace_of(source, operator, whatever_it_takes=self.problem.share is not None)
+        if problem.private is None:
+            self._trace = trace_of(source, operator, whatever_it_takes=self.problem.share is not None)
         return operator
 
     def _hold_to_checksums(self, executor: Executor, operator: Operator, record: SlabRecord, step: int) -> Operator:
@@ -229,43 +243,23 @@ class Driver:
             statistics = {**statistics, **checksums_of(record, sparse=self.problem.source.kind == "sparse")}
         self.store.write_part("survey", statistics, {})
 
-    def _require_scale(self, product: Block) -> None:
-        """Residuals are norms: where the squares of a product leave float64, a residual would read as 0 or inf."""
-        size = float(np.abs(product).max())
-        if size and not 1e-140 < size < 1e140:
-            raise BadInputError(
-                f"products with {self.problem.source.path} are of size {size:.0e}, whose squares float64 cannot hold: "
-                "multiply the data by a constant that brings them near 1"
-            )
+    def _log(self, event: str, **facts: Any) -> None:
+        """A line of telemetry; of a private run only what says nothing of the data."""
+        self.store.log(event, **(facts if self.problem.private is None else log_public(facts)))
 
-    def _require_symmetric(self, asymmetry: float) -> None:
-        """Free of charge: X^T (A X) is symmetric if A is. Only meaningful without noise, in float64."""
-        if self.problem.source.kind != "symmetric" or self._history or self.problem.mechanism.stddev:
-            return
-        machine_eps = np.finfo(self.problem.source.reader.dtype).eps if self._is_float else 0.0
-        allowed = max(8 * float(machine_eps), 1e-12)
-        if asymmetry > allowed:
-            raise BadInputError(
-                f"{self.problem.source.path} is called symmetric but is not: X^T (A X) is asymmetric by "
-                f"{asymmetry:.1e} (relative; rounding explains {allowed:.0e}). Use kind = 'matrix', or store "
-                "(A + A.T) / 2"
-            )
-
-    @property
-    def _is_float(self) -> bool:
-        return bool(self.problem.source.reader.dtype.kind == "f")
-
-    def _remember(self, view: StepView, vectors: Block, record: SlabRecord) -> None:
+    def _remember(self, view: StepView, state: Any, record: SlabRecord, said: dict[str, Any]) -> None:
+        public = self.problem.private is not None  # nobody is told how many bytes, or how far from a known truth
         self._history.append(
-            {
+            said
+            | {
                 "step": view.step,
                 "ritz_values": view.ritz_values.tolist(),
                 "residual_norms": view.residual_norms.tolist(),
                 "worst_residual": float(self.problem.rule.relative(view).max()),
                 "precision": view.precision,
-                "max_sin_theta": self._angle(vectors),
-                "bytes_read": record.bytes_read,
-                "chunks": record.chunks,
+                "max_sin_theta": None if public else self._angle(state.ritz_vectors),
+                "bytes_read": 0 if public else record.bytes_read,
+                "chunks": 0 if public else record.chunks,
             }
         )
 
@@ -289,8 +283,16 @@ class Driver:
             seconds=seconds,
         )
 
-    def _answer(self, result: Result, view: StepView, outcome: Outcome, executor: Executor, operator: Operator) -> None:
+    def _answer(
+        self, state: Any, result: Result, view: StepView, outcome: Outcome, executor: Executor, operator: Operator
+    ) -> None:
         """Put the result into the units of the question and commit it."""
+        if self.problem.private is not None:
+            p, source = self.problem.algorithm.iteration_rank, self.problem.source
+            arrays, statement = self.problem.private.answer(source, state, result, p)
+            meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
+            self.store.write_part("result", arrays, meta | {"statement": statement})
+            return
 
         def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
             return self._pass("left singular vectors", executor, final, result.vectors)[:2]

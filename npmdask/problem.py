@@ -15,12 +15,15 @@ from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.mechanisms import Mechanism
 from npmdask.operators import Gram, Operator, SparseGram, Symmetric, Triangle
-from npmdask.stopping import ResidualRule, default_tol
+from npmdask.privacy import Privacy
+from npmdask.private_parts import PrivateParts, make_pieces
+from npmdask.stopping import ResidualRule, Rule, default_tol
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
 
 CHECKPOINT_FORMAT = 2
+DEFAULT_STEPS = 200
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
@@ -31,13 +34,14 @@ class Request:
     target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
     algorithm: Literal["auto", "power", "krylov"] = "auto"  # auto: krylov without noise, power with it
-    max_steps: int = 200
+    max_steps: int | None = None  # 200, but a private run must say it
     tol: float | None = None
     center: bool = False
     scale: bool = False
     seed: int = 0
     mechanism: str = "none"
     stddev: float = 0.0
+    privacy: Privacy | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +70,11 @@ class Problem:
     request: Request
     algorithm: Algorithm[Any]
     mechanism: Mechanism
-    rule: ResidualRule
+    rule: Rule
     locked: Locked | None = None
     start: Start | None = None
     share: float | None = None  # of the variance, that was asked for in place of a number of components
+    private: PrivateParts | None = None
 
     @property
     def searches(self) -> bool:
@@ -87,6 +92,8 @@ class Problem:
         X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
         """
         reader, kind = self.source.reader, self.source.kind
+        if self.private is not None:
+            return self.private.operator(self.source)
         if isinstance(reader, TriangleReader):
             return Triangle(reader=reader)
         if kind == "symmetric":
@@ -164,6 +171,8 @@ def make_problem(
     """
     request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
+    if request.privacy is not None:
+        return _private_problem(source, request, request.privacy, locked or start)
     if isinstance(request.target_rank, float):
         share = request.target_rank
         _require_search(request, start)
@@ -175,7 +184,7 @@ def make_problem(
     algorithm = _algorithm(request, k, p, tol, source.reader.dtype == np.float32)
     rule = ResidualRule(
         tol=tol,
-        max_steps=request.max_steps,
+        max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps,
         d=source.shape[1],
         noise_stddev=mechanism.stddev,
         squared=source.kind in ("matrix", "sparse"),
@@ -192,6 +201,44 @@ def make_problem(
         start=start,
         share=share,
     )
+
+
+def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
+    """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
+    _require_public(request, earlier)
+    k, p = _ranks(source, request, 0)
+    pieces = make_pieces(source, privacy, k, p, request.max_steps)
+    return Problem(
+        source=source,
+        request=request,
+        algorithm=pieces.algorithm,
+        mechanism=pieces.mechanism,
+        rule=pieces.rule,
+        private=pieces.parts,
+    )
+
+
+def _require_public(request: Request, earlier: object) -> None:
+    """What a private run cannot have, because it would be a function of the data that nobody pays for."""
+    if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
+        raise RefusedError(
+            "a private run takes whole numbers for target_rank and iteration_rank: a share or \"auto\" would be chosen by "
+            "looking at the data, and the choice would tell of them"
+        )
+    if request.center or request.scale:
+        raise RefusedError(
+            "a private run does not centre or scale: column means and deviations are statistics of the data that would "
+            "have to be released too. Subtract public means when the data are written, or leave the options out"
+        )
+    if request.tol is not None:
+        raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
+    if request.mechanism != "none" or request.algorithm not in ("auto", "power"):
+        raise RefusedError(
+            f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
+            "both out, the [privacy] table chooses the noise"
+        )
+    if earlier is not None:
+        raise RefusedError("a private run starts from its public seed: warm starts and deflation are not offered for it")
 
 
 def _algorithm(request: Request, k: int, p: int, tol: float, single: bool) -> Algorithm[Any]:
@@ -260,7 +307,7 @@ def _require_options(source: Source, request: Request) -> None:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:
         raise BadInputError(f"tol = {request.tol} must be between 0 and 1 (it is relative to each value)")
-    if request.max_steps < 1:
+    if request.max_steps is not None and request.max_steps < 1:
         raise BadInputError(f"max_steps = {request.max_steps} must be at least 1")
     if not 0 <= request.stddev < np.inf:
         raise BadInputError(f"stddev = {request.stddev} must be a finite number, not negative")

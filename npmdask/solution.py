@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,8 @@ class Solution:
     values for a matrix (dense or sparse). ``residual_norms``: ``||A v - theta v||_2`` in the units of the
     values (for singular pairs ``||A^T u - sigma v||_2``). ``data_passes``, ``bytes_read``, ``seconds`` and
     ``peak_rss_bytes`` (all processes together) and ``peak_rss_by_process`` are of this call; ``total_data_passes``
-    of the whole run.
+    of the whole run. Of a private run what was not released is None (bytes, sizes, times, memory, fingerprint), and
+    ``statement`` holds what was promised and what it cost, ``value_stddevs`` what the noise does to each value.
     """
 
     basis: Block
@@ -56,22 +58,29 @@ class Solution:
     steps: int
     data_passes: int
     total_data_passes: int
-    bytes_read: int
-    dataset_bytes: int
-    seconds: float
-    peak_rss_bytes: int
+    bytes_read: int | None
+    dataset_bytes: int | None
+    seconds: float | None
+    peak_rss_bytes: int | None
     memory_limit_bytes: int | None
     max_sin_theta: float | None
     store: str
-    fingerprint: str
+    fingerprint: str | None
     warnings: tuple[str, ...] = ()
     peak_rss_by_process: tuple[ProcessPeak, ...] = ()
     target_rank: int = 0  # components in the answer: the number found, where a share was asked for
     explained_share: float | None = None  # of the variance (trace), where that costs no pass
+    value_stddevs: np.ndarray | None = None
+    statement: dict[str, Any] | None = None
 
     @property
     def converged(self) -> bool:
         return self.outcome.converged
+
+    @property
+    def answered(self) -> bool:
+        """Converged, or all released that a private run was to release."""
+        return self.outcome.answered
 
     def left_basis(self) -> Block:
         """Left singular vectors (m x k), read from the store (``kind = "matrix"`` only)."""

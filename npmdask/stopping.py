@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -12,7 +13,10 @@ PATIENCE = 5  # steps without progress, at the rounding or noise floor, before g
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Why a run ended. ``name`` is one of converged, stagnated, max_steps; ``sentence`` says it to a person."""
+    """Why a run ended; ``sentence`` says it to a person.
+
+    ``name`` is one of converged, stagnated, max_steps, or, of a private run, released.
+    """
 
     name: str
     sentence: str
@@ -20,6 +24,11 @@ class Outcome:
     @property
     def converged(self) -> bool:
         return self.name == "converged"
+
+    @property
+    def answered(self) -> bool:
+        """Whether the answer is what was asked for: converged, or all that a private run was to release."""
+        return self.name in ("converged", "released")
 
 
 def default_tol(dtype: np.dtype) -> float:
@@ -35,6 +44,46 @@ class StepView:
     ritz_values: np.ndarray
     residual_norms: np.ndarray
     precision: str
+
+
+class Rule(Protocol):
+    """Decides from public facts of the steps; part of the parameters of a run."""
+
+    @property
+    def tol(self) -> float: ...
+    @property
+    def max_steps(self) -> int: ...
+    @property
+    def until_share(self) -> float | None: ...
+    def __call__(self, history: list[StepView]) -> Outcome | None: ...
+    def relative(self, view: StepView) -> np.ndarray: ...
+    def unresolved(self, view: StepView, values: np.ndarray) -> Outcome | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSteps:
+    """Stop after ``max_steps`` releases, whatever they say: of a private run the number is public, fixed in advance."""
+
+    max_steps: int
+    promise: str  # what was promised, in words
+
+    tol: ClassVar[float] = 0.0
+    until_share: ClassVar[None] = None
+
+    def __call__(self, history: list[StepView]) -> Outcome | None:
+        """Released, after the last step; before, None."""
+        if not history or history[-1].step < self.max_steps:
+            return None
+        noun = "product" if self.max_steps == 1 else "products"
+        return Outcome(name="released", sentence=f"released {self.max_steps} noisy {noun}: {self.promise}")
+
+    def relative(self, view: StepView) -> np.ndarray:
+        """Residuals of what was released over its values: post-processing, and mostly noise."""
+        size = np.abs(view.ritz_values)
+        return np.asarray(view.residual_norms / np.where(size > 0, size, np.inf))
+
+    def unresolved(self, view: StepView, values: np.ndarray) -> None:
+        """Nothing to find: there is no further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

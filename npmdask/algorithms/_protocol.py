@@ -16,9 +16,13 @@ from npmdask.linalg import Block
 
 
 class Query(NamedTuple):
-    """What an algorithm asks of the data in one step: ``A @ block``, in the arithmetic of ``block.dtype``."""
+    """What an algorithm asks of the data in one step: ``A @ block``, in the arithmetic of ``block.dtype``.
+
+    ``transposed``: ``A^T @ block`` instead, of a matrix that is neither symmetric nor multiplied by its transpose.
+    """
 
     block: Block
+    transposed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,131 @@
+"""Who keeps the secrets of a run: what a private run does around every step, so that nothing is released twice.
+
+For a step the order is::
+
+    begin in the ledger (flushed to disk)  ->  one pass  ->  noise, from the secret key  ->  digest in the ledger
+    ->  commit in the store  ->  only now is anything shown
+
+The noise is a function of the key and of everything public about the release. A step that a crash undid is therefore
+done again bit for bit: the ledger holds it to the digest of the first time, and the product that was released twice is
+the same release. Nothing is refunded, and a run whose key is gone is refused, since fresh noise on the same product
+would be a second release of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.errors import RefusedError
+from npmdask.ledger import Ledger, open_ledger
+from npmdask.linalg import Block
+from npmdask.mechanisms import Entropy
+from npmdask.privacy import Privacy
+from npmdask.problem import Problem
+from npmdask.storage.layout import Source
+
+KEY = "entropy"  # of the file in the folder of the run
+
+
+class Custody:
+    """Of a run that is not private: the noise of a simulation comes from the seed, and nothing is charged."""
+
+    def __init__(self, seed: int) -> None:
+        self.entropy: Any = seed
+
+    def open(self, history: list[dict[str, Any]]) -> None:
+        """Before the first step of this call."""
+
+    def begin(self, step: int) -> None:
+        """Before the data are touched for a step."""
+
+    def released(self, step: int, block: Block) -> dict[str, Any]:
+        """After the noise, before anything is kept; what the history of the run is to say of it."""
+        return {}
+
+    def finish(self) -> None:
+        """After the answer is committed; also where that was long ago."""
+
+
+def custody_of(problem: Problem, store: RunStore) -> Custody:
+    """The custody that a problem needs."""
+    if problem.private is None:
+        return Custody(problem.request.seed)
+    return PrivateCustody(problem.private.privacy, problem.source, problem.mechanism, store)
+
+
+class PrivateCustody(Custody):
+    """Of a private run: the ledger is charged, the key of the noise is kept, and destroyed at the end."""
+
+    def __init__(self, privacy: Privacy, source: Source, mechanism: Any, store: RunStore) -> None:
+        self._privacy, self._source, self._mechanism, self._store = privacy, source, mechanism, store
+        self._path = Path(store.path) / KEY
+        self._ledger: Ledger | None = None
+        self._run_id = ""
+
+    def open(self, history: list[dict[str, Any]]) -> None:
+        """Charge the whole run, or find it charged; make the key, or find it.
+
+        Raises
+        ------
+        BudgetError
+            The budget of the data set does not suffice, the data changed since the grant, or there is none.
+        RefusedError
+            The key of a run that has begun is gone.
+        """
+        self._run_id, self._ledger = self._identity(), open_ledger(self._privacy.ledger)
+        self._ledger.reserve(
+            self._privacy.name_of(self._source.path),
+            run_id=self._run_id,
+            fingerprint=self._source.fingerprint,
+            relation=self._mechanism.relation.spec(),
+            charge=self._mechanism.charge(),
+            releases=self._mechanism.releases,
+            event=self._mechanism.event(),
+        )
+        self.entropy = self._key(bool(history) or self._ledger.run(self._run_id).begun > 0)
+        for step in history:  # a kill may have come between the digest and the commit, or a backup was put back
+            self._ledger.commit(self._run_id, step["step"], step["digest"])
+
+    def _identity(self) -> str:
+        """The name of the run in the ledger: drawn once, kept in run.json before anything is charged."""
+        spec = self._store.read_spec() or {}
+        if "release_id" not in spec:
+            spec = spec | {"release_id": uuid4().hex}
+            self._store.write_spec(spec)
+        return str(spec["release_id"])
+
+    def _key(self, begun: bool) -> Entropy:
+        if self._path.exists():
+            return Entropy.open(self._path, bound_to=self._source.fingerprint)
+        if begun:
+            raise RefusedError(
+                f"the secret key of the noise, {self._path}, is gone, and the run has begun: going on with fresh noise "
+                "would release the same products a second time. What it reserved stays spent; start again in a new "
+                "store, if the budget allows"
+            )
+        return Entropy.create(self._path, bound_to=self._source.fingerprint)
+
+    def begin(self, step: int) -> None:
+        assert self._ledger is not None
+        self._ledger.begin(self._run_id, step)
+
+    def released(self, step: int, block: Block) -> dict[str, Any]:
+        assert self._ledger is not None
+        digest = hashlib.sha256(np.ascontiguousarray(block).tobytes()).hexdigest()
+        self._ledger.commit(self._run_id, step, digest)
+        return {"digest": digest}
+
+    def finish(self) -> None:
+        """Close the run in the ledger and destroy the key."""
+        if not self._path.exists() and self._ledger is None:
+            return  # finished in an earlier call
+        ledger = self._ledger or open_ledger(self._privacy.ledger)
+        ledger.finish(self._identity())
+        if self._path.exists():
+            Entropy.open(self._path).destroy()

@@ -1,0 +1,51 @@
+"""What is asked of a private run: public, printable, the same words as the ``[privacy]`` table of a configuration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from npmdask.errors import BadInputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """The promise (epsilon, delta, who the neighbours are) and how it is to be kept.
+
+    Parameters
+    ----------
+    epsilon, delta : what the whole run may spend.
+    neighboring_relation : which data sets must not be told apart (relations.REGISTRY); never a default.
+    clip_norm : public bound: the 2-norm of a record, or the magnitude of an entry; larger ones are clipped to it.
+    change : by how much an entry, or the norm, may differ between neighbours (matrix relations).
+    coherence : public estimate of the coherence of A, for noise that does not follow X (entry relations).
+    mechanism : "gaussian", or "laplace" for pure epsilon (delta = 0).
+    calibration : "exact" (Gaussian DP), or "paper" for the formula of Hardt and Price.
+    ledger : file or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user if None.
+    dataset : name of the data set in the ledger; the path of the source if None.
+    """
+
+    epsilon: float
+    delta: float
+    neighboring_relation: str | None
+    clip_norm: float | None
+    change: float = 1.0
+    coherence: float | None = None
+    mechanism: Literal["gaussian", "laplace"] = "gaussian"
+    calibration: Literal["exact", "paper"] = "exact"
+    ledger: str | None = None
+    dataset: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.ledger is not None and "://" in self.ledger and urlsplit(self.ledger).password:
+            raise BadInputError(
+                "the URL of the ledger holds a password, and a configuration is copied, logged and kept by schedulers: "
+                "leave `ledger` out and put the URL into the environment variable NPMDASK_LEDGER"
+            )
+
+    def name_of(self, source: str) -> str:
+        """The name of the data set in the ledger."""
+        return self.dataset or (source if "://" in source else os.fspath(Path(source).absolute()))

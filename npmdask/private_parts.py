@@ -1,0 +1,190 @@
+"""What makes a run private, put together from public numbers: relation, operator, mechanism, rule, and the answer.
+
+Nothing here looks at the data. What the answer contains is made of releases and public numbers only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.accounting import Budget, delta_for, mu_for
+from npmdask.algorithms import Algorithm, AlternatingState, PrivateAlternating, PrivatePower, PrivateState, Result
+from npmdask.algorithms import value_stddevs as stddevs_of_values
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
+from npmdask.operators import private_operator
+from npmdask.privacy import Privacy
+from npmdask.relations import Relation, make_relation
+from npmdask.stopping import FixedSteps
+from npmdask.storage.layout import Source
+
+MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
+FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateParts:
+    """The pieces of a private run that the rest of the problem does not have."""
+
+    privacy: Privacy
+    relation: Relation
+    mechanism: Any
+    releases: int
+
+    def operator(self, source: Source) -> Any:
+        """The operator of clipped data, in arithmetic whose sensitivity is known."""
+        return private_operator(source, self.relation)
+
+    def answer(self, source: Source, state: Any, result: Result, p: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays of the release, and the statement that goes with them: all of it post-processing."""
+        arrays = self._arrays(source, state, result, p)
+        return arrays, self.statement(source, state, p)
+
+    def _arrays(self, source: Source, state: Any, result: Result, p: int) -> dict[str, np.ndarray]:
+        if isinstance(state, AlternatingState):
+            return {
+                "basis": result.vectors,
+                "values": result.values,
+                "residual_norms": result.residual_norms,
+                "left_basis": result.products,
+                "factor_left": state.left,
+                "factor_right": state.product,
+            }
+        last = slice((state.step - 1) * p, state.step * p)
+        scale = self._scale(source)
+        values, spread = result.values * scale, stddevs_of_values(state, p, result.vectors) * scale
+        if source.kind in ("matrix", "sparse"):  # of A^T A: the singular values are their roots
+            root = np.sqrt(np.maximum(values, 0.0))
+            values, spread = root, spread / np.maximum(2 * root, np.sqrt(spread))
+        return {
+            "basis": result.vectors,
+            "values": values,
+            "residual_norms": result.residual_norms * scale,
+            "value_stddevs": spread,
+            "factor_left": state.blocks[:, last],
+            "factor_right": state.products[:, last] * scale,
+        }
+
+    def _scale(self, source: Source) -> float:
+        """1 / n for samples, where n is public; the sum over the records where it is not."""
+        return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
+
+    def statement(self, source: Source, state: Any, p: int) -> dict[str, Any]:
+        """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
+        charge, privacy = self.mechanism.charge(), self.privacy
+        scaled = self.relation.public_rows and source.kind == "samples"
+        return {
+            "relation": self.relation.spec(),
+            "protects": self.relation.describe(),
+            "mechanism": self.mechanism.event(),
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+            "mu": float(np.sqrt(charge.mu_squared)),
+            "charge": charge.as_dict(),
+            "epsilon_spent": charge.epsilon_at(privacy.delta),
+            "releases": self.releases,
+            "iteration_rank": p,
+            "columns": source.shape[1],
+            "noise_stddev": noise_of(state, self.releases),
+            "values_are": "divided by the (public) number of rows" if scaled else "sums, not divided by anything",
+            "warnings": self.warnings(source, state, p),
+        }
+
+    def warnings(self, source: Source, state: Any, p: int) -> list[str]:
+        """What the releases themselves say about the choices that were made."""
+        if not self.relation.public_rows or not isinstance(state, PrivateState):
+            return []
+        # X_0 is random: (d / p) tr(X_0^T Y_1) estimates the trace, which is at most n clip_norm^2.
+        d = source.shape[1]
+        trace = d / p * float(np.einsum("ij,ij->", state.blocks[:, :p], state.products[:, :p]))
+        spread = d / p * float(state.stddevs[0]) * p**0.5
+        largest = source.shape[0] * self.relation.clip_norm**2
+        if trace - 3 * spread < FULL * largest:
+            return []
+        return [
+            f"the releases say that nearly every record is longer than clip_norm = {self.relation.clip_norm:g} and was "
+            "clipped to it: the components are those of directions, without lengths; a larger clip_norm (from public "
+            "knowledge) keeps lengths, at the price of more noise"
+        ]
+
+
+def noise_of(state: Any, releases: int) -> list[float]:
+    """Standard deviation of an entry of the noise, release by release, where the state has it."""
+    return [float(s) for s in state.stddevs[: state.step]] if isinstance(state, PrivateState) else []
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a problem is made of when it is private."""
+
+    algorithm: Algorithm[Any]
+    mechanism: Any
+    rule: FixedSteps
+    parts: PrivateParts
+
+
+def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> Pieces:
+    """Check what is asked against the source and put it together.
+
+    Raises
+    ------
+    BadInputError
+        A parameter is missing or out of range, or does not fit the kind of the data.
+    RefusedError
+        The data have no fingerprint, the paper's formula is unsound here, or the noise would bury any signal.
+    """
+    if not source.registered:
+        raise RefusedError(
+            f"{source.path} was never ingested: the budget of a data set belongs to its content, which only "
+            "`npmdask ingest` records; ingest it first"
+        )
+    if releases is None:
+        raise BadInputError(
+            "a private run needs max_steps: the number of noisy products, public and fixed in advance (4 to 8 suit most "
+            "spectra; each costs a pass, and all together the budget)"
+        )
+    relation = make_relation(
+        privacy.neighboring_relation,
+        clip_norm=privacy.clip_norm,
+        change=privacy.change,
+        coherence=privacy.coherence,
+    )
+    if source.kind not in relation.kinds:
+        raise BadInputError(
+            f"neighboring_relation = {relation.name!r} is for data of kind {' or '.join(relation.kinds)}, and "
+            f"{source.path} is of kind {source.kind}"
+        )
+    budget = Budget(privacy.epsilon, privacy.delta)
+    operator = private_operator(source, relation)
+    mechanism = MECHANISMS[privacy.mechanism](
+        relation=relation,
+        budget=budget,
+        releases=releases,
+        rounding=operator.rounding(p),
+        shape=(source.shape[1], p),
+        calibration=privacy.calibration,
+    )
+    parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases)
+    rule = FixedSteps(max_steps=releases, promise=_promise(relation, budget))
+    return Pieces(_algorithm(source, relation, k, p, releases, mechanism), mechanism, rule, parts)
+
+
+def _algorithm(source: Source, relation: Relation, k: int, p: int, releases: int, mechanism: Any) -> Algorithm[Any]:
+    if source.kind == "matrix" and not relation.name.startswith("record"):
+        if releases % 2:
+            raise BadInputError(
+                f"max_steps = {releases} must be even: products with a matrix and with its transpose alternate"
+            )
+        return PrivateAlternating(target_rank=k, iteration_rank=p, releases=releases, rows=source.shape[0])
+    return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism)
+
+
+def _promise(relation: Relation, budget: Budget) -> str:
+    if budget.delta == 0:
+        return f"epsilon = {budget.epsilon:g}, delta = 0, for {relation.describe()}"
+    mu = mu_for(budget.epsilon, budget.delta)
+    at_one = f"; {mu:.4g}-GDP" if delta_for(mu, budget.epsilon) <= budget.delta else ""
+    return f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}{at_one}, for {relation.describe()}"
