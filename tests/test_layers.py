@@ -10,7 +10,7 @@ PACKAGE = ROOT / "npmdask"
 
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
-    ["environment", "errors", "randomness"],
+    ["environment", "errors", "randomness", "rounding"],
     ["linalg"],
     ["diagnostics", "memory"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
