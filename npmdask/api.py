@@ -17,7 +17,8 @@ from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
-from npmdask.problem import Locked, Problem, Request, make_problem
+from npmdask.privacy import Privacy
+from npmdask.problem import DEFAULT_STEPS, Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.rank_search import solve_share
 from npmdask.storage.bundle import read_bundle
@@ -55,7 +56,7 @@ def top_k(
     algorithm: Literal["auto", "power", "krylov"] = "auto",
     memory: str | int | None = None,
     tol: float | None = None,
-    max_steps: int = 200,
+    max_steps: int = DEFAULT_STEPS,
     store: str | Path | None = None,
     seed: int = 0,
     start: str | Path | None = None,
@@ -131,10 +132,15 @@ def solve(
     problem: Problem, store: str | Path | None, resources: Resources, observer: Observer | None = None
 ) -> Solution:
     """Run a problem to its end in ``store`` (a temporary folder if None)."""
+    if store is None and problem.private is not None:
+        raise BadInputError(
+            "a private run needs a store: what it spends of the budget is spent for good, and only the store of the "
+            "run can go on with it after a crash"
+        )
     if store is None:
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
             return solve(problem, Path(folder) / "run", resources, observer)
-    with RunStore(store) as held:
+    with RunStore(store, private=problem.private is not None) as held:
         if problem.locked is not None:
             _keep_locked(held, problem.locked)
         if problem.start is not None:
@@ -201,6 +207,8 @@ def _problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
+    if "privacy" in spec:
+        return _private_of(spec)
     if spec["stop"].get("until_share") is not None:
         raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
     request = Request(
@@ -220,8 +228,24 @@ def _problem_of(held: RunStore) -> Problem:
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
 
 
+def _private_of(spec: dict[str, Any]) -> Problem:
+    request = Request(
+        target_rank=spec["algorithm"]["target_rank"],
+        iteration_rank=spec["algorithm"]["iteration_rank"],
+        max_steps=spec["stop"]["max_steps"],
+        seed=spec["run"]["seed"],
+        privacy=Privacy(**spec["privacy"]),
+    )
+    return make_problem(open_source(spec["source"], spec["data"]["kind"]), request)
+
+
 def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
+    if problem.private is not None:
+        raise RefusedError(
+            "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the noise "
+            "of every step depends on their number; start a new run, on a new budget"
+        )
     changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
     request = replace(problem.request, **changed)  # type: ignore[arg-type]
     other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)

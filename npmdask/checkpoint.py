@@ -10,6 +10,7 @@
     STORE/locked/, start/    what the run took over from an earlier one (deflation, warm start)
     STORE/left.zarr          A @ V, for the left singular vectors of a matrix
     STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
+    STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
     STORE/lock, epoch        one writer at a time; a process that lost its turn cannot commit
 
 Everything under steps, survey and result is a function of data and parameters only: two doors that run the
@@ -37,8 +38,9 @@ SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
 class RunStore:
     """The folder of one run, held by this process from ``open`` to ``close`` (or until it dies)."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, private: bool = False) -> None:
         self.path = Path(path).absolute()
+        self._mode = 0o700 if private else 0o777
         self._lock: int | None = None
         self._epoch = 0
 
@@ -81,7 +83,10 @@ class RunStore:
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - {"steps"} and "lock" not in names:
             raise BadInputError(f"{self.path} is a folder with other things in it; choose an empty one as store")
-        (self.path / "steps").mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=self._mode, parents=True, exist_ok=True)
+        if self._mode == 0o700:
+            self.path.chmod(0o700)  # whatever made it: the key of the noise is to lie in it
+        (self.path / "steps").mkdir(exist_ok=True)
 
     def _begin_epoch(self) -> None:
         assert self._lock is not None

@@ -6,7 +6,7 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -14,6 +14,7 @@ from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
 from npmdask.planning import Plan, plan_run, resolve_rank
+from npmdask.privacy import Privacy
 from npmdask.problem import Problem, Request, Start, checked_rank, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import open_source
@@ -46,7 +47,9 @@ class AlgorithmTable(_Table):
     iteration_rank: int | Literal["auto"] | None = Field(
         None, description='p >= k: columns iterated; max(k + 10, min(2 k, 64)); "auto": all that cost no time'
     )
-    max_steps: int = Field(200, ge=1, description="give up (not converged) after so many passes")
+    max_steps: int | None = Field(
+        None, ge=1, description="give up (not converged) after so many passes: 200; private: how many are released"
+    )
 
     @field_validator("target_rank", mode="before")
     @classmethod
@@ -82,6 +85,25 @@ class MechanismTable(_Table):
     stddev: float = Field(0.0, ge=0, description="of the simulated noise")
 
 
+class PrivacyTable(_Table):
+    """A promise: differential privacy. The table makes the run private."""
+
+    epsilon: float = Field(description="spent by the whole run", gt=0)
+    delta: float = Field(description="spent by the whole run; far below 1 / (number of records)", ge=0, lt=1)
+    neighboring_relation: str | None = Field(
+        None, description="who is protected: record_replace, record_add_remove, record_zero_out, symmetric_entry, ..."
+    )
+    clip_norm: float | None = Field(
+        None, description="public bound: the norm of a record, or the size of an entry; chosen without looking"
+    )
+    change: float = Field(1.0, gt=0, description="by how much an entry, or the norm, may differ (matrix relations)")
+    coherence: float | None = Field(None, gt=0, description="public estimate, for noise that does not follow X")
+    mechanism: Literal["gaussian", "laplace"] = Field("gaussian", description="laplace: pure epsilon, delta = 0")
+    calibration: Literal["exact", "paper"] = Field("exact", description="paper: Hardt and Price's formula, to compare")
+    ledger: str | None = Field(None, description="file or URL of the budgets; NPMDASK_LEDGER if left out")
+    dataset: str | None = Field(None, description="name of the data set in the ledger; the source's path if left out")
+
+
 class RunTable(_Table):
     """With what, and where."""
 
@@ -102,6 +124,7 @@ class RunConfig(_Table):
     algorithm: AlgorithmTable
     stop: StopTable = StopTable()
     mechanism: MechanismTable = MechanismTable()
+    privacy: PrivacyTable | None = None
     run: RunTable = RunTable()
 
     def request(self) -> Request:
@@ -117,6 +140,7 @@ class RunConfig(_Table):
             seed=self.run.seed,
             mechanism=self.mechanism.name,
             stddev=self.mechanism.stddev,
+            privacy=None if self.privacy is None else Privacy(**self.privacy.model_dump()),
         )
 
     def check(self) -> Problem:
@@ -179,6 +203,7 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
     return config.model_copy(
         update={
             "source": config.source.model_copy(update={"path": _beside(folder, config.source.path)}),
+            "privacy": _ledger_beside(folder, config.privacy),
             "run": config.run.model_copy(update={"store": str(where), "start": str(begin) if begin else None}),
         }
     )
@@ -186,6 +211,12 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
 
 def _beside(folder: Path, path: str) -> str:
     return path if is_remote(path) else str(folder / path)
+
+
+def _ledger_beside(folder: Path, privacy: PrivacyTable | None) -> PrivacyTable | None:
+    if privacy is None or privacy.ledger is None or "://" in privacy.ledger:
+        return privacy
+    return privacy.model_copy(update={"ledger": str(folder / privacy.ledger)})
 
 
 def validate_config(content: dict[str, Any], name: str = "the configuration") -> RunConfig:
@@ -211,8 +242,13 @@ def _sentence(error: Any) -> str:
 def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:
     model: type[BaseModel] = RunConfig
     for part in location:
-        model = model.model_fields[part].annotation  # type: ignore[assignment]
+        model = _table(model.model_fields[part].annotation)
     return model
+
+
+def _table(annotation: Any) -> type[BaseModel]:
+    """The model of a table, which may be left out (``Model | None``)."""
+    return next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
 
 
 def _description(location: tuple[Any, ...]) -> str | None:
@@ -224,13 +260,13 @@ def render_config(config: RunConfig) -> str:
     """A configuration as commented TOML; options left open are there as comments."""
     lines = []
     for table, field in RunConfig.model_fields.items():
-        model = field.annotation
-        assert model is not None
-        lines += [f"# {model.__doc__}", f"[{table}]"]
-        values = getattr(config, table)
+        model, values = _table(field.annotation), getattr(config, table)
+        off = "# " if values is None else ""
+        lines += [f"# {(model.__doc__ or '').splitlines()[0]}", f"{off}[{table}]"]
         for name, option in model.model_fields.items():
-            value = getattr(values, name)
-            text = f"# {name} =" if value is None else f"{name} = {_toml(value)}"
+            value = option.get_default() if values is None else getattr(values, name)
+            known = value is not None and not option.is_required() or values is not None and value is not None
+            text = f"{off}{name} = {_toml(value)}" if known else f"# {name} ="
             lines.append(f"{text:<34}# {option.description}")
         lines.append("")
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Result, state_fields
+from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units
 from npmdask.checkpoint import RunStore
 from npmdask.checks import require_scale, require_symmetric
@@ -130,11 +130,11 @@ class Driver:
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
                     self.custody.begin(state.step + 1)
-                    asked = operator.transposed() if query.transposed else operator
-                    product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, query.block)
+                    asked, block = self._asked(operator, query)
+                    product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, block)
                     require_scale(self.problem, product)
                     released = self.problem.mechanism.release(
-                        product, block=query.block, entropy=self.custody.entropy, step=state.step + 1
+                        product, block=block, entropy=self.custody.entropy, step=state.step + 1
                     )
                     said = self.custody.released(state.step + 1, released)
                     state, info = self.problem.algorithm.update(state, released)
@@ -177,6 +177,11 @@ class Driver:
             for h in self._history
         ]
         return algorithm.load(arrays, meta["state"]), views
+
+    def _asked(self, operator: Any, query: Query) -> tuple[Operator, Block]:
+        """The side of the operator that is asked for; and the block, of a private run on the grid of exact products."""
+        asked = operator.transposed() if query.transposed else operator
+        return asked, query.block if self.problem.private is None else asked.prepare(query.block)
 
     def _plan(self) -> MemoryPlan:
         plan = memory_of(self.problem, self.resources, tree_rss())

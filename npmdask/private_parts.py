@@ -38,7 +38,9 @@ class PrivateParts:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
         return private_operator(source, self.relation)
 
-    def answer(self, source: Source, state: Any, result: Result, p: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def answer(
+        self, source: Source, state: Any, result: Result, p: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of the release, and the statement that goes with them: all of it post-processing."""
         arrays = self._arrays(source, state, result, p)
         return arrays, self.statement(source, state, p)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -121,7 +121,8 @@ class Problem:
 
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
-        return {
+        private = {} if self.private is None else {"privacy": asdict(self.private.privacy)}
+        return private | {
             "data": {
                 "fingerprint": self.source.fingerprint,
                 "shape": list(self.source.shape),
@@ -222,7 +223,7 @@ def _require_public(request: Request, earlier: object) -> None:
     """What a private run cannot have, because it would be a function of the data that nobody pays for."""
     if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
         raise RefusedError(
-            "a private run takes whole numbers for target_rank and iteration_rank: a share or \"auto\" would be chosen by "
+            'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen by '
             "looking at the data, and the choice would tell of them"
         )
     if request.center or request.scale:
@@ -238,7 +239,9 @@ def _require_public(request: Request, earlier: object) -> None:
             "both out, the [privacy] table chooses the noise"
         )
     if earlier is not None:
-        raise RefusedError("a private run starts from its public seed: warm starts and deflation are not offered for it")
+        raise RefusedError(
+            "a private run starts from its public seed: warm starts and deflation are not offered for it"
+        )
 
 
 def _algorithm(request: Request, k: int, p: int, tol: float, single: bool) -> Algorithm[Any]:
