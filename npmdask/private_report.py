@@ -1,0 +1,123 @@
+"""The page of a private run: what was released, what is promised, what it cost, and what is not promised.
+
+Made of the release bundle alone (result, or the history of the steps so far): everything on it is post-processing.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import numpy as np
+
+from npmdask.charts import BLUE, ORANGE, axes, svg
+from npmdask.theory import released_angle
+from npmdask.theory.private import ppm_noise_norms
+
+LIMITS = (
+    "Promised is what an observer of everything that was released can learn about one neighbouring change of the data. "
+    "Several records of one person count one by one: for k of them epsilon grows k-fold.",
+    "Not protected: that the run took place, when, and how long it took; the shape of a record (its columns); what is "
+    "true of everybody and not only of one person.",
+    "The bound holds for the noise as drawn (a discrete Gaussian or Laplace on a grid, error budget included in epsilon "
+    "and delta) as long as the key of the noise is secret until it is destroyed at the end of the run, and as the data "
+    "are read by nobody else.",
+    "Clipping, the number of releases and all other parameters are taken as public. If they were chosen by looking at "
+    "the data, that look is not accounted for.",
+)
+
+
+def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, left: str) -> list[str]:
+    """The sections of the page. ``left``: what is left of the budget, in a sentence of the ledger."""
+    if result is None:
+        done = f"{len(history)} of {spec['stop']['max_steps']} releases are made; go on with `npmdask resume`"
+        return [f"<h1>{html.escape(name)}</h1>", f'<p class="outcome bad">{done}</p>', *_limits()]
+    arrays, meta = result
+    statement = meta["statement"]
+    return [
+        f"<h1>{html.escape(name)}</h1>",
+        f'<p class="outcome good">{html.escape(meta["outcome"]["sentence"])}</p>',
+        *[f'<p class="outcome bad">{html.escape(warning)}</p>' for warning in statement["warnings"]],
+        _tiles(statement),
+        '<div class="plots">',
+        _values_svg(arrays, statement),
+        _noise_svg(history, statement),
+        "</div>",
+        "<h2>Components</h2>",
+        f"<p>Values are {html.escape(statement['values_are'])}; ± is what the noise alone does (one standard "
+        "deviation).</p>",
+        _components(arrays),
+        "<h2>What was promised</h2>",
+        _facts(statement, left),
+        *_limits(),
+    ]
+
+
+def _limits() -> list[str]:
+    return ["<h2>Scope and limits</h2>", "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in LIMITS) + "</ul>"]
+
+
+def _tiles(statement: dict[str, Any]) -> str:
+    noise = statement["noise_stddev"]
+    tiles = [
+        ("epsilon", f"{statement['epsilon']:g}"),
+        ("delta", f"{statement['delta']:g}"),
+        ("mu (Gaussian DP)", f"{statement['mu']:.5g}" if statement["mu"] else "none: pure epsilon"),
+        ("releases", str(statement["releases"])),
+        ("noise of an entry", f"{max(noise):.4g}" if noise else "see below"),
+        ("noise against the paper's formula", _ratio(statement)),
+    ]
+    cells = "".join(f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in tiles)
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _ratio(statement: dict[str, Any]) -> str:
+    ratio = statement.get("noise_to_paper")
+    return "the papers have none for this relation" if ratio is None else f"{ratio:.2f} of it"
+
+
+def _values_svg(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str:
+    figure, axis = axes("Released values", "component", "value")
+    numbers, spread = np.arange(1, len(arrays["values"]) + 1), arrays.get("value_stddevs")
+    axis.errorbar(numbers, arrays["values"], yerr=spread, fmt="o", color=BLUE, capsize=3)
+    axis.set_ylim(bottom=min(0.0, float(np.min(arrays["values"]))))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    return svg(figure)
+
+
+def _noise_svg(history: list[dict[str, Any]], statement: dict[str, Any]) -> str:
+    figure, axis = axes("What was released, step by step", "release", "largest value, noise of a block")
+    steps = [h["step"] for h in history]
+    axis.semilogy(steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "o-", color=BLUE, label="largest value")
+    if statement["noise_stddev"]:
+        d, p = statement["columns"], statement["iteration_rank"]
+        norms = [ppm_noise_norms(s, d, p) for s in statement["noise_stddev"]]
+        axis.semilogy(steps, norms, "s--", color=ORANGE, label="norm of the noise, predicted")
+    axis.legend(frameon=False, fontsize=8)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    return svg(figure)
+
+
+def _components(arrays: dict[str, np.ndarray]) -> str:
+    values, spread = arrays["values"], arrays.get("value_stddevs", np.full(len(arrays["values"]), np.nan))
+    rows = "".join(
+        f"<tr><td>{i}</td><td>{v:.6g}</td><td>{'' if np.isnan(s) else f'± {s:.2g}'}</td></tr>"
+        for i, (v, s) in enumerate(zip(values, spread, strict=True), 1)
+    )
+    return f"<table><tr><th>component</th><th>value</th><th>noise</th></tr>{rows}</table>"
+
+
+def _facts(statement: dict[str, Any], left: str) -> str:
+    charge, event = statement["charge"], statement["mechanism"]
+    facts = [
+        ("protected (unit)", statement["protects"]),
+        ("promise", f"epsilon = {statement['epsilon']:g}, delta = {statement['delta']:g}"),
+        ("spent, exactly", f"epsilon = {statement['epsilon_spent']:.6g} at that delta"),
+        ("of which: Gaussian", f"mu = {statement['mu']:.6g}"),
+        ("of which: pure, and the sampler's error", f"epsilon {charge['epsilon']:.3g}, delta {charge['delta']:.3g}"),
+        ("predicted error", statement.get("predicted_error", "unknown for this relation")),
+        ("left in the ledger", left),
+        *((f"mechanism.{name}", value) for name, value in event.items()),
+    ]
+    rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>" for name, value in facts)
+    return f"<table>{rows}</table>"
