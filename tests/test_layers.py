@@ -11,7 +11,10 @@ PACKAGE = ROOT / "npmdask"
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
     ["environment", "errors", "randomness", "rounding"],
-    ["linalg"],
+    ["linalg", "accounting.gdp"],
+    ["accounting.budget", "relations._protocol"],
+    ["accounting.calibration", "accounting.paper", "relations.matrix", "relations.records"],
+    ["accounting", "relations"],
     ["diagnostics", "memory"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
     ["storage.bundle", "storage.remote"],
@@ -43,7 +46,9 @@ FLOORS = [
     ["algorithms._protocol"],
     ["algorithms.power", "algorithms.krylov"],
     ["algorithms"],
-    ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction"],
+    ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction", "mechanisms.entropy"],
+    ["mechanisms.sampler"],
+    ["mechanisms.private"],
     ["mechanisms"],
     ["kept_pass", "left", "survey"],
     ["answer", "problem", "solution"],
