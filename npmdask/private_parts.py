@@ -15,7 +15,7 @@ from npmdask.algorithms import Algorithm, AlternatingState, PrivateAlternating, 
 from npmdask.algorithms import value_stddevs as stddevs_of_values
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
-from npmdask.operators import private_operator
+from npmdask.operators import ClippedGram
 from npmdask.privacy import Privacy
 from npmdask.relations import Relation, make_relation
 from npmdask.stopping import FixedSteps
@@ -113,6 +113,12 @@ class PrivateParts:
         ]
 
 
+def private_operator(source: Source, relation: Relation) -> Any:
+    """The operator of clipped data for a relation; what fits was checked before."""
+    reader, clip = source.reader, relation.clip_norm
+    return ClippedGram(reader=reader, clip_norm=clip)
+
+
 def noise_of(state: Any, releases: int) -> list[float]:
     """Standard deviation of an entry of the noise, release by release, where the state has it."""
     return [float(s) for s in state.stddevs[: state.step]] if isinstance(state, PrivateState) else []
@@ -166,7 +172,6 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
         budget=budget,
         releases=releases,
         rounding=operator.rounding(p),
-        shape=(source.shape[1], p),
         calibration=privacy.calibration,
     )
     parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases)
