@@ -13,8 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+import npmdask.ledger.text as text
 from npmdask.errors import RefusedError
-from npmdask.ledger import text
 from npmdask.ledger.chain import GENESIS, Entry, canonical, keyed
 from npmdask.ledger.schema import ENTRIES, LEDGER, METADATA, VERSION
 

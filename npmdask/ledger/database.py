@@ -20,8 +20,8 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
+import npmdask.ledger.text as text
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.ledger import text
 from npmdask.ledger.book import Book, make_tables, open_book
 from npmdask.storage.bundle import fsync_folder
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import npmdask.ledger.text as text
 from npmdask.errors import RefusedError
-from npmdask.ledger import text
 from npmdask.ledger.chain import GENESIS, Entry, canonical
 from npmdask.ledger.ledger import Ledger
 

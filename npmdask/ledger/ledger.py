@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import npmdask.ledger.text as text
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BudgetError, RefusedError
-from npmdask.ledger import text
 from npmdask.ledger.book import Book
 from npmdask.ledger.chain import Entry, canonical
 from npmdask.ledger.database import Database, find_database
@@ -238,8 +238,8 @@ def _require_covered(book: Book, dataset: str, asked: dict[str, Any], charge: Ch
         raise BudgetError(text.other_relation(dataset, unit(granted.relation), unit(asked["relation"])))
     spent = spent_in(book, dataset)
     if not (spent + charge).within(granted.budget):
-        left = remaining_epsilon(spent, granted.budget)
-        raise BudgetError(text.exceeded(dataset, granted.budget, spent, charge, left))
+        remaining = remaining_epsilon(spent, granted.budget)
+        raise BudgetError(text.exceeded(dataset, granted.budget, spent, charge, remaining))
     return spent + charge
 
 

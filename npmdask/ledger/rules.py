@@ -10,6 +10,7 @@ from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BadInputError
 
 BISECTIONS = 60
+ROUNDING = 1e-9  # epsilon_at rounds up by less
 NAME_LENGTH = 200
 
 
@@ -36,9 +37,10 @@ def remaining_epsilon(spent: Charge, budget: Budget) -> float:
     For a grant with delta > 0 of a run of Gaussian releases, otherwise of a run of pure epsilon.
     """
     if budget.delta == 0:
-        return _largest(lambda epsilon: (spent + Charge(epsilon=epsilon)).within(budget), budget.epsilon)
+        pure = _largest(lambda epsilon: (spent + Charge(epsilon=epsilon)).within(budget), budget.epsilon)
+        return pure * (1 - ROUNDING)
     square = _largest(lambda mu2: (spent + Charge(mu_squared=mu2)).within(budget), _enough(budget))
-    return Charge(mu_squared=square).epsilon_at(budget.delta) if square > 0 else 0.0
+    return Charge(mu_squared=square).epsilon_at(budget.delta) * (1 - ROUNDING) if square > 0 else 0.0
 
 
 def _enough(budget: Budget) -> float:

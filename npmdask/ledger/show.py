@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from npmdask.ledger import text
+import npmdask.ledger.text as text
 from npmdask.ledger.ledger import Ledger
 from npmdask.ledger.rules import unit
 from npmdask.ledger.status import Run, Status
@@ -65,7 +65,7 @@ def status_lines(status: Status) -> list[str]:
         f"{status.dataset}: {text.relation_words(unit(status.grant.relation))}",
         f"  granted  {text.amount(budget)}",
         f"  spent    {text.cost(status.spent, budget)}, by {len(status.runs)} runs",
-        f"  left     {text.number(status.left_epsilon)} for one more run",
+        f"  left     {text.left(status.left_epsilon)} for one more run",
         *(_run_line(run, status) for run in status.runs),
     ]
 

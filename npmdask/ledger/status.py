@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import npmdask.ledger.text as text
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BudgetError, RefusedError
-from npmdask.ledger import text
 from npmdask.ledger.book import Book
 from npmdask.ledger.chain import Entry
 from npmdask.ledger.rules import remaining_epsilon

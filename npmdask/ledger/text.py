@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +94,10 @@ def below_spent(dataset: str, budget: Budget, spent: Charge) -> str:
     return f"{amount(budget)} is less than what was spent of {dataset!r} already ({cost(spent, budget)}); grant more"
 
 
-def exceeded(dataset: str, budget: Budget, spent: Charge, asked: Charge, left: float) -> str:
+def exceeded(dataset: str, budget: Budget, spent: Charge, asked: Charge, remaining: float) -> str:
     return (
         f"the budget of {dataset!r} does not suffice: granted is {amount(budget)}, earlier runs spent "
-        f"{cost(spent, budget)}, so a run may have {number(left)} and this one asks for {cost(asked, budget)} (losses "
+        f"{cost(spent, budget)}, so a run may have {left(remaining)} and this one asks for {cost(asked, budget)} (losses "
         "add as squares, not as epsilons). Ask for a smaller epsilon (fewer steps alone do not help: the whole run "
         "spends what it asks for), or let whoever answers for the data grant more with --raise"
     )
@@ -106,12 +108,20 @@ def amount(budget: Budget) -> str:
 
 
 def cost(charge: Charge, budget: Budget) -> str:
-    """A charge as the epsilon that it is at the grant's delta."""
-    return "nothing" if not any(charge.as_dict().values()) else number(charge.epsilon_at(budget.delta))
+    """A charge as the epsilon that it is at the grant's delta, rounded up."""
+    if not any(charge.as_dict().values()):
+        return "nothing"
+    epsilon = charge.epsilon_at(budget.delta)
+    return f"epsilon = {_digits(epsilon, ROUND_CEILING)}" if epsilon < inf else "more than any epsilon at this delta"
 
 
-def number(epsilon: float) -> str:
-    return "more than any epsilon at this delta" if epsilon == float("inf") else f"epsilon = {epsilon:.4g}"
+def left(epsilon: float) -> str:
+    """What may be asked for, rounded down: people copy it."""
+    return f"epsilon = {_digits(epsilon, ROUND_FLOOR)}" if epsilon > 0 else "nothing"
+
+
+def _digits(value: float, rounding: str) -> str:
+    return f"{float(Context(prec=4, rounding=rounding).create_decimal_from_float(value)):.4g}"
 
 
 def other_content(run_id: str) -> str:
