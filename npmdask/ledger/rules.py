@@ -1,0 +1,78 @@
+"""What a grant covers: pure functions of what was granted, what was spent and what is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from npmdask.accounting.budget import Budget, Charge
+from npmdask.errors import BadInputError
+
+BISECTIONS = 60
+ROUNDING = 1e-9  # epsilon_at rounds up by less
+NAME_LENGTH = 200
+
+
+def unit(relation: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a relation that says who is a neighbour of whom; budgets add up only where it is equal.
+
+    Its name, and for the matrix relations by how much the neighbours differ (``change``). ``clip_norm`` scales the
+    sensitivity, not the relation: two data sets differ in one record whatever the records are clipped to, so every
+    run may choose its own. Except for the spectral norm, where nothing is clipped: there it is a promise about the
+    data, which whoever grants the budget makes, and not the run. ``coherence`` is a public cap of the run.
+    """
+    name = str(relation["name"])
+    parts: dict[str, Any] = {"name": name}
+    if not name.startswith("record_"):
+        parts["change"] = float(relation.get("change", 1.0))
+    if name == "spectral_norm":
+        parts["clip_norm"] = float(relation["clip_norm"])
+    return parts
+
+
+def remaining_epsilon(spent: Charge, budget: Budget) -> float:
+    """The largest epsilon, at the grant's delta, of one more run that still fits; rounded down.
+
+    For a grant with delta > 0 of a run of Gaussian releases, otherwise of a run of pure epsilon.
+    """
+    if budget.delta == 0:
+        pure = _largest(lambda epsilon: (spent + Charge(epsilon=epsilon)).within(budget), budget.epsilon)
+        return pure * (1 - ROUNDING)
+    square = _largest(lambda mu2: (spent + Charge(mu_squared=mu2)).within(budget), _enough(budget))
+    return Charge(mu_squared=square).epsilon_at(budget.delta) * (1 - ROUNDING) if square > 0 else 0.0
+
+
+def _enough(budget: Budget) -> float:
+    """A mu^2 that is more than ``budget`` allows."""
+    square = 1.0
+    while Charge(mu_squared=square).within(budget):
+        square *= 4
+    return square
+
+
+def _largest(fits: Callable[[float], bool], top: float) -> float:
+    low, high = 0.0, top
+    if fits(high):
+        return high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def require_name(what: str, name: str) -> None:
+    """Names are typed and read by people."""
+    if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
+        raise BadInputError(f"{what} {name!r} is not a name: use printable characters, without spaces at the ends")
+    if len(name) > NAME_LENGTH:
+        raise BadInputError(f"{what} {name[:20]!r}... is longer than {NAME_LENGTH} characters; choose a shorter one")
+
+
+def require_charge(charge: Charge, releases: int) -> None:
+    """A charge below zero would be a refund, and one of nothing means that the noise was never calibrated."""
+    parts = [float(value) for value in charge.as_dict().values()]
+    if not all(math.isfinite(part) and part >= 0 for part in parts) or not any(parts):
+        raise BadInputError(f"a private run cannot cost {charge}; calibrate its noise with npmdask.accounting first")
+    if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
+        raise BadInputError(f"releases = {releases!r}: a private run makes at least one")

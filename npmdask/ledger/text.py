@@ -1,0 +1,154 @@
+"""What the ledger says to people: why it refuses, and what to do."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from npmdask.accounting.budget import Budget, Charge
+
+BAD_ADDRESS = (
+    "the address of the ledger is not understood; use a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE "
+    "(in memory there is no ledger: it has to outlive every run)"
+)
+NOTHING = "without the ledger nothing private is computed or released"
+
+
+def no_ledger(where: str) -> str:
+    return f"there is no ledger at {where}; whoever answers for the data makes it with `npmdask ledger grant`"
+
+
+def unusable(where: str, error: BaseException) -> str:
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    remedy = "mend that and run the same command again"
+    if "locked" in said or "lock timeout" in said or "busy" in said:
+        remedy = "another process holds it; look for one that hangs, then run the same command again"
+    elif "malformed" in said or "not a database" in said:
+        remedy = "put back a copy that is whole; what was reserved since that copy counts as spent all the same"
+    return f"the ledger {where} cannot be used ({said}); {NOTHING}; {remedy}"
+
+
+def damaged(where: str, what: str) -> str:
+    return (
+        f"the ledger {where} was changed by something else than npmdask: {what}; {NOTHING}. Put back a copy that is "
+        "whole (compare it with the last `npmdask ledger export` that was kept elsewhere)"
+    )
+
+
+def other_version(where: str, found: int, known: int) -> str:
+    return f"the ledger {where} has schema version {found}, this npmdask knows {known}; update npmdask"
+
+
+def not_durable(where: str) -> str:
+    return (
+        f"the server of the ledger {where} runs with fsync or full_page_writes off: a power cut would undo what was "
+        f"reserved; {NOTHING}. Set both to on"
+    )
+
+
+def readable_by_others(path: Path) -> str:
+    return f"the ledger {path} can be read by others, and it is as secret as the data; run `chmod 600 {path}`"
+
+
+def no_grant(dataset: str) -> str:
+    return f"nothing is granted for the data set {dataset!r}; whoever answers for it runs `npmdask ledger grant`"
+
+
+def data_changed(dataset: str) -> str:
+    return (
+        f"the data are not those that the budget of {dataset!r} was granted for (their fingerprint differs); use the "
+        "data that were, or let whoever answers for them grant it again with --data-changed, which keeps what is spent"
+    )
+
+
+def other_relation(dataset: str, granted: dict[str, Any], asked: dict[str, Any]) -> str:
+    return (
+        f"the budget of {dataset!r} is under {relation_words(granted)}, the request under {relation_words(asked)}; "
+        "losses under different relations cannot be added up: ask under the relation of the grant"
+    )
+
+
+def relation_words(unit: dict[str, Any]) -> str:
+    """The unit of a relation, with its parameters."""
+    details = ", ".join(f"{name} = {value:g}" for name, value in unit.items() if name != "name")
+    return f"{unit['name']} ({details})" if details else str(unit["name"])
+
+
+def known_as(name: str, wanted: str) -> str:
+    return (
+        f"these data have a budget already, as {name!r}; under a second name ({wanted!r}) they would be paid for "
+        f"twice. Use {name!r}"
+    )
+
+
+def larger(dataset: str, old: Budget, new: Budget) -> str:
+    return (
+        f"{dataset!r} has {amount(old)}; {amount(new)} is more, which lowers the protection of everybody in the data: "
+        "say so with --raise"
+    )
+
+
+def below_spent(dataset: str, budget: Budget, spent: Charge) -> str:
+    return f"{amount(budget)} is less than what was spent of {dataset!r} already ({cost(spent, budget)}); grant more"
+
+
+def exceeded(dataset: str, budget: Budget, spent: Charge, asked: Charge, remaining: float) -> str:
+    return (
+        f"the budget of {dataset!r} does not suffice: granted is {amount(budget)}, earlier runs spent "
+        f"{cost(spent, budget)}, so a run may have {left(remaining)} and this one asks for {cost(asked, budget)} (losses "
+        "add as squares, not as epsilons). Ask for a smaller epsilon (fewer steps alone do not help: the whole run "
+        "spends what it asks for), or let whoever answers for the data grant more with --raise"
+    )
+
+
+def amount(budget: Budget) -> str:
+    return f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}"
+
+
+def cost(charge: Charge, budget: Budget) -> str:
+    """A charge as the epsilon that it is at the grant's delta, rounded up."""
+    if not any(charge.as_dict().values()):
+        return "nothing"
+    epsilon = charge.epsilon_at(budget.delta)
+    return f"epsilon = {_digits(epsilon, ROUND_CEILING)}" if epsilon < inf else "more than any epsilon at this delta"
+
+
+def left(epsilon: float) -> str:
+    """What may be asked for, rounded down: people copy it."""
+    return f"epsilon = {_digits(epsilon, ROUND_FLOOR)}" if epsilon > 0 else "nothing"
+
+
+def _digits(value: float, rounding: str) -> str:
+    return f"{float(Context(prec=4, rounding=rounding).create_decimal_from_float(value)):.4g}"
+
+
+def other_content(run_id: str) -> str:
+    return (
+        f"run {run_id!r} has reserved its budget for something else (other data, relation, noise or number of "
+        "releases); start it under a new name, in a new store"
+    )
+
+
+def no_run(run_id: str) -> str:
+    return f"run {run_id!r} has reserved nothing; {NOTHING}"
+
+
+def not_reserved(run_id: str, step: int, releases: int) -> str:
+    return f"run {run_id!r} reserved {releases} releases, numbered from 1, and asks for number {step}; it gets no more"
+
+
+def run_over(run_id: str) -> str:
+    return f"run {run_id!r} is finished: it releases nothing more; what it did not use stays spent"
+
+
+def not_begun(run_id: str, step: int) -> str:
+    return f"release {step} of run {run_id!r} was not announced before it was computed; it must not be published"
+
+
+def released_twice(run_id: str, step: int) -> str:
+    return (
+        f"release {step} of run {run_id!r} was committed with other bytes before: released twice, it would cost more "
+        "than was reserved. Delete the new one, and use the committed one"
+    )
