@@ -50,7 +50,7 @@ class NotConvergedError(NpmdaskError):
 
 def end_state(facts: dict[str, Any]) -> State[Any]:
     """The state that a flow run ends in: red if it did not converge, so that nobody takes it for an answer."""
-    if facts["converged"]:
+    if facts["answered"]:
         return Completed(message=facts["sentence"], data=facts)
     return Failed(message=facts["sentence"], data=NotConvergedError(facts))
 
@@ -91,7 +91,7 @@ def main(flow: Flow, argv: Sequence[str] | None = None, **more: int) -> int:
                 say(str(error))
                 facts = error.facts
         print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
-        return 0 if facts["converged"] else NOT_CONVERGED
+        return 0 if facts["answered"] else NOT_CONVERGED
 
     return exit_code(run)
 

@@ -243,8 +243,8 @@ def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float 
     """The problem under another stopping rule; the steps stay, the answer is made again."""
     if problem.private is not None:
         raise RefusedError(
-            "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the noise "
-            "of every step depends on their number; start a new run, on a new budget"
+            "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
+            "noise of every step depends on their number; start a new run, on a new budget"
         )
     changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
     request = replace(problem.request, **changed)  # type: ignore[arg-type]

@@ -286,7 +286,7 @@ def _print_solution(solution: Any, as_json: bool) -> int:
     else:
         for name, value in facts.items():
             print(f"{name:20} {value}")
-    return 0 if solution.converged else NOT_CONVERGED
+    return 0 if solution.answered else NOT_CONVERGED
 
 
 def _add_inspect(commands: Any) -> None:

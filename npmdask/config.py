@@ -265,7 +265,7 @@ def render_config(config: RunConfig) -> str:
         lines += [f"# {(model.__doc__ or '').splitlines()[0]}", f"{off}[{table}]"]
         for name, option in model.model_fields.items():
             value = option.get_default() if values is None else getattr(values, name)
-            known = value is not None and not option.is_required() or values is not None and value is not None
+            known = (value is not None and not option.is_required()) or (values is not None and value is not None)
             text = f"{off}{name} = {_toml(value)}" if known else f"# {name} ="
             lines.append(f"{text:<34}# {option.description}")
         lines.append("")

@@ -22,7 +22,7 @@ import numpy as np
 
 from npmdask.checkpoint import RunStore
 from npmdask.errors import RefusedError
-from npmdask.ledger import Ledger, open_ledger
+from npmdask.ledger import Ledger, default_address, open_ledger
 from npmdask.linalg import Block
 from npmdask.mechanisms import Entropy
 from npmdask.privacy import Privacy
@@ -78,8 +78,8 @@ class PrivateCustody(Custody):
         RefusedError
             The key of a run that has begun is gone.
         """
-        self._run_id, self._ledger = self._identity(), open_ledger(self._privacy.ledger)
-        self._ledger.reserve(
+        self._run_id, self._ledger = self._identity(), open_ledger(self._privacy.ledger or default_address())
+        run = self._ledger.reserve(
             self._privacy.name_of(self._source.path),
             run_id=self._run_id,
             fingerprint=self._source.fingerprint,
@@ -88,7 +88,7 @@ class PrivateCustody(Custody):
             releases=self._mechanism.releases,
             event=self._mechanism.event(),
         )
-        self.entropy = self._key(bool(history) or self._ledger.run(self._run_id).begun > 0)
+        self.entropy = self._key(bool(history or run.begun))
         for step in history:  # a kill may have come between the digest and the commit, or a backup was put back
             self._ledger.commit(self._run_id, step["step"], step["digest"])
 
@@ -125,7 +125,7 @@ class PrivateCustody(Custody):
         """Close the run in the ledger and destroy the key."""
         if not self._path.exists() and self._ledger is None:
             return  # finished in an earlier call
-        ledger = self._ledger or open_ledger(self._privacy.ledger)
+        ledger = self._ledger or open_ledger(self._privacy.ledger or default_address())
         ledger.finish(self._identity())
         if self._path.exists():
             Entropy.open(self._path).destroy()

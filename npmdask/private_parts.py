@@ -151,8 +151,8 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
         )
     if releases is None:
         raise BadInputError(
-            "a private run needs max_steps: the number of noisy products, public and fixed in advance (4 to 8 suit most "
-            "spectra; each costs a pass, and all together the budget)"
+            "a private run needs max_steps: the number of noisy products, public and fixed in advance (4 to 8 suit "
+            "most spectra; each costs a pass, and all together the budget)"
         )
     relation = make_relation(
         privacy.neighboring_relation,

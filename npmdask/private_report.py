@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from npmdask.charts import BLUE, ORANGE, axes, svg
-from npmdask.theory import released_angle
 from npmdask.theory.private import ppm_noise_norms
 
 LIMITS = (
@@ -88,7 +87,9 @@ def _values_svg(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str
 def _noise_svg(history: list[dict[str, Any]], statement: dict[str, Any]) -> str:
     figure, axis = axes("What was released, step by step", "release", "largest value, noise of a block")
     steps = [h["step"] for h in history]
-    axis.semilogy(steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "o-", color=BLUE, label="largest value")
+    axis.semilogy(
+        steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "o-", color=BLUE, label="largest value"
+    )
     if statement["noise_stddev"]:
         d, p = statement["columns"], statement["iteration_rank"]
         norms = [ppm_noise_norms(s, d, p) for s in statement["noise_stddev"]]

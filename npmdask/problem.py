@@ -223,8 +223,8 @@ def _require_public(request: Request, earlier: object) -> None:
     """What a private run cannot have, because it would be a function of the data that nobody pays for."""
     if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
         raise RefusedError(
-            'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen by '
-            "looking at the data, and the choice would tell of them"
+            'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen '
+            "by looking at the data, and the choice would tell of them"
         )
     if request.center or request.scale:
         raise RefusedError(

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import html
-import io
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import write_file_atomically
 
-BLUE, ORANGE, GREY = "#2166ac", "#d6604d", "#777777"
-
 
 def summary(solution: Solution) -> dict[str, Any]:
     """The facts of a solution as plain numbers and strings: the JSON that other people's scripts rely on."""
+    if solution.statement is not None:
+        return _private_summary(solution, solution.statement)
+    assert solution.seconds is not None
     return {
         "outcome": solution.outcome.name,
         "converged": solution.converged,
+        "answered": solution.answered,
         "steps": solution.steps,
         "data_passes": solution.data_passes,
         "bytes_read": solution.bytes_read,
@@ -41,6 +43,23 @@ def summary(solution: Solution) -> dict[str, Any]:
         "warnings": list(solution.warnings),
         "target_rank": solution.target_rank,
         "explained_share": solution.explained_share,
+    }
+
+
+def _private_summary(solution: Solution, statement: dict[str, Any]) -> dict[str, Any]:
+    """What a private run released, and the statement that goes with it; nothing of size, time or memory."""
+    spread = solution.value_stddevs
+    return {
+        "outcome": solution.outcome.name,
+        "answered": solution.answered,
+        "sentence": solution.outcome.sentence,
+        "values": solution.values.tolist(),
+        "value_stddevs": None if spread is None else spread.tolist(),
+        "target_rank": solution.target_rank,
+        "steps": solution.steps,
+        "statement": statement,
+        "warnings": list(solution.warnings),
+        "store": solution.store,
     }
 
 
@@ -120,9 +139,9 @@ def _bytes(n: float) -> str:
 
 def figure_svg(history: list[dict[str, Any]], tol: float) -> str:
     """Convergence: relative residual, and the angle to the truth where it is known, against the step."""
-    figure, axes = _axes("Convergence", "step (one pass over the data each)", "")
+    figure, axis = axes("Convergence", "step (one pass over the data each)", "")
     steps = [h["step"] for h in history]
-    axes.semilogy(
+    axis.semilogy(
         steps,
         [max(h["worst_residual"], 1e-17) for h in history],
         "o-",
@@ -131,51 +150,34 @@ def figure_svg(history: list[dict[str, Any]], tol: float) -> str:
     )
     angles = [(h["step"], max(h["max_sin_theta"], 1e-17)) for h in history if h["max_sin_theta"] is not None]
     if angles:
-        axes.semilogy(*zip(*angles, strict=True), "s-", color=ORANGE, label="max sin θ to the planted truth")
-    axes.axhline(tol, color=GREY, linestyle="--", linewidth=1, label=f"tol {tol:.0e}")
-    axes.legend(frameon=False, fontsize=8)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    return _svg(figure)
+        axis.semilogy(*zip(*angles, strict=True), "s-", color=ORANGE, label="max sin θ to the planted truth")
+    axis.axhline(tol, color=GREY, linestyle="--", linewidth=1, label=f"tol {tol:.0e}")
+    axis.legend(frameon=False, fontsize=8)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    return svg(figure)
 
 
 def _spectrum_svg(values: np.ndarray, kind: str) -> str:
     name = "singular value" if kind in ("matrix", "sparse") else "|eigenvalue|"
-    figure, axes = _axes("Spectrum", "component", name)
+    figure, axis = axes("Spectrum", "component", name)
     size = np.abs(values)
-    drawn = axes.semilogy if (size > 0).all() else axes.plot
+    drawn = axis.semilogy if (size > 0).all() else axis.plot
     drawn(np.arange(1, len(size) + 1), size, "o-", color=BLUE)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    return _svg(figure)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    return svg(figure)
 
 
 def _cost_svg(telemetry: list[dict[str, Any]]) -> str:
     passed = [t for t in telemetry if t["event"] == "passed"]
-    figure, axes = _axes("Cost of each pass", "pass", "GB/s")
+    figure, axis = axes("Cost of each pass", "pass", "GB/s")
     rates = [t["bytes"] / max(t["seconds"], 1e-9) / 1e9 for t in passed]
-    axes.bar(np.arange(1, len(rates) + 1), rates, color=BLUE)
-    memory = axes.twinx()
+    axis.bar(np.arange(1, len(rates) + 1), rates, color=BLUE)
+    memory = axis.twinx()
     memory.plot(np.arange(1, len(rates) + 1), [t["rss"] / 2**20 for t in passed], color=ORANGE, marker=".")
     memory.set_ylabel("memory, MiB", color=ORANGE)
     memory.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    return _svg(figure)
-
-
-def _axes(title: str, x: str, y: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # not pyplot: no global state, no display
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set(title=title, xlabel=x, ylabel=y)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    return figure, axes
-
-
-def _svg(figure: Any) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    return svg(figure)
 
 
 def _components(values: np.ndarray, result: Any) -> str:

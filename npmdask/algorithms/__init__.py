@@ -2,9 +2,9 @@
 
 from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, state_fields
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
+from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
-from npmdask.algorithms.power import PowerMethod, PowerState
 
 REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
 
