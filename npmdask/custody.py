@@ -21,7 +21,7 @@ from uuid import uuid4
 import numpy as np
 
 from npmdask.checkpoint import RunStore
-from npmdask.errors import RefusedError
+from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.ledger import Ledger, default_address, open_ledger
 from npmdask.linalg import Block
 from npmdask.mechanisms import Entropy
@@ -57,6 +57,20 @@ def custody_of(problem: Problem, store: RunStore) -> Custody:
     if problem.private is None:
         return Custody(problem.request.seed)
     return PrivateCustody(problem.private.privacy, problem.source, problem.mechanism, store)
+
+
+def budget_left(privacy: dict[str, Any], source: str) -> str:
+    """What the ledger says is left for the data set of a run, in a sentence; also where the ledger is gone."""
+    asked = Privacy(**privacy)
+    try:
+        status = open_ledger(asked.ledger or default_address()).status(asked.name_of(source))
+    except NpmdaskError as error:
+        return f"unknown: {error}"
+    budget = status.grant.budget
+    return (
+        f"{status.spent_epsilon:.4g} of epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is spent by "
+        f"{len(status.runs)} runs; one more run may have epsilon = {status.left_epsilon:.4g}"
+    )
 
 
 class PrivateCustody(Custody):

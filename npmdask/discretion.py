@@ -16,13 +16,6 @@ from npmdask.progress import Observer
 from npmdask.solution import Solution, Step
 from npmdask.storage.dense import SlabRecord
 
-PUBLIC = ("label", "outcome")
-
-
-def log_public(facts: dict[str, Any]) -> dict[str, Any]:
-    """The part of a line of telemetry that says nothing of the data."""
-    return {name: value for name, value in facts.items() if name in PUBLIC}
-
 
 class Discreet(Observer):
     """Stands before another observer and lets through what is public."""

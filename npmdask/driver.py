@@ -21,7 +21,7 @@ from npmdask.checks import require_scale, require_symmetric
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
-from npmdask.discretion import Discreet, log_public, only_public
+from npmdask.discretion import Discreet, only_public
 from npmdask.environment import environment
 from npmdask.kept_pass import keeper_of
 from npmdask.linalg import Block
@@ -35,7 +35,7 @@ from npmdask.progress import Observer
 from npmdask.randomness import generator
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
-from npmdask.stopping import Outcome, StepView
+from npmdask.stopping import Outcome, StepView, views_of
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source
 from npmdask.storage.triangle import TriangleReader
@@ -167,16 +167,7 @@ class Driver:
             return algorithm.init(self.problem.d, rng=rng, locked=locked, start=start), []
         arrays, meta = last
         self._history = meta["history"]
-        views = [
-            StepView(
-                step=h["step"],
-                ritz_values=np.array(h["ritz_values"]),
-                residual_norms=np.array(h["residual_norms"]),
-                precision=h["precision"],
-            )
-            for h in self._history
-        ]
-        return algorithm.load(arrays, meta["state"]), views
+        return algorithm.load(arrays, meta["state"]), views_of(self._history)
 
     def _asked(self, operator: Any, query: Query) -> tuple[Operator, Block]:
         """The side of the operator that is asked for; and the block, of a private run on the grid of exact products."""
@@ -249,8 +240,9 @@ class Driver:
         self.store.write_part("survey", statistics, {})
 
     def _log(self, event: str, **facts: Any) -> None:
-        """A line of telemetry; of a private run only what says nothing of the data."""
-        self.store.log(event, **(facts if self.problem.private is None else log_public(facts)))
+        """A line of telemetry; none of a private run, where it would tell of the number of rows."""
+        if self.problem.private is None:
+            self.store.log(event, **facts)
 
     def _remember(self, view: StepView, state: Any, record: SlabRecord, said: dict[str, Any]) -> None:
         public = self.problem.private is not None  # nobody is told how many bytes, or how far from a known truth

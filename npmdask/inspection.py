@@ -52,6 +52,8 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
     spec, result = store.read_spec() or {}, store.read_part("result")
     last = store.last_step()
     history = last[1]["history"] if last else []
+    if "privacy" in spec:
+        return _inspect_private(spec, result, len(history))
     return {
         "state": "finished" if result else "unfinished",
         "outcome": result[1]["outcome"]["sentence"] if result else "go on with `npmdask resume`",
@@ -63,4 +65,15 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
             for table in ("data", "algorithm", "stop", "run", "version")
             for name, v in spec[table].items()
         },
+    }
+
+
+def _inspect_private(spec: dict[str, Any], result: Any, released: int) -> dict[str, Any]:
+    """Of a private run: public parameters and how many releases were made; neither shape nor fingerprint."""
+    return {
+        "state": "finished" if result else "unfinished",
+        "outcome": result[1]["outcome"]["sentence"] if result else "go on with `npmdask resume`",
+        "released": f"{released} of {spec['stop']['max_steps']}",
+        "source": spec.get("source"),
+        **{f"{table}.{name}": v for table in ("privacy", "algorithm", "version") for name, v in spec[table].items()},
     }

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.accounting import Budget, delta_for, mu_for
+from npmdask.accounting import Budget, mu_for, paper_stddev
 from npmdask.algorithms import Algorithm, AlternatingState, PrivateAlternating, PrivatePower, PrivateState, Result
 from npmdask.algorithms import value_stddevs as stddevs_of_values
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
-from npmdask.operators import ClippedGram
+from npmdask.operators import ClippedGram, ClippedSparseGram
 from npmdask.privacy import Privacy
 from npmdask.relations import Relation, make_relation
 from npmdask.stopping import FixedSteps
+from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
+from npmdask.storage.sparse import CsrReader
+from npmdask.theory.private import predicted_sine
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
@@ -33,6 +36,7 @@ class PrivateParts:
     relation: Relation
     mechanism: Any
     releases: int
+    target_rank: int
 
     def operator(self, source: Source) -> Any:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
@@ -91,9 +95,40 @@ class PrivateParts:
             "iteration_rank": p,
             "columns": source.shape[1],
             "noise_stddev": noise_of(state, self.releases),
+            "noise_to_paper": self._noise_to_paper(source, state, p),
+            "predicted_error": self._predicted(source, state, p),
             "values_are": "divided by the (public) number of rows" if scaled else "sums, not divided by anything",
             "warnings": self.warnings(source, state, p),
         }
+
+    def _noise_to_paper(self, source: Source, state: Any, p: int) -> float | None:
+        """The noise, over that of the paper's formula for the same releases; the largest of all steps."""
+        if not isinstance(state, PrivateState):
+            return None
+        d, ratios = source.shape[1], []
+        for step, stddev in enumerate(state.stddevs[: state.step]):
+            block = state.blocks[:, step * p : (step + 1) * p]
+            paper = paper_stddev(
+                self.relation.name,
+                block,
+                p,
+                self.releases,
+                self.mechanism.budget,
+                self.privacy.mechanism,
+                unit=self.relation.unit,
+            )
+            ratios.append(float(stddev) / paper)
+        return max(ratios) if d and ratios else None
+
+    def _predicted(self, source: Source, state: Any, p: int) -> float | None:
+        """The likely sine of the largest angle to the true vectors, from what was released."""
+        if not isinstance(state, PrivateState):
+            return None
+        last = slice((state.step - 1) * p, state.step * p)
+        inner = state.blocks[:, last].T @ state.products[:, last]
+        values = np.linalg.eigvalsh((inner + inner.T) / 2)
+        stddevs = [float(s) for s in state.stddevs[: state.step]]
+        return predicted_sine(values, stddevs, d=source.shape[1], k=self.target_rank).value
 
     def warnings(self, source: Source, state: Any, p: int) -> list[str]:
         """What the releases themselves say about the choices that were made."""
@@ -116,6 +151,9 @@ class PrivateParts:
 def private_operator(source: Source, relation: Relation) -> Any:
     """The operator of clipped data for a relation; what fits was checked before."""
     reader, clip = source.reader, relation.clip_norm
+    if isinstance(reader, CsrReader):
+        return ClippedSparseGram(reader=reader, clip_norm=clip)
+    assert isinstance(reader, DenseReader)
     return ClippedGram(reader=reader, clip_norm=clip)
 
 
@@ -174,7 +212,7 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
         rounding=operator.rounding(p),
         calibration=privacy.calibration,
     )
-    parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases)
+    parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases, target_rank=k)
     rule = FixedSteps(max_steps=releases, promise=_promise(relation, budget))
     return Pieces(_algorithm(source, relation, k, p, releases, mechanism), mechanism, rule, parts)
 
@@ -193,5 +231,4 @@ def _promise(relation: Relation, budget: Budget) -> str:
     if budget.delta == 0:
         return f"epsilon = {budget.epsilon:g}, delta = 0, for {relation.describe()}"
     mu = mu_for(budget.epsilon, budget.delta)
-    at_one = f"; {mu:.4g}-GDP" if delta_for(mu, budget.epsilon) <= budget.delta else ""
-    return f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g}{at_one}, for {relation.describe()}"
+    return f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g} ({mu:.4g}-GDP), for {relation.describe()}"

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from npmdask.charts import BLUE, ORANGE, axes, svg
-from npmdask.theory.private import ppm_noise_norms
+from npmdask.theory.private import gaussian_norm
 
 LIMITS = (
-    "Promised is what an observer of everything that was released can learn about one neighbouring change of the data. "
-    "Several records of one person count one by one: for k of them epsilon grows k-fold.",
-    "Not protected: that the run took place, when, and how long it took; the shape of a record (its columns); what is "
-    "true of everybody and not only of one person.",
-    "The bound holds for the noise as drawn (a discrete Gaussian or Laplace on a grid, error budget included in epsilon "
-    "and delta) as long as the key of the noise is secret until it is destroyed at the end of the run, and as the data "
-    "are read by nobody else.",
+    "Promised is what an observer of everything that was released can learn about one neighbouring change of the "
+    "data. Several records of one person count one by one: for j of them epsilon grows j-fold.",
+    "Not protected: that the run took place, when, and how long it took; the columns of the data; what is true of "
+    "everybody and not only of one person.",
+    "The bound holds for the noise as drawn (rounded to a grid; the error budget of the sampler is part of epsilon and "
+    "delta), as long as the key of the noise is secret until it is destroyed at the end of the run, and the data "
+    "themselves are read by nobody else.",
     "Clipping, the number of releases and all other parameters are taken as public. If they were chosen by looking at "
     "the data, that look is not accounted for.",
 )
@@ -70,9 +70,15 @@ def _tiles(statement: dict[str, Any]) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
+def _error(sine: float | None) -> str:
+    if sine is None:
+        return "not estimated for alternating products"
+    return f"sin(angle) to the true components about {sine:.2g} (an estimate from what was released, not a bound)"
+
+
 def _ratio(statement: dict[str, Any]) -> str:
-    ratio = statement.get("noise_to_paper")
-    return "the papers have none for this relation" if ratio is None else f"{ratio:.2f} of it"
+    ratio = statement["noise_to_paper"]
+    return "not compared" if ratio is None else f"{ratio:.2f} of it"
 
 
 def _values_svg(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str:
@@ -92,7 +98,7 @@ def _noise_svg(history: list[dict[str, Any]], statement: dict[str, Any]) -> str:
     )
     if statement["noise_stddev"]:
         d, p = statement["columns"], statement["iteration_rank"]
-        norms = [ppm_noise_norms(s, d, p) for s in statement["noise_stddev"]]
+        norms = [gaussian_norm(s, d, p) for s in statement["noise_stddev"]]
         axis.semilogy(steps, norms, "s--", color=ORANGE, label="norm of the noise, predicted")
     axis.legend(frameon=False, fontsize=8)
     axis.xaxis.get_major_locator().set_params(integer=True)
@@ -116,7 +122,7 @@ def _facts(statement: dict[str, Any], left: str) -> str:
         ("spent, exactly", f"epsilon = {statement['epsilon_spent']:.6g} at that delta"),
         ("of which: Gaussian", f"mu = {statement['mu']:.6g}"),
         ("of which: pure, and the sampler's error", f"epsilon {charge['epsilon']:.3g}, delta {charge['delta']:.3g}"),
-        ("predicted error", statement.get("predicted_error", "unknown for this relation")),
+        ("predicted error", _error(statement["predicted_error"])),
         ("left in the ledger", left),
         *((f"mechanism.{name}", value) for name, value in event.items()),
     ]

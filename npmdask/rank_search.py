@@ -54,9 +54,9 @@ class _Search:
 
     def spend(self, solution: Solution) -> None:
         self.passes += solution.data_passes
-        self.bytes_read += solution.bytes_read
-        self.seconds += solution.seconds
-        self.peak = max(self.peak, solution.peak_rss_bytes)
+        self.bytes_read += solution.bytes_read or 0
+        self.seconds += solution.seconds or 0.0
+        self.peak = max(self.peak, solution.peak_rss_bytes or 0)
 
 
 def solve_share(problem: Problem, held: RunStore, resources: Resources, observer: Observer) -> Solution:

@@ -11,8 +11,10 @@ import numpy as np
 
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint import RunStore
+from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
+from npmdask.private_report import private_page
 from npmdask.storage.bundle import write_file_atomically
 
 
@@ -24,7 +26,6 @@ def summary(solution: Solution) -> dict[str, Any]:
     return {
         "outcome": solution.outcome.name,
         "converged": solution.converged,
-        "answered": solution.answered,
         "steps": solution.steps,
         "data_passes": solution.data_passes,
         "bytes_read": solution.bytes_read,
@@ -43,6 +44,7 @@ def summary(solution: Solution) -> dict[str, Any]:
         "warnings": list(solution.warnings),
         "target_rank": solution.target_rank,
         "explained_share": solution.explained_share,
+        "answered": solution.answered,
     }
 
 
@@ -83,6 +85,9 @@ def write_report(store: str | Path, output: str | Path | None = None) -> Path:
 
 
 def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> str:
+    if "privacy" in spec:
+        sections = private_page(run.path.name, spec, history, result, budget_left(spec["privacy"], spec["source"]))
+        return _HEAD.format(title=html.escape(run.path.name)) + "\n".join(sections) + "</main></body></html>\n"
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     good = outcome["name"] == "converged"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -44,6 +44,19 @@ class StepView:
     ritz_values: np.ndarray
     residual_norms: np.ndarray
     precision: str
+
+
+def views_of(history: list[dict[str, Any]]) -> list[StepView]:
+    """The views of the steps that a checkpoint remembers."""
+    return [
+        StepView(
+            step=h["step"],
+            ritz_values=np.array(h["ritz_values"]),
+            residual_norms=np.array(h["residual_norms"]),
+            precision=h["precision"],
+        )
+        for h in history
+    ]
 
 
 class Rule(Protocol):
