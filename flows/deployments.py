@@ -9,8 +9,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":  # run as a script: Python put flows/ on the path, not the folder above it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -29,17 +31,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
-    when = parser.add_mutually_exclusive_group(required=True)
-    when.add_argument("--every", type=float, metavar="SECONDS")
-    when.add_argument("--cron", metavar="'0 3 * * *'", help="in the timezone of --timezone")
-    parser.add_argument("--timezone", default="UTC", help="of --cron, like Europe/Berlin (default UTC)")
-    parser.add_argument("--port", type=int, help="of the Prefect server (default: a free one)")
+    add_schedule(parser, required=True)
     a = parser.parse_args(argv)
     return exit_code(lambda: _serve(a))
 
 
+def add_schedule(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """When to run."""
+    when = parser.add_mutually_exclusive_group(required=required)
+    when.add_argument("--every", type=float, metavar="SECONDS")
+    when.add_argument("--cron", metavar="'0 3 * * *'", help="in the timezone of --timezone")
+    parser.add_argument("--timezone", default="UTC", help="of --cron, like Europe/Berlin (default UTC)")
+    parser.add_argument("--port", type=int, help="of the Prefect server (default: a free one)")
+
+
 def _serve(a: argparse.Namespace) -> int:
     config, run_id = load(a)
+    serve(a, npm, run_id, {"config": config.model_dump(mode="json"), "run_id": run_id})
+    return 0
+
+
+def serve(
+    a: argparse.Namespace, flow: Any, run_id: str, parameters: dict[str, Any], over: Callable[[], bool] | None = None
+) -> None:
+    """Run ``flow`` by the schedule in ``a`` until a signal comes, or until ``over`` (asked every second) says so."""
     try:
         schedule = Cron(a.cron, timezone=a.timezone) if a.cron else Interval(a.every)
     except ValueError as error:
@@ -48,15 +63,13 @@ def _serve(a: argparse.Namespace) -> int:
     with local_server(a.port) as url:
         # One run at a time: a tick that comes too early waits, it does not fail on the lock of the run.
         runner = Runner(name=run_id, limit=1)
-        parameters = {"config": config.model_dump(mode="json"), "run_id": run_id}
-        runner.add_flow(npm, name=run_id, schedule=schedule, parameters=parameters)
+        runner.add_flow(flow, name=run_id, schedule=schedule, parameters=parameters)
         when = f"at {a.cron} ({a.timezone})" if a.cron else f"every {a.every:g} s"
         say(f"Prefect at {url.removesuffix('/api')}; {run_id} runs {when}; Ctrl-C stops both")
-        asyncio.run(_until_told(runner))
-    return 0
+        asyncio.run(_until_told(runner, over))
 
 
-async def _until_told(runner: Runner) -> None:
+async def _until_told(runner: Runner, over: Callable[[], bool] | None) -> None:
     """Serve until a signal; then stop the run that is still there, while there is a server that it can tell.
 
     Prefect's own handlers do not: SIGTERM leaves the run behind without its server, SIGINT waits for its end.
@@ -64,13 +77,19 @@ async def _until_told(runner: Runner) -> None:
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, told.set)
     runner.handle_sigterm = lambda *_: loop.call_soon_threadsafe(told.set)  # type: ignore
-    serving, waiting = asyncio.create_task(runner.start()), asyncio.create_task(told.wait())
+    serving, waiting = asyncio.create_task(runner.start()), asyncio.create_task(_told_or_over(told, over))
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if not serving.done():
         say("stopping; everything committed is kept, the next tick goes on")
         await runner.astop()
     await serving
+
+
+async def _told_or_over(told: asyncio.Event, over: Callable[[], bool] | None) -> None:
+    while not (told.is_set() or (over is not None and over())):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), 1.0)
 
 
 if __name__ == "__main__":

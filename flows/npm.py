@@ -13,6 +13,7 @@ from flows.publish import Publisher
 from flows.run import at_store, end_state, main, publish_report, said_in_a_sentence
 from npmdask.api import solve
 from npmdask.config import RunConfig
+from npmdask.errors import RefusedError
 from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
 
@@ -48,6 +49,10 @@ def report(run_id: str, facts: dict[str, Any]) -> str:
 def npm(config: RunConfig, run_id: str = "npm") -> Any:
     """Top-k singular vectors out of core. The same run id again: goes on after a kill, or returns the answer."""
     config = at_store(config, run_id)
+    if config.privacy is not None:
+        raise RefusedError(
+            "the configuration asks for a private release: run it with `python -m flows.private_release`"
+        )
     validate(config, return_state=True).result()  # raises the error itself, where a plain call would return a State
     facts = iterate(config, run_id, return_state=True).result()
     report(run_id, facts, return_state=True).result()

@@ -22,7 +22,7 @@ import numpy as np
 
 from npmdask.checkpoint import RunStore
 from npmdask.errors import NpmdaskError, RefusedError
-from npmdask.ledger import Ledger, default_address, open_ledger
+from npmdask.ledger import Ledger, Run, default_address, open_ledger
 from npmdask.linalg import Block
 from npmdask.mechanisms import Entropy
 from npmdask.privacy import Privacy
@@ -37,6 +37,9 @@ class Custody:
 
     def __init__(self, seed: int) -> None:
         self.entropy: Any = seed
+
+    def reserve(self) -> Any:
+        """Charge the whole run; idempotent."""
 
     def open(self, history: list[dict[str, Any]]) -> None:
         """Before the first step of this call."""
@@ -82,6 +85,25 @@ class PrivateCustody(Custody):
         self._ledger: Ledger | None = None
         self._run_id = ""
 
+    def reserve(self) -> Run:
+        """Charge the whole run, or find it charged.
+
+        Raises
+        ------
+        BudgetError
+            The budget of the data set does not suffice, the data changed since the grant, or there is none.
+        """
+        self._run_id, self._ledger = self._identity(), open_ledger(self._privacy.ledger or default_address())
+        return self._ledger.reserve(
+            self._privacy.name_of(self._source.path),
+            run_id=self._run_id,
+            fingerprint=self._source.fingerprint,
+            relation=self._mechanism.relation.spec(),
+            charge=self._mechanism.charge(),
+            releases=self._mechanism.releases,
+            event=self._mechanism.event(),
+        )
+
     def open(self, history: list[dict[str, Any]]) -> None:
         """Charge the whole run, or find it charged; make the key, or find it.
 
@@ -92,16 +114,8 @@ class PrivateCustody(Custody):
         RefusedError
             The key of a run that has begun is gone.
         """
-        self._run_id, self._ledger = self._identity(), open_ledger(self._privacy.ledger or default_address())
-        run = self._ledger.reserve(
-            self._privacy.name_of(self._source.path),
-            run_id=self._run_id,
-            fingerprint=self._source.fingerprint,
-            relation=self._mechanism.relation.spec(),
-            charge=self._mechanism.charge(),
-            releases=self._mechanism.releases,
-            event=self._mechanism.event(),
-        )
+        run = self.reserve()
+        assert self._ledger is not None
         self.entropy = self._key(bool(history or run.begun))
         for step in history:  # a kill may have come between the digest and the commit, or a backup was put back
             self._ledger.commit(self._run_id, step["step"], step["digest"])

@@ -16,13 +16,13 @@ import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units
+from npmdask.binding import bind
 from npmdask.checkpoint import RunStore
 from npmdask.checks import require_scale, require_symmetric
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import Discreet, only_public
-from npmdask.environment import environment
 from npmdask.kept_pass import keeper_of
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
@@ -30,7 +30,7 @@ from npmdask.memory_plan import MemoryPlan
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.passes import runs_of
 from npmdask.planning import memory_of
-from npmdask.problem import Problem, require_same
+from npmdask.problem import Problem
 from npmdask.progress import Observer
 from npmdask.randomness import generator
 from npmdask.share import leading, settle, trace_of
@@ -69,7 +69,7 @@ class Driver:
         """
         start = time.perf_counter()
         with PeakMeter() as meter:
-            self._bind()
+            self._warnings += bind(self.problem, self.store, self.resources)
             found = self.store.read_part("result")
             if found is None:
                 for step in self.steps():
@@ -86,28 +86,9 @@ class Driver:
         self.observer.on_end(solution)
         return solution
 
-    def _bind(self) -> None:
-        """Bind a new store to this problem, or check that it is the same one."""
-        spec = self.store.read_spec()
-        here: dict[str, Any] = {"resources": asdict(self.resources)}
-        if spec is None:
-            here |= {"source": self.problem.source.path, "environment": environment()}
-            self.store.write_spec(self.problem.spec() | here)
-            return
-        require_same(self.problem, spec, str(self.store.path))
-        if spec.get("resources") != here["resources"]:
-            self.store.write_spec(spec | here)
-        for name, value in environment().items():
-            if spec.get("environment", {}).get(name) != value:
-                was = spec.get("environment", {}).get(name)
-                self._warnings.append(
-                    f"{name} was {was!r} when this run began and is {value!r} now: the result is as accurate, but "
-                    "its last bits may differ from an undisturbed run's"
-                )
-
     def survey(self) -> tuple[Source, float | None, tuple[int, int]]:
         """The source with statistics and checksums, its trace, and the cost: one pass, or none, and its bytes."""
-        self._bind()
+        bind(self.problem, self.store, self.resources)
         with single_threaded_blas():
             plan = replace(self._plan(), workers=0)  # processes are not worth one pass
             executor = make_executor(plan, self.resources.cluster, self.problem.source.path)

@@ -105,7 +105,7 @@ class ProgressBar(Observer):
         )
         self._bar = Progress(*columns, console=self._console, transient=True)
         self._bar.start()
-        self._task = self._bar.add_task(label, total=total_bytes, rate="")
+        self._task = self._bar.add_task(label, total=total_bytes or None, rate="")
 
     def on_task(self, record: SlabRecord) -> None:
         self._done += record.bytes_read
@@ -119,6 +119,9 @@ class ProgressBar(Observer):
 
     def on_step(self, step: Step) -> None:
         self._stop_bar()
+        if not step.bytes_read:  # of a private run nothing else is known
+            self._console.print(f"step {step.number}: released", highlight=False)
+            return
         angle = f", max sin(theta) {step.max_sin_theta:.1e}" if step.max_sin_theta is not None else ""
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
         self._console.print(

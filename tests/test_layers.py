@@ -65,7 +65,7 @@ FLOORS = [
     ["kept_pass", "left", "survey", "privacy"],
     ["answer", "private_parts", "solution"],
     ["problem"],
-    ["checks", "custody", "private_report"],
+    ["binding", "checks", "custody", "private_report"],
     ["sampling"],
     ["measurement"],
     ["planning"],
