@@ -1,4 +1,4 @@
-"""What the papers predict, with their unspecified constants said aloud and sharper explicit bounds where there are any."""
+"""What the papers predict: explicit bounds where there are any, and every constant that had to be assumed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError, closest
 
 
 class Prediction(NamedTuple):
-    """A predicted ``value``, the ``constants`` that were assumed as no paper gives them, and whether conditions hold."""
+    """A predicted ``value``, the ``constants`` that no paper gives and were assumed, whether its conditions hold."""
 
     value: float
     constants: dict[str, float]
