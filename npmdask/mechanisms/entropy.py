@@ -113,7 +113,7 @@ class Entropy(_Secret):
         """The key of a run that goes on. RefusedError if it is gone, short, destroyed or readable by others."""
         path = Path(path)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             raise RefusedError(
                 f"the secret key {path} is gone: what this run has begun stays charged; start a new run"
@@ -122,10 +122,12 @@ class Entropy(_Secret):
             raise RefusedError(
                 f"cannot read the secret key {path} ({error.strerror}): it must be your own file"
             ) from None
-        with os.fdopen(handle, "rb") as file:
-            _require_private(path, os.fstat(file.fileno()))
+        try:
+            _require_private(path, os.fstat(handle))
             _require_own_folder(path.parent)
-            return cls(_whole(path, bytearray(file.read(KEY_BYTES + 1))), path, bound_to)
+            return cls(_whole(path, bytearray(os.read(handle, KEY_BYTES + 1))), path, bound_to)
+        finally:
+            os.close(handle)
 
     def keystream(self, *purpose: str | int | bytes) -> Keystream:
         """The stream for ``purpose``, from its beginning: the same for the same purpose, unrelated for another."""
