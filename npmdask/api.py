@@ -15,6 +15,7 @@ from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.nodes.parts import open_nodes
 from npmdask.passes import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
 from npmdask.privacy import Privacy
@@ -209,6 +210,8 @@ def _problem_of(held: RunStore) -> Problem:
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
     if "privacy" in spec:
         return _private_of(spec)
+    if "nodes" in spec:
+        return _centre_of(spec)
     if spec["stop"].get("until_share") is not None:
         raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
     request = Request(
@@ -226,6 +229,17 @@ def _problem_of(held: RunStore) -> Problem:
     source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
     begun = read_start(held) if start else None
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
+
+
+def _centre_of(spec: dict[str, Any]) -> Problem:
+    private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
+    request = Request(
+        target_rank=spec["algorithm"]["target_rank"],
+        max_steps=spec["stop"]["max_steps"],
+        tol=None if private else spec["stop"]["tol"],
+        seed=spec["run"]["seed"],
+    )
+    return make_problem(open_nodes(spec["source"].split()), request)
 
 
 def _private_of(spec: dict[str, Any]) -> Problem:

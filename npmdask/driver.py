@@ -81,6 +81,9 @@ class Driver:
         solution = replace(solution, peak_rss_by_process=(*meter.by_process, *self._far))
         if self.problem.private is not None:
             solution = only_public(solution, *found)
+        elif self.problem.nodes is not None:
+            spread, statement = found[0].get("value_stddevs"), found[1]["statement"]
+            solution = replace(solution, statement=statement, value_stddevs=spread)
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
         self._log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
@@ -136,6 +139,7 @@ class Driver:
                 self._answer(state, result, views[-1], outcome, executor, operator)
                 self._far = executor.peaks()
             finally:
+                self.custody.close()
                 executor.close()
 
     def _load(self) -> tuple[Any, list[StepView]]:
@@ -227,6 +231,7 @@ class Driver:
 
     def _remember(self, view: StepView, state: Any, record: SlabRecord, said: dict[str, Any]) -> None:
         public = self.problem.private is not None  # nobody is told how many bytes, or how far from a known truth
+        angle = self._angle(state.ritz_vectors) if self.problem.parts is None else None
         self._history.append(
             said
             | {
@@ -235,7 +240,7 @@ class Driver:
                 "residual_norms": view.residual_norms.tolist(),
                 "worst_residual": float(self.problem.rule.relative(view).max()),
                 "precision": view.precision,
-                "max_sin_theta": None if public else self._angle(state.ritz_vectors),
+                "max_sin_theta": angle,
                 "bytes_read": 0 if public else record.bytes_read,
                 "chunks": 0 if public else record.chunks,
             }
@@ -265,9 +270,10 @@ class Driver:
         self, state: Any, result: Result, view: StepView, outcome: Outcome, executor: Executor, operator: Operator
     ) -> None:
         """Put the result into the units of the question and commit it."""
-        if self.problem.private is not None:
+        parts, nodes = self.problem.parts, self.problem.nodes
+        if parts is not None:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
-            arrays, statement = self.problem.private.answer(source, state, result, p)
+            arrays, statement = parts.answer(source, state, result, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             self.store.write_part("result", arrays, meta | {"statement": statement})
             return
@@ -283,6 +289,7 @@ class Driver:
         if "left_rotation" in arrays:
             outcome = self.problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
         facts = {"outcome": asdict(outcome), "explained_share": explained}
+        facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
 
