@@ -34,7 +34,7 @@ class Tap:
 def tapped(port: int) -> Iterator[Tap]:
     """A tap on the node at a port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        tap = Tap("http://127.0.0.1:{}".format(listening.getsockname()[1]))
+        tap = Tap(f"http://127.0.0.1:{listening.getsockname()[1]}")
         thread = threading.Thread(target=_accept, args=(listening, port, tap), daemon=True)
         thread.start()
         yield tap

@@ -48,7 +48,9 @@ class Site:
         command = [sys.executable, "-m", "npmdask.cli", "node", "node.toml", "--port", str(self.port)]
         environment = os.environ | {TOKEN: SECRET, "PYTHONWARNINGS": "error"}
         with open(self.folder / "err", "w") as err:
-            self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=err, stderr=err, text=True)
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=err, stderr=err, text=True
+            )
         end = time.monotonic() + 60
         while (found := re.search(r"listens at http://127.0.0.1:(\d+)", self.err)) is None:
             assert self.process.poll() is None and time.monotonic() < end, self.err
@@ -66,7 +68,7 @@ def write_site(folder: Path, rows: np.ndarray, tables: str, *, p: int, steps: in
     """Data, configuration and, of a private node, ledger of a node."""
     folder.mkdir(parents=True)
     np.save(folder / "a.npy", rows)
-    ingest(folder / "a.npy", folder / "a.zarr", kind=kind, chunks=(64, rows.shape[1]))
+    ingest(folder / "a.npy", folder / "a.zarr", kind=kind, chunks=None if kind == "symmetric" else (64, rows.shape[1]))
     (folder / "node.toml").write_text(
         f'[source]\npath = "a.zarr"\n[algorithm]\ntarget_rank = 2\niteration_rank = {p}\nmax_steps = {steps}\n{tables}'
         "[run]\nthreads = 1\n"
