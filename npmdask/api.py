@@ -255,7 +255,7 @@ def _private_of(spec: dict[str, Any]) -> Problem:
 
 def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
-    if problem.private is not None:
+    if problem.parts is not None:
         raise RefusedError(
             "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
             "noise of every step depends on their number; start a new run, on a new budget"

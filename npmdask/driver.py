@@ -47,7 +47,7 @@ class Driver:
 
     def __init__(self, problem: Problem, store: RunStore, resources: Resources, observer: Observer) -> None:
         self.problem, self.store, self.resources = problem, store, resources
-        self.observer = observer if problem.private is None else Discreet(observer)
+        self.observer = observer if problem.parts is None else Discreet(observer)
         self.custody: Custody = custody_of(problem, store)
         self._history: list[dict[str, Any]] = []
         self._passes = self._bytes = 0
@@ -83,7 +83,8 @@ class Driver:
             solution = only_public(solution, *found)
         elif self.problem.nodes is not None:
             spread, statement = found[0].get("value_stddevs"), found[1]["statement"]
-            solution = replace(solution, statement=statement, value_stddevs=spread)
+            timed = solution.seconds if self.problem.parts is None else None  # follows the rows of the nodes
+            solution = replace(solution, statement=statement, value_stddevs=spread, seconds=timed)
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
         self._log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
@@ -226,7 +227,7 @@ class Driver:
 
     def _log(self, event: str, **facts: Any) -> None:
         """A line of telemetry; none of a private run, where it would tell of the number of rows."""
-        if self.problem.private is None:
+        if self.problem.parts is None:
             self.store.log(event, **facts)
 
     def _remember(self, view: StepView, state: Any, record: SlabRecord, said: dict[str, Any]) -> None:

@@ -25,7 +25,6 @@ def summary(solution: Solution) -> dict[str, Any]:
         return _private_summary(solution, statement)
     more: dict[str, Any] = {"statement": statement} if statement is not None else {}
     more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
-    assert solution.seconds is not None
     return {
         "outcome": solution.outcome.name,
         "converged": solution.converged,
@@ -33,7 +32,7 @@ def summary(solution: Solution) -> dict[str, Any]:
         "data_passes": solution.data_passes,
         "bytes_read": solution.bytes_read,
         "dataset_bytes": solution.dataset_bytes,
-        "seconds": round(solution.seconds, 3),
+        "seconds": None if solution.seconds is None else round(solution.seconds, 3),
         "peak_rss_bytes": solution.peak_rss_bytes,
         "memory_limit_bytes": solution.memory_limit_bytes,
         "peak_rss_by_process": [asdict(process) for process in solution.peak_rss_by_process],
@@ -103,7 +102,7 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),
         _spectrum_svg(np.asarray(values), spec["data"]["kind"]),
-        _cost_svg(telemetry),
+        *([_cost_svg(telemetry)] if telemetry else []),
         "</div>",
         "<h2>Components</h2>",
         _components(values, result),
@@ -128,8 +127,8 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
         ("data passes", f"{len(passed)}" if not result else f"{result[1]['total_data_passes']}"),
         ("a pass reads", _bytes(history[-1]["bytes_read"])),
         ("bytes read in all", _bytes(nbytes)),
-        ("time in passes", f"{seconds:.1f} s"),
-        ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s"),
+        ("time in passes", f"{seconds:.1f} s" if passed else "not kept"),
+        ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s" if passed else "not kept"),
         ("peak memory", _bytes(max(peaks)) if peaks else "?"),
         ("memory limit", _bytes(limit) if limit else "none"),
         ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),

@@ -28,6 +28,11 @@ SECRET = "0123456789abcdef0123456789abcdef"
 RELATION, CLIP = "record_replace", 1.0
 
 
+def environment() -> dict[str, str]:
+    """Of the processes of nodes and centres: these sources, the shared token, warnings as errors."""
+    return os.environ | {TOKEN: SECRET, "PYTHONWARNINGS": "error", "PYTHONPATH": str(ROOT)}
+
+
 class Site:
     """The folder of one node, and its process."""
 
@@ -46,10 +51,9 @@ class Site:
     def start(self) -> None:
         """Start it, at the same port as before if it had one, and wait until it listens."""
         command = [sys.executable, "-m", "npmdask.cli", "node", "node.toml", "--port", str(self.port)]
-        environment = os.environ | {TOKEN: SECRET, "PYTHONWARNINGS": "error"}
         with open(self.folder / "err", "w") as err:
             self.process = subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdout=err, stderr=err, text=True
+                command, cwd=self.folder, env=environment(), stdout=err, stderr=err, text=True
             )
         end = time.monotonic() + 60
         while (found := re.search(r"listens at http://127.0.0.1:(\d+)", self.err)) is None:

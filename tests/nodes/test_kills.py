@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from npmdask.config import load_config
 from npmdask.errors import LostError
 from npmdask.ledger import open_ledger
 from npmdask.storage.bundle import read_bundle
-from tests.nodes.conftest import Site, Sites, centre_file, records
+from tests.nodes.conftest import Site, Sites, centre_file, environment, records
 
 STEPS = 24
 
@@ -41,7 +42,7 @@ class Centre:
     def start(self) -> None:
         command = [sys.executable, "-m", "npmdask.cli", "run", "centre.toml", "--quiet"]
         with open(self.folder / "err", "a") as err:
-            self.process = subprocess.Popen(command, cwd=self.folder, stdout=err, stderr=err)
+            self.process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=err, stderr=err)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -98,6 +99,8 @@ def disturb(sites: list[Site], centre: Centre, kills: int, rng: random.Random) -
             if (centre.store / "result").exists():
                 break
             centre.start()
+    if centre.wait() == -signal.SIGKILL:  # the last kill came after the result
+        centre.start()
     code = centre.wait()
     assert code == 0, (code, (centre.folder / "err").read_text()[-2000:])
     return done
