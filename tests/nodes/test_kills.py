@@ -87,9 +87,9 @@ def disturb(sites: list[Site], centre: Centre, kills: int, rng: random.Random) -
     """End the run under kills of random victims at random instants; who was killed how often."""
     done = {"centre": 0, "node": 0}
     centre.start()
-    for _ in range(kills):
-        time.sleep(rng.uniform(0.2, 2.2))
-        victim = rng.choice([centre, *sites])
+    for number in range(kills):
+        time.sleep(rng.uniform(0.2, 1.2 if number < 2 else 2.2))
+        victim = rng.choice([[centre], sites, [centre, *sites]][min(number, 2)])
         victim.kill()
         done["centre" if victim is centre else "node"] += 1
         time.sleep(rng.uniform(0.0, 0.3))
