@@ -8,6 +8,7 @@ from typing import Any
 
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BadInputError
+from npmdask.ledger.chain import canonical
 
 BISECTIONS = 60
 ROUNDING = 1e-9  # epsilon_at rounds up by less
@@ -67,6 +68,17 @@ def require_name(what: str, name: str) -> None:
         raise BadInputError(f"{what} {name!r} is not a name: use printable characters, without spaces at the ends")
     if len(name) > NAME_LENGTH:
         raise BadInputError(f"{what} {name[:20]!r}... is longer than {NAME_LENGTH} characters; choose a shorter one")
+
+
+def require_plain(**parts: dict[str, Any]) -> None:
+    """What is written down must read back as it was: plain JSON, every float finite."""
+    for what, value in parts.items():
+        try:
+            canonical(value)
+        except (TypeError, ValueError) as error:
+            raise BadInputError(
+                f"{what} is not plain JSON ({error}); give numbers as int or float, all finite"
+            ) from None
 
 
 def require_charge(charge: Charge, releases: int) -> None:
