@@ -65,6 +65,7 @@ def _add_ingest(commands: Any) -> None:
     p.add_argument("--dataset", help="which array, where the source holds several")
     p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
     p.add_argument("--chunks", type=int, nargs=2, metavar=("ROWS", "COLUMNS"), help="default: about 16 MiB")
+    p.add_argument("--non-finite", choices=["error", "zero"], default="error", help="zero: store such rows as zeros")
     p.add_argument("--missing", choices=["error", "fill"], default="error", help="chunks that a Zarr source lacks")
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
     p.add_argument("--quiet", action="store_true")
@@ -90,6 +91,7 @@ def _ingest(a: argparse.Namespace) -> int:
         dtype=a.dtype,
         chunks=tuple(a.chunks) if a.chunks else None,
         missing=a.missing,
+        non_finite=a.non_finite,
         overwrite=a.overwrite,
         progress=IngestBar("ingest", quiet=a.quiet),
     )

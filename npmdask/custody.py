@@ -47,7 +47,7 @@ class Custody:
     def begin(self, step: int) -> None:
         """Before the data are touched for a step."""
 
-    def released(self, step: int, block: Block) -> dict[str, Any]:
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
         """After the noise, before anything is kept; what the history of the run is to say of it."""
         return {}
 
@@ -143,11 +143,11 @@ class PrivateCustody(Custody):
         assert self._ledger is not None
         self._ledger.begin(self._run_id, step)
 
-    def released(self, step: int, block: Block) -> dict[str, Any]:
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
         assert self._ledger is not None
-        digest = hashlib.sha256(np.ascontiguousarray(block).tobytes()).hexdigest()
+        digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         self._ledger.commit(self._run_id, step, digest)
-        return {"digest": digest}
+        return {"digest": digest, "noise_stddev": mechanism.noise_stddev(block, rows=len(released))}
 
     def finish(self) -> None:
         """Close the run in the ledger and destroy the key."""

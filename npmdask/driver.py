@@ -114,10 +114,11 @@ class Driver:
                     asked, block = self._asked(operator, query)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, block)
                     require_scale(self.problem, product)
-                    released = self.problem.mechanism.release(
+                    mechanism = self.problem.mechanism_of(asked)
+                    released = mechanism.release(
                         product, block=block, entropy=self.custody.entropy, step=state.step + 1
                     )
-                    said = self.custody.released(state.step + 1, released)
+                    said = self.custody.released(state.step + 1, mechanism, block, released)
                     state, info = self.problem.algorithm.update(state, released)
                     require_symmetric(self.problem, info.asymmetry, first=not self._history)
                     operator = self._hold_to_checksums(executor, operator, record, state.step)
@@ -267,7 +268,7 @@ class Driver:
         """Put the result into the units of the question and commit it."""
         if self.problem.private is not None:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
-            arrays, statement = self.problem.private.answer(source, state, result, p)
+            arrays, statement = self.problem.private.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             self.store.write_part("result", arrays, meta | {"statement": statement})
             return

@@ -5,7 +5,7 @@ Nothing here looks at the data. What the answer contains is made of releases and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,20 @@ from npmdask.algorithms import Algorithm, AlternatingState, PrivateAlternating, 
 from npmdask.algorithms import value_stddevs as stddevs_of_values
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
-from npmdask.operators import ClippedGram, ClippedSparseGram
+from npmdask.operators import (
+    BoundedProduct,
+    BoundedSymmetric,
+    BoundedTriangle,
+    ClippedGram,
+    ClippedSparseGram,
+)
 from npmdask.privacy import Privacy
-from npmdask.relations import Relation, make_relation
+from npmdask.relations import MatrixRelation, Relation, make_relation
 from npmdask.stopping import FixedSteps
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
+from npmdask.storage.triangle import TriangleReader
 from npmdask.theory.private import predicted_sine
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
@@ -42,12 +49,16 @@ class PrivateParts:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
         return private_operator(source, self.relation)
 
+    def mechanism_of(self, operator: Any, p: int) -> Any:
+        """The mechanism for one side of alternating products, whose arithmetic differs; the multiplier does not."""
+        return replace(self.mechanism, rounding=operator.rounding(p))
+
     def answer(
-        self, source: Source, state: Any, result: Result, p: int
+        self, source: Source, state: Any, result: Result, history: list[dict[str, Any]], p: int
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of the release, and the statement that goes with them: all of it post-processing."""
         arrays = self._arrays(source, state, result, p)
-        return arrays, self.statement(source, state, p)
+        return arrays, self.statement(source, state, [h["noise_stddev"] for h in history], p)
 
     def _arrays(self, source: Source, state: Any, result: Result, p: int) -> dict[str, np.ndarray]:
         if isinstance(state, AlternatingState):
@@ -62,7 +73,7 @@ class PrivateParts:
         last = slice((state.step - 1) * p, state.step * p)
         scale = self._scale(source)
         values, spread = result.values * scale, stddevs_of_values(state, p, result.vectors) * scale
-        if source.kind in ("matrix", "sparse"):  # of A^T A: the singular values are their roots
+        if source.kind == "sparse":  # of A^T A: the singular values are their roots
             root = np.sqrt(np.maximum(values, 0.0))
             values, spread = root, spread / np.maximum(2 * root, np.sqrt(spread))
         return {
@@ -78,7 +89,7 @@ class PrivateParts:
         """1 / n for samples, where n is public; the sum over the records where it is not."""
         return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
 
-    def statement(self, source: Source, state: Any, p: int) -> dict[str, Any]:
+    def statement(self, source: Source, state: Any, noise: list[float], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
         charge, privacy = self.mechanism.charge(), self.privacy
         scaled = self.relation.public_rows and source.kind == "samples"
@@ -94,7 +105,7 @@ class PrivateParts:
             "releases": self.releases,
             "iteration_rank": p,
             "columns": source.shape[1],
-            "noise_stddev": noise_of(state, self.releases),
+            "noise_stddev": noise,
             "noise_to_paper": self._noise_to_paper(source, state, p),
             "predicted_error": self._predicted(source, state, p),
             "values_are": "divided by the (public) number of rows" if scaled else "sums, not divided by anything",
@@ -151,15 +162,16 @@ class PrivateParts:
 def private_operator(source: Source, relation: Relation) -> Any:
     """The operator of clipped data for a relation; what fits was checked before."""
     reader, clip = source.reader, relation.clip_norm
+    if isinstance(relation, MatrixRelation):
+        if isinstance(reader, TriangleReader):
+            return BoundedTriangle(reader=reader, clip_norm=clip, change=relation.change)
+        assert isinstance(reader, DenseReader)
+        bounded = BoundedSymmetric if source.kind == "symmetric" else BoundedProduct
+        return bounded(reader=reader, clip_norm=clip, change=relation.change)
     if isinstance(reader, CsrReader):
         return ClippedSparseGram(reader=reader, clip_norm=clip)
     assert isinstance(reader, DenseReader)
     return ClippedGram(reader=reader, clip_norm=clip)
-
-
-def noise_of(state: Any, releases: int) -> list[float]:
-    """Standard deviation of an entry of the noise, release by release, where the state has it."""
-    return [float(s) for s in state.stddevs[: state.step]] if isinstance(state, PrivateState) else []
 
 
 @dataclass(frozen=True)
@@ -218,7 +230,7 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
 
 
 def _algorithm(source: Source, relation: Relation, k: int, p: int, releases: int, mechanism: Any) -> Algorithm[Any]:
-    if source.kind == "matrix" and not relation.name.startswith("record"):
+    if source.kind == "matrix":
         if releases % 2:
             raise BadInputError(
                 f"max_steps = {releases} must be even: products with a matrix and with its transpose alternate"

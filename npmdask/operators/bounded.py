@@ -116,6 +116,10 @@ class BoundedProduct(Bounded, BySlabs):
 
     reader: DenseReader
 
+    def transposed(self) -> BoundedTransposed:
+        """The other side of alternating products."""
+        return BoundedTransposed(reader=self.reader, clip_norm=self.clip_norm, change=self.change)
+
     @property
     def run_bytes(self) -> int:
         """The least that a run reads; what it returns are its own rows only."""
