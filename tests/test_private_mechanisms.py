@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from scipy import stats
 from npmdask.accounting import Budget, delta_for
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
-from npmdask.relations import REGISTRY, Relation, make_relation
+from npmdask.relations import REGISTRY, Entry, Norm, Relation, make_relation
 from npmdask.rounding import Rounding
 
 GRID = 2.0**-30
@@ -167,6 +167,36 @@ def test_noise_is_never_below_what_was_charged_for(kind: Make, calibration: str,
             assert 10 * spent <= Fraction(charge.epsilon)
         if calibration == "exact":
             assert private.noise_stddev(block) <= private.stddev * private.sensitivity(block) * 1.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wider(Entry):
+    """The same relation by name, as another version of this package might measure it."""
+
+    wider: ClassVar[float] = 1.0
+
+    def sensitivity(self, block: np.ndarray, norm: Norm = "l2", *, rows: int | None = None) -> float:
+        return self.wider * super().sensitivity(block, norm, rows=rows)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_another_scale_is_other_noise_and_the_last_bits_of_a_norm_do_not_change_it(
+    kind: Make, entropy: Entropy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise of two scales from one stream would tell it. Mutants: the scale left out of the purpose; ceil alone."""
+    private, block = (
+        mechanism(kind, relation=Wider(clip_norm=1.0), rounding=Rounding(grid=2.0**-40)),
+        orthonormal(300, 5),
+    )
+
+    def released(wider: float) -> np.ndarray:
+        monkeypatch.setattr(Wider, "wider", wider)
+        return private.release(np.zeros((300, 5), dtype=np.int64), block=block, entropy=entropy, step=1)
+
+    first = released(1.0)
+    assert np.array_equal(first, released(1 + 1e-14)) and np.array_equal(first, released(1 - 1e-14))
+    other = released(1.001)
+    assert not (first == other).any() and abs(stats.spearmanr(first.ravel(), other.ravel()).statistic) < 0.13
 
 
 def test_less_noise_than_the_paper_for_the_same_guarantee() -> None:

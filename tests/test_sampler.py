@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def test_steps_are_exact_at_the_thresholds_and_beyond_the_table(law: str) -> Non
     with localcontext(Context(prec=300)):
         weights = [(-Decimal(k * k) / 2 if law == "gaussian" else -Decimal(k)).exp() for k in range(600)]
         total = sum(weights)
-        below = [sum(weights[: k + 1]) / total for k in range(120)]
+        below = [part / total for part in list(accumulate(weights))[:120]]
     table = sampler._thresholds(getattr(sampler, f"_{law.upper()}"))
     assert table.tolist() == [int(b * (1 << 63)) for b in below[: table.size]] and int(table[-1]) == (1 << 63) - 1
     words = [min(max(int(t) + near, 0), (1 << 63) - 1) for t in table for near in (-1, 0, 0, 0, 1)]
@@ -224,7 +225,7 @@ def test_what_200_bits_leave_open_is_decided_by_more(law: str, side: int) -> Non
     near, spec = side * Fraction(1, 1 << 400), getattr(sampler, f"_{law.upper()}")
     with localcontext(Context(prec=300)):
         weights = [(-spec.weight(k)).exp() for k in range(600)]
-        edges = [Fraction(sum(weights[: k + 1]) / sum(weights)) for k in range(8)]
+        edges = [Fraction(below / sum(weights)) for below in list(accumulate(weights))[:8]]
         u = Decimal(3) / 8
         edge = Fraction((-spec.exponent(2, u)).exp())
     for k, place in enumerate(edges):
