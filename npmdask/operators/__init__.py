@@ -5,7 +5,10 @@ how two neighbouring partial products join (``join``) and how the last one becom
 Who calls that, in which process, is not its business (see :mod:`npmdask.chunked`).
 """
 
-from npmdask.operators._protocol import RUN_BYTES, Operator, Partial
+from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
+from npmdask.operators.bounded import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle
+from npmdask.operators.clipped import ClippedGram
+from npmdask.operators.clipped_sparse import ClippedSparseGram
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.sparse import SparseGram
@@ -14,11 +17,18 @@ from npmdask.operators.triangle import Triangle
 
 __all__ = [
     "RUN_BYTES",
+    "BoundedProduct",
+    "BoundedSymmetric",
+    "BoundedTransposed",
+    "BoundedTriangle",
+    "ClippedGram",
+    "ClippedSparseGram",
     "ColumnMoments",
     "Gram",
     "LeftProduct",
     "Operator",
     "Partial",
+    "PrivateOperator",
     "SparseGram",
     "Symmetric",
     "Triangle",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from npmdask.operators._protocol import (
     add_product,
     as_dtype,
     least_run,
+    pending_sums,
     require_finite,
     zeros_for_sum,
 )
@@ -51,22 +53,35 @@ class Triangle:
         """The least that a run reads: every d x p sum is also cleared and joined, which costs as much again."""
         return least_run(4 * self.block_rows)
 
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined."""
+        return pending_sums(self.block_rows, p, runs)
+
     def read_ahead(self, units: range) -> None:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
         for unit in units[:1]:
             self.reader.dense.read_chunk_ahead(*self.reader.place(unit))
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, product = SlabRecord(), zeros_for_sum(len(block), block)
+        record = SlabRecord()
+        product = self._sum(slabs, block, record)
+        require_finite(product, self.reader, slabs)
+        return Partial([np.ascontiguousarray(product)], record)
+
+    def _sum(self, slabs: range, block: Block, record: SlabRecord) -> Block:
+        product = zeros_for_sum(len(block), block)
         for unit in self.reader.ahead(slabs):
             i, j = self.reader.place(unit)
             for rows, ((columns, values),) in self.reader.tiles(unit, record):
-                tile = as_dtype(values, block.dtype)
+                tile = self._tile(values, block.dtype)
                 add_product(product[rows], tile, block[columns])
                 if i != j:
                     add_back(product[columns], tile, block[rows])
-        require_finite(product, self.reader, slabs)
-        return Partial([np.ascontiguousarray(product)], record)
+        return product
+
+    def _tile(self, values: np.ndarray, dtype: Any) -> np.ndarray:
+        """Entries as they are multiplied."""
+        return as_dtype(values, dtype)
 
     def join(self, left: Partial, right: Partial) -> Partial:
         return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
