@@ -12,13 +12,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import zarr
 from scipy import stats
 
 from npmdask.accounting import Budget, delta_for
+from npmdask.chunked import Threads
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
+from npmdask.operators import ClippedGram
 from npmdask.relations import REGISTRY, Entry, Norm, Relation, make_relation
 from npmdask.rounding import Rounding
+from npmdask.storage.layout import open_source
 
 GRID = 2.0**-30
 BOTH = [PrivateGaussian, PrivateLaplace]
@@ -279,3 +283,27 @@ def test_an_event_is_public_json(kind: Make, entropy: Entropy) -> None:
     event = mechanism(kind, releases=np.int64(3), rounding=Rounding(grid=GRID, l2=np.float64(0.25))).event()
     assert json.loads(json.dumps(event)) == event and event["private"] is True and event["rounding"]["l2"] == 0.25
     assert make_relation(**event["relation"]) == make_relation("entry", clip_norm=1.0)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_product_of_clipped_records_is_released_as_the_operator_made_it(kind: Make, entropy: Entropy) -> None:
+    """The whole way: records, integers, noise. Mutant: a grid of the operator that the mechanism does not use."""
+    records = np.random.default_rng(0).standard_normal((500, 20)) * np.linspace(3, 0.1, 20)
+    stored = zarr.create_array(
+        {}, shape=records.shape, dtype="f8", chunks=(100, 20), config={"write_empty_chunks": True}
+    )
+    stored[...] = records
+    operator: Any = ClippedGram(reader=open_source(stored).reader, clip_norm=2.0)  # type: ignore[arg-type]
+    block = operator.prepare(orthonormal(20, 3))
+    product = Threads(1).run_pass(operator, block, lambda record: None)[0]
+    private = mechanism(
+        kind,
+        relation=make_relation("record_replace", clip_norm=2.0),
+        rounding=operator.rounding(3),
+        budget=Budget(1e4, 1e-6),  # so little noise that the product is seen through it
+        releases=1,
+    )
+    released = private.release(product, block=block, entropy=entropy, step=1)
+    clipped = records * np.minimum(1, 2 / np.linalg.norm(records, axis=1))[:, None]
+    noise = (released - clipped.T @ (clipped @ block)) / private.noise_stddev(block)
+    assert 0 < private.noise_stddev(block) < 1 and 0.7 < noise.std() < 1.4
