@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, clipped, clipping
+from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, clipped, clipped_sparse, clipping
 from npmdask.operators.clipping import Clipping, clip_records
 from npmdask.operators.exact import round_to, unit_of
 from npmdask.passes import compute_run, pack, runs_of, unpack
@@ -239,12 +241,19 @@ def test_clipping_is_a_function_of_the_record_and_never_leaves_it_too_long(
 # Neighbours are no further apart than the sensitivity says.
 
 
-def require_close(x: np.ndarray, place: int, other: np.ndarray | None, clip_norm: float, p: int) -> float:
-    """Take out a record or put another in its place: what this changes, as a share of what it may change."""
-    block = orthonormal(x.shape[1], p)
-    operator = dense(x, clip_norm, (50, x.shape[1]))
-    y = np.delete(x, place, axis=0) if other is None else np.concatenate([x[:place], [other], x[place + 1 :]])
-    left, right = product(operator, block), product(dense(y, clip_norm, (17, 50)), block)
+def require_close(
+    x: np.ndarray, place: int, other: np.ndarray | None, clip_norm: float, p: int, folder: Path | None = None
+) -> float:
+    """Take out a record or put another in its place: what this changes, as a share of what it may change.
+
+    The records are read as sparse ones where a folder is given.
+    """
+    block, y = orthonormal(x.shape[1], p), np.delete(x, place, axis=0)
+    if other is not None:
+        y = np.concatenate([x[:place], [other], x[place + 1 :]])
+    operator = sparse(folder / "x", x, clip_norm, 70) if folder else dense(x, clip_norm, (50, x.shape[1]))
+    neighbour = sparse(folder / "y", y, clip_norm, 1000) if folder else dense(y, clip_norm, (17, 50))
+    left, right = product(operator, block), product(neighbour, block)
     rounding, held = operator.rounding(p), operator.prepare(block)
     difference = (left - right) * rounding.grid
     a = clipped_rows(x[place : place + 1], operator.clipping)[0]
@@ -292,6 +301,14 @@ def test_neighbours_are_no_further_apart_than_is_said(
     require_close(x, place, other, clip_norm, p=3)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_sparse_neighbours_are_no_further_apart_than_is_said(kind: str, tmp_path: Path) -> None:
+    x = wild(60, 12)
+    x[30] = adversarial(12, 1.0, kind, 0)
+    require_close(x, 30, None, 1.0, 3, tmp_path)
+    require_close(x, 30, adversarial(12, 1.0, "plain", 1), 1.0, 3, tmp_path)
+
+
 @pytest.mark.parametrize("length", [1.0, 3.0, 1e200])
 def test_the_sensitivity_is_attained(length: float) -> None:
     d, p = 200, 5
@@ -336,6 +353,16 @@ def test_mutants_are_caught(name: str, mutant: Any, check: Callable[[], object],
     monkeypatch.setattr(clipped, name, mutant)
     with pytest.raises(AssertionError):
         check()
+
+
+def test_a_mutant_that_does_not_clip_sparse_records_is_caught(tmp_path: Path, monkeypatch: Any) -> None:
+    def round_only(part: sp.csr_matrix, numbers: Clipping) -> None:
+        round_to(part.data, numbers.grid)
+
+    require_close(mild(), 3, None, 1.0, 3, tmp_path)
+    monkeypatch.setattr(clipped_sparse, "clip_rows", round_only)
+    with pytest.raises(AssertionError):
+        require_close(mild(), 3, None, 1.0, 3, tmp_path)
 
 
 def test_a_mutant_that_clips_to_the_norm_before_rounding_is_caught(monkeypatch: Any) -> None:
@@ -395,3 +422,54 @@ def test_bad_numbers_are_refused() -> None:
 def test_units_are_the_next_power_of_two() -> None:
     assert [unit_of(c) for c in (1.0, 0.5, 0.7, 1.0000001, 3.0, 4.0)] == [1.0, 0.5, 1.0, 2.0, 4.0, 4.0]
     assert clipping.Clipping(0.1, 3).largest_square <= Fraction(0.1) ** 2
+
+
+PEAK = """
+import sys, numpy as np
+from npmdask.chunked import Threads
+from npmdask.memory import high_water, tree_rss
+from npmdask.memory_plan import plan_memory
+from npmdask.operators import *
+from npmdask.storage.layout import open_source
+from npmdask.storage.triangle import TriangleReader
+name, path, p, clip_norm = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+reader = open_source(path).reader
+if name == "BoundedTriangle":
+    reader = TriangleReader(array=reader.array)
+operator = globals()[name](reader=reader, clip_norm=clip_norm)
+plan = plan_memory(operator, p, 3, limit=None, base=tree_rss(), threads=2, workers=0)
+block = operator.prepare(np.eye(operator.block_rows, p))
+product, _ = Threads(2).run_pass(operator, block, lambda record: None)
+print(high_water(), plan.predicted_peak, plan.base)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shape", "chunks", "p", "clip_norm"),
+    [
+        ("ClippedGram", (100_000, 1000), (4000, 1000), 20, 1e3),
+        ("ClippedGram", (100_000, 1000), (4000, 300), 20, 1.0),  # every record is far too long
+        ("ClippedGram", (4000, 60_000), (100, 20_000), 20, 100.0),
+        ("ClippedSparseGram", (2_000_000, 20_000), (2**18, 0), 20, 1.0),
+        ("BoundedProduct", (1_000_000, 100), (5000, 100), 20, 1.0),
+        ("BoundedTransposed", (1_000_000, 100), (5000, 100), 20, 1.0),
+        ("BoundedTriangle", (10_000, 10_000), (2000, 2000), 50, 1.0),
+    ],
+)
+def test_a_pass_stays_within_its_plan(
+    tmp_path: Path, name: str, shape: tuple[int, int], chunks: tuple[int, int], p: int, clip_norm: float
+) -> None:
+    if name == "ClippedSparseGram":
+        entries = sp.random(*shape, density=5e-4, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+        sparse(tmp_path / "x.zarr", entries, 1.0, chunks[0])
+    else:
+        z = zarr.create_array(tmp_path / "x.zarr", shape=shape, dtype="f4", chunks=chunks, compressors=None)
+        for start in range(0, shape[0], chunks[0]):
+            z[start : start + chunks[0]] = np.random.default_rng(start).standard_normal((chunks[0], shape[1]))
+    command = [sys.executable, "-c", PEAK, name, str(tmp_path / "x.zarr"), str(p), str(clip_norm)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    peak, predicted, base = (int(word) / 2**20 for word in done.stdout.split())
+    print(f"{name} {shape}: peak {peak:.0f}, predicted {predicted:.0f}, of it {base:.0f} before")
+    assert peak < predicted

@@ -95,7 +95,8 @@ class Bounded:
         return Rounding(grid=self._grid, l2=entry * math.sqrt(entries), l1=entry * entries)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
-        """The product as int64 multiples of the grid of :meth:`rounding`."""
+        """The product as int64 multiples of the grid of ``rounding``; raises BadInputError if X was not prepared."""
+        require_prepared(block)
         product = np.concatenate(total.products)
         product /= self._grid
         return np.rint(product, out=product).astype(np.int64)
@@ -126,7 +127,6 @@ class BoundedProduct(Bounded, BySlabs):
         return least_run(0)
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        require_prepared(block)
         record, first = SlabRecord(), self.reader.slab_rows(slabs.start).start
         product = np.zeros((self.reader.slab_rows(slabs.stop - 1).stop - first, block.shape[1]))
         for rows, tile, part in _strips(self.reader, slabs, record):
@@ -176,7 +176,6 @@ class BoundedTransposed(Bounded, BySlabs):
         return min(tile, strip) + self.reader.grid[0] * each + JOINS
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        require_prepared(block)
         record, product = SlabRecord(), np.zeros((self._rows, block.shape[1]))
         for rows, tile, part in _strips(self.reader, slabs, record):
             some = block[rows.start + part.start : rows.start + part.stop]
@@ -207,7 +206,6 @@ class BoundedTriangle(Bounded, Triangle):
         return side + n * (1 + -(-side // tile)) + JOINS  # a row is met by tiles where they lie, and mirrored
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        require_prepared(block)
         record = SlabRecord()
         return Partial([np.ascontiguousarray(self._sum(slabs, block, record))], record)
 

@@ -82,7 +82,8 @@ class Records(BySlabs):
         return Partial([product], left.record.add(right.record), left.fragments + right.fragments)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
-        """The sum as int64 multiples of the grid of :meth:`rounding`."""
+        """The sum as int64 multiples of the grid of ``rounding``; raises BadInputError if X was not prepared."""
+        require_prepared(block)
         return as_integers(total.products[0].reshape(2, *block.shape), self.clipping.unit)
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
@@ -96,7 +97,6 @@ class ClippedGram(Records):
     reader: DenseReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        require_prepared(block)
         record, total = SlabRecord(), np.zeros((2, *block.shape))
         unit = self.clipping.unit
         product = scratch(("product", len(block)), block.shape, np.float64)

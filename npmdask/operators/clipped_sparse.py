@@ -17,7 +17,6 @@ from npmdask.operators.exact import (
     SPLIT_ROWS,
     add_exactly,
     carry,
-    require_prepared,
     round_to,
 )
 from npmdask.operators.sparse import cut_rows
@@ -35,7 +34,6 @@ class ClippedSparseGram(Records):
     reader: CsrReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        require_prepared(block)
         record, fragments = SlabRecord(), list[Fragment]()
         total = np.zeros((2, *block.shape))
         for piece in self.reader.blocks(slabs, record):
