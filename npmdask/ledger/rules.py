@@ -37,10 +37,13 @@ def remaining_epsilon(spent: Charge, budget: Budget) -> float:
 
     For a grant with delta > 0 of a run of Gaussian releases, otherwise of a run of pure epsilon.
     """
+
+    def fits(more: Charge) -> bool:
+        return (spent + more).delta_at(budget.epsilon) <= budget.delta  # implies ``within``, and is quicker
+
     if budget.delta == 0:
-        pure = _largest(lambda epsilon: (spent + Charge(epsilon=epsilon)).within(budget), budget.epsilon)
-        return pure * (1 - ROUNDING)
-    square = _largest(lambda mu2: (spent + Charge(mu_squared=mu2)).within(budget), _enough(budget))
+        return _largest(lambda epsilon: fits(Charge(epsilon=epsilon)), budget.epsilon) * (1 - ROUNDING)
+    square = _largest(lambda mu2: fits(Charge(mu_squared=mu2)), _enough(budget))
     return Charge(mu_squared=square).epsilon_at(budget.delta) * (1 - ROUNDING) if square > 0 else 0.0
 
 

@@ -145,6 +145,7 @@ def test_a_file_of_another_program_is_not_a_ledger(tmp_path: Path) -> None:
         open_ledger(path).status("visits")
 
 
+@pytest.mark.slow
 def test_a_fork_shares_nothing(ledger: Ledger, address: str) -> None:
     """A forked child that exits must not take the parent's locks or its connection with it."""
     reserve(ledger, "before", share(0.1))
