@@ -11,7 +11,10 @@ PACKAGE = ROOT / "npmdask"
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
     ["environment", "errors", "randomness"],
-    ["linalg"],
+    ["linalg", "accounting.gdp"],
+    ["accounting.budget", "relations._protocol"],
+    ["accounting.calibration", "accounting.paper", "relations.matrix", "relations.records"],
+    ["accounting", "relations"],
     ["diagnostics", "memory"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
     ["storage.bundle", "storage.remote"],

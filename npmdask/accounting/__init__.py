@@ -1,0 +1,25 @@
+"""Privacy accounting: exact Gaussian differential privacy, budgets and charges, calibration, the papers' formulas."""
+
+from __future__ import annotations
+
+from npmdask.accounting.budget import Budget, Charge
+from npmdask.accounting.calibration import gaussian_charge, gaussian_multiplier, laplace_charge, laplace_multiplier
+from npmdask.accounting.gdp import delta_for, epsilon_for, log_delta, mu_for
+from npmdask.accounting.paper import paper_charge, paper_laplace_scale, paper_stddev, require_sound
+
+__all__ = [
+    "Budget",
+    "Charge",
+    "delta_for",
+    "epsilon_for",
+    "gaussian_charge",
+    "gaussian_multiplier",
+    "laplace_charge",
+    "laplace_multiplier",
+    "log_delta",
+    "mu_for",
+    "paper_charge",
+    "paper_laplace_scale",
+    "paper_stddev",
+    "require_sound",
+]
