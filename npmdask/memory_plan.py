@@ -71,13 +71,13 @@ def _needed(
 ) -> MemoryPlan:
     """What a run with so many columns and threads takes."""
     block, runs = operator.block_rows * columns * 8, runs_of(operator)
-    pending = 2 * len(runs).bit_length() * block
+    pending = operator.pending_bytes(columns, runs)
     return MemoryPlan(
         limit=limit,
         base=base + GROWTH + workers * (WORKER_BASE + block),
         state=state_blocks * block + pending,
         # A task of a worker sums some runs: it holds a sum for each level of the tree below it.
-        task=operator.task_bytes(columns, runs) + THREAD_BASE + (len(runs).bit_length() * block if workers else 0),
+        task=operator.task_bytes(columns, runs) + THREAD_BASE + (pending // 2 if workers else 0),
         threads=threads,
         workers=workers,
     )

@@ -10,7 +10,7 @@ PACKAGE = ROOT / "npmdask"
 
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
-    ["environment", "errors", "randomness"],
+    ["environment", "errors", "randomness", "rounding"],
     ["linalg", "accounting.gdp"],
     ["accounting.budget", "relations._protocol"],
     ["accounting.calibration", "accounting.paper", "relations.matrix", "relations.records"],
@@ -37,6 +37,9 @@ FLOORS = [
     ["storage.ingest"],
     ["operators._protocol"],
     ["operators.gram", "operators.moments", "operators.sparse", "operators.symmetric", "operators.triangle"],
+    ["operators.exact"],
+    ["operators.clipping"],
+    ["operators.clipped"],
     ["operators"],
     ["passes"],
     ["memory_plan"],

@@ -5,7 +5,8 @@ how two neighbouring partial products join (``join``) and how the last one becom
 Who calls that, in which process, is not its business (see :mod:`npmdask.chunked`).
 """
 
-from npmdask.operators._protocol import RUN_BYTES, Operator, Partial
+from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
+from npmdask.operators.clipped import ClippedGram
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.sparse import SparseGram
@@ -14,11 +15,13 @@ from npmdask.operators.triangle import Triangle
 
 __all__ = [
     "RUN_BYTES",
+    "ClippedGram",
     "ColumnMoments",
     "Gram",
     "LeftProduct",
     "Operator",
     "Partial",
+    "PrivateOperator",
     "SparseGram",
     "Symmetric",
     "Triangle",

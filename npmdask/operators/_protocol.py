@@ -9,6 +9,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
+from npmdask.rounding import Rounding
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
 from npmdask.storage.sparse import CsrReader, Fragment
 from npmdask.storage.triangle import TriangleReader
@@ -36,8 +37,9 @@ class Operator(Protocol):
     def block_rows(self) -> int: ...
     def partial(self, slabs: range, block: Block) -> Partial: ...
     def join(self, left: Partial, right: Partial) -> Partial: ...
-    def finish(self, total: Partial, block: Block) -> Block: ...
+    def finish(self, total: Partial, block: Block) -> np.ndarray: ...  # a Block; integers for a private release
     def task_bytes(self, p: int, runs: list[range]) -> int: ...
+    def pending_bytes(self, p: int, runs: list[range]) -> int: ...
 
     # What a pass is cut into: runs of consecutive units, a function of the stored layout only.
     @property
@@ -49,6 +51,18 @@ class Operator(Protocol):
     @property
     def run_bytes(self) -> int: ...
     def read_ahead(self, units: range) -> None: ...
+
+
+class PrivateOperator(Operator, Protocol):
+    """An operator whose product is a basis for a private release: int64 multiples of a public grid.
+
+    ``prepare`` rounds a block to what is multiplied exactly (or with a known error); ``rounding`` says what the
+    arithmetic adds to the sensitivity of the product with it. Neither depends on the data. Nothing that an
+    operator of this kind does fails, warns or is left out because of a value: that would tell of it.
+    """
+
+    def prepare(self, block: Block) -> Block: ...
+    def rounding(self, p: int) -> Rounding: ...
 
 
 class BySlabs:
@@ -73,9 +87,22 @@ class BySlabs:
         """The least that a run reads: a few times the d x p sum that it returns (with p about 32)."""
         return least_run(int(self.reader.shape[1]))
 
+    @property
+    def block_rows(self) -> int:
+        return int(self.reader.shape[1])
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined: two of d x p for each level of the tree."""
+        return pending_sums(self.block_rows, p, runs)
+
     def read_ahead(self, units: range) -> None:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
         self.reader.read_ahead(units[:1])
+
+
+def pending_sums(rows: int, p: int, runs: list[range]) -> int:
+    """Bytes of two sums of ``rows`` x p for each level of the tree of ``runs``."""
+    return 2 * len(runs).bit_length() * rows * p * 8
 
 
 def least_run(columns: int) -> int:

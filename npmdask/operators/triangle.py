@@ -13,6 +13,7 @@ from npmdask.operators._protocol import (
     add_product,
     as_dtype,
     least_run,
+    pending_sums,
     require_finite,
     zeros_for_sum,
 )
@@ -50,6 +51,10 @@ class Triangle:
     def run_bytes(self) -> int:
         """The least that a run reads: every d x p sum is also cleared and joined, which costs as much again."""
         return least_run(4 * self.block_rows)
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined."""
+        return pending_sums(self.block_rows, p, runs)
 
     def read_ahead(self, units: range) -> None:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
