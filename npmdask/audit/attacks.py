@@ -80,13 +80,13 @@ def _spent(publication: Publication, norm: str) -> Values:
     return np.sum(ratio**2 if norm == "l2" else ratio, axis=1)
 
 
-def repeated_noise(transcript: Transcript) -> bool:
-    """Whether two publications of one run carry the same noise (up to a millionth of its scale).
+def repeated_noise(transcript: Transcript, world: str) -> bool:
+    """Whether two publications of one run on the data of ``world`` carry the same noise (up to a millionth of its scale).
 
     Of two blocks of two entries or more this happens by chance with probability below 1e-12 in a run.
     """
     blocks = [publication for publication in transcript if publication.value[0].size > 1]
-    return bool(blocks) and bool((_closest(blocks, "here") < 1e-6).any())
+    return bool(blocks) and bool((_closest(blocks, world) < 1e-6).any())
 
 
 def off_grid(transcript: Transcript) -> bool:

@@ -4,9 +4,10 @@ What is exercised is the product's own code: the integer operators, the sensitiv
 keystream, sampler and the mechanism's ``release``. Only the loop is the audit's, so that N runs go together:
 
 * a product is linear in every column, so the blocks of all runs stand side by side as one block of N p columns;
-* noise is independent for every entry, its scale depends on the public X only, and the key stream on the key and on
-  all that is public. So the runs that need the same scale in a step are stacked into one tall product, and ``release``
-  is called once for them. With d = p that is nearly all of them.
+* noise is independent for every entry; its scale depends on the public X alone, its stream on the key and on all that
+  is public. So the products of runs that need the same scale stand side by side too, and ``release`` is called once for
+  them, with the block of the run that needs most. "The same" is up to ``SAME`` (blocks are on a grid, so that even with
+  d = p sensitivities differ in the tenth digit); the path-wise check has every run's own scale.
 
 ``together=False`` calls ``release`` for every run by itself, under a key of its own, as the driver does. A test holds
 both to the same distribution; nothing but the number of calls differs.
@@ -14,7 +15,7 @@ both to the same distribution; nothing but the number of calls differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 from npmdask.audit.instances import Instance
 from npmdask.audit.publication import Publication, Transcript, Values
 from npmdask.mechanisms.entropy import Entropy
-from npmdask.storage.layout import open_source
 
+SAME = 1e-6  # relative: moves mu by less than a hundredth of what any feasible number of runs resolves
 Integers = NDArray[np.int64]
 OperatorOf = Callable[[Instance, NDArray[np.float64]], Any]
 
@@ -47,7 +48,7 @@ class ReleasePath:
         self.operators = {world: operator_of(instance, getattr(instance, world)) for world in ("here", "there")}
         self.grid = float(mechanism.rounding.grid)
 
-    def run(self, world: str, keys: list[Entropy], runs: int, *, together: bool = True, seed: int = 0) -> Transcript:
+    def run(self, world: str, keys: Sequence[Entropy], runs: int, *, together: bool = True, seed: int = 0) -> Transcript:
         """The transcript of ``runs`` runs on the data of ``world`` ("here" or "there").
 
         ``keys`` : one key for all, or one a run if not ``together``. ``seed`` : of the public X_0.
@@ -55,31 +56,35 @@ class ReleasePath:
         transcript: Transcript = []
         blocks = self._start(runs, seed)
         for step in range(1, self.steps + 1):
-            blocks = self._side_by_side(self.operators[world].prepare, blocks)
+            blocks = _apart(self.operators[world].prepare(_aside(blocks)), runs)
             published = self.step(world, blocks, keys, step, together)
             transcript += published
             blocks = orth_many(published[0].value)
         return transcript
 
-    def step(self, world: str, blocks: Values, keys: list[Entropy], step: int, together: bool) -> Transcript:
+    def step(self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool) -> Transcript:
         """Everything that one step makes public; the first is the release that the run goes on with."""
         return [self.released(world, blocks, keys, step, together)]
 
     def released(
-        self, world: str, blocks: Values, keys: list[Entropy], step: int, together: bool, *, label: int | None = None
+        self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool, *, label: int | None = None
     ) -> Publication:
         """The release of ``step``; ``label`` is the number that the mechanism is told instead."""
-        products = {name: self._product(operator, blocks) for name, operator in self.operators.items()}
-        noise = np.array([self.mechanism.noise_stddev(block) for block in blocks])
-        value = np.empty(products["here"].shape)
-        told = step if label is None else label
-        groups = _equal(noise) if together else [np.array([i]) for i in range(len(blocks))]
-        for number, members in enumerate(groups):
-            tall = products[world][members].reshape(-1, blocks.shape[2])
-            key = keys[0 if together else number]
-            out = self.mechanism.release(tall, block=blocks[members[0]], entropy=key, step=told)
-            value[members] = out.reshape(len(members), *value.shape[1:])
-        here, there = (products[name] * self.grid for name in ("here", "there"))
+        queries = {name: self._product(operator, blocks) for name, operator in self.operators.items()}
+        noise = np.array([self.mechanism.noise_stddev(block) for block in blocks]) / self.mechanism.stddev_per_scale
+        value = np.empty(queries[world].shape)
+        groups = _alike(noise) if together else [np.array([i]) for i in range(len(blocks))]
+        for number, runs in enumerate(groups):
+            value[runs] = _apart(
+                self.mechanism.release(
+                    _aside(queries[world][runs]),
+                    block=blocks[runs[-1]],
+                    entropy=keys[0 if together else number],
+                    step=step if label is None else label,
+                ),
+                len(runs),
+            )
+        here, there = (queries[name] * self.grid for name in ("here", "there"))
         return Publication(step=step, value=value, here=here, there=there, noise=noise, grid=self.grid)
 
     def _start(self, runs: int, seed: int) -> Values:
@@ -90,24 +95,27 @@ class ReleasePath:
         return orth_many(rng.standard_normal((runs, instance.d, instance.p)))
 
     def _product(self, operator: Any, blocks: Values) -> Integers:
-        return self._side_by_side(lambda wide: _multiply(operator, wide), blocks)
-
-    def _side_by_side(self, apply: Callable[[Any], Any], blocks: Values) -> Any:
-        """``apply`` to the blocks of all runs as one (d x N p), as N x rows x p again."""
-        runs, d, p = blocks.shape
-        wide = apply(blocks.transpose(1, 0, 2).reshape(d, runs * p))
-        return wide.reshape(-1, runs, p).transpose(1, 0, 2)
+        """A X of every run: one pass over tiny data, in one piece, for the blocks of all runs as one of N p columns."""
+        wide = _aside(blocks)
+        return _apart(operator.finish(operator.partial(range(operator.units), wide), wide), len(blocks))
 
 
-def _multiply(operator: Any, block: Any) -> Any:
-    """One pass over tiny data, in one piece."""
-    return operator.finish(operator.partial(range(operator.units), block), block)
+def _aside(blocks: NDArray[Any]) -> NDArray[Any]:
+    """N blocks (N x d x p) side by side (d x N p)."""
+    runs, d, p = blocks.shape
+    return np.ascontiguousarray(blocks.transpose(1, 0, 2)).reshape(d, runs * p)
 
 
-def _equal(noise: Values) -> list[NDArray[np.intp]]:
-    """The runs with equal noise, as lists of indices."""
+def _apart(wide: NDArray[Any], runs: int) -> NDArray[Any]:
+    """The inverse of :func:`_aside`."""
+    return wide.reshape(len(wide), runs, -1).transpose(1, 0, 2)
+
+
+def _alike(noise: Values) -> list[NDArray[np.intp]]:
+    """The runs whose noise agrees up to ``SAME``, as lists of indices; the one with the most noise comes last."""
     order = np.argsort(noise, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(noise[order])) + 1)
+    number = np.floor(np.log(noise[order] / noise[order[0]]) / SAME)
+    return np.split(order, np.flatnonzero(np.diff(number)) + 1)
 
 
 def orth_many(blocks: Values) -> Values:
@@ -116,7 +124,3 @@ def orth_many(blocks: Values) -> Values:
     q, r = np.linalg.qr(scaled)
     return q * np.where(np.diagonal(r, axis1=1, axis2=2) < 0, -1.0, 1.0)[:, None, :]
 
-
-def reader_of(data: NDArray[np.float64], kind: str) -> Any:
-    """A reader of an array in memory, as of a store."""
-    return open_source(data, kind).reader

@@ -41,19 +41,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many of ``runs`` scores exceeded each threshold, in the world A and in the world A'.
-
-    Several attacks on the same runs are joined with ``+``: Bonferroni then goes over all their thresholds.
-    """
+    """How many of ``runs`` scores of one attack exceeded each threshold, in the world A and in the world A'."""
 
     false: tuple[int, ...]
     true: tuple[int, ...]
     runs: int
 
-    def __add__(self, other: Counts) -> Counts:
-        if other.runs != self.runs:
-            raise BadInputError("attacks can only be joined on the same runs; score every run with each of them")
-        return Counts(self.false + other.false, self.true + other.true, self.runs)
+    def rates(self, alpha: float) -> list[tuple[Interval, Interval]]:
+        """FPR and TPR of every threshold, each end of each interval wrong with probability ``alpha`` at most."""
+        return [(self._rate(false, alpha), self._rate(true, alpha)) for false, true in zip(self.false, self.true, strict=True)]
+
+    def _rate(self, successes: int, alpha: float) -> Interval:
+        return Interval(at_least(successes, self.runs, alpha), at_most(successes, self.runs, alpha))
 
 
 def count(here: Scores, there: Scores, thresholds: Sequence[float]) -> Counts:
@@ -76,33 +75,43 @@ def at_most(successes: int, runs: int, alpha: float) -> float:
     return 1.0 if successes == runs else float(beta.isf(alpha, successes + 1, runs - successes))
 
 
-def mu_interval(counts: Counts, alpha: float) -> Interval:
-    """Where mu lies with confidence 1 - ``alpha``: four bounds a threshold, the best of them at each end."""
-    each = alpha / (4 * len(counts.false))
-    pairs = list(zip(counts.false, counts.true, strict=True))
-    low = max(_distance(at_least(t, counts.runs, each), at_most(f, counts.runs, each)) for f, t in pairs)
-    high = min(_distance(at_most(t, counts.runs, each), at_least(f, counts.runs, each)) for f, t in pairs)
+def mu_interval(attacks: Sequence[Counts], alpha: float) -> Interval:
+    """Where mu lies with confidence 1 - ``alpha``, according to the attack that shows most.
+
+    Four bounds for each threshold of each attack; of each attack the best at either end.
+    """
+    each = alpha / (4 * _thresholds(attacks))
+    return max((_mu_of(attack.rates(each)) for attack in attacks), key=lambda interval: interval.low)
+
+
+def _mu_of(rates: list[tuple[Interval, Interval]]) -> Interval:
+    low = max(_distance(tpr.low, fpr.high) for fpr, tpr in rates)
+    high = min(_distance(tpr.high, fpr.low) for fpr, tpr in rates)
     return Interval(max(low, 0.0), max(high, 0.0))
 
 
-def mu_lower_bound(counts: Counts, alpha: float) -> float:
-    """mu is at least this, except with probability ``alpha``: two bounds a threshold."""
-    each = alpha / (2 * len(counts.false))
-    pairs = zip(counts.false, counts.true, strict=True)
-    return max(0.0, *(_distance(at_least(t, counts.runs, each), at_most(f, counts.runs, each)) for f, t in pairs))
+def mu_lower_bound(attacks: Sequence[Counts], alpha: float) -> float:
+    """mu is at least this, except with probability ``alpha``: two bounds for each threshold of each attack."""
+    each = alpha / (2 * _thresholds(attacks))
+    return max(_mu_of(attack.rates(each)).low for attack in attacks)
 
 
-def epsilon_lower_bound(counts: Counts, delta: float, alpha: float) -> float:
+def epsilon_lower_bound(attacks: Sequence[Counts], delta: float, alpha: float) -> float:
     """epsilon at this ``delta`` is at least this, except with probability ``alpha``; nothing is assumed of the noise.
 
-    N runs never show more than about ln(N / (2 ln(1 / alpha))): no proof of a large epsilon comes from few runs.
+    N runs never show more than about ln(N / ln(2 / alpha)): no proof of a large epsilon comes from few runs.
     """
-    each = alpha / (2 * len(counts.false))
-    best = 0.0
-    for false, true in zip(counts.false, counts.true, strict=True):
-        tpr, fpr = at_least(true, counts.runs, each), at_most(false, counts.runs, each)
-        best = max(best, _log_ratio(tpr - delta, fpr), _log_ratio(1 - fpr - delta, 1 - tpr))
-    return best
+    each = alpha / (2 * _thresholds(attacks))
+    return max(0.0, *(_epsilon_of(fpr, tpr, delta) for attack in attacks for fpr, tpr in attack.rates(each)))
+
+
+def _epsilon_of(fpr: Interval, tpr: Interval, delta: float) -> float:
+    """Of the test and of the test turned around; both use the same two ends."""
+    return max(_log_ratio(tpr.low - delta, fpr.high), _log_ratio(1 - fpr.high - delta, 1 - tpr.low))
+
+
+def _thresholds(attacks: Sequence[Counts]) -> int:
+    return sum(len(attack.false) for attack in attacks)
 
 
 def p_value(lower_bound: Callable[[float], float], claimed: float) -> float:

@@ -12,11 +12,11 @@ from npmdask.errors import BadInputError
 ALPHA = 1e-6
 
 
-def gaussian_counts(mu: float, runs: int, seed: int, thresholds: tuple[float, ...] = (0.0,)) -> s.Counts:
+def gaussian_counts(mu: float, runs: int, seed: int, thresholds: tuple[float, ...] = (0.0,)) -> list[s.Counts]:
     """Log-likelihood ratios of an exactly mu-GDP pair."""
     rng = np.random.default_rng(seed)
     here, there = (rng.normal(sign * mu**2 / 2, mu, runs) for sign in (-1, 1))
-    return s.count(here, there, thresholds)
+    return [s.count(here, there, thresholds)]
 
 
 @pytest.mark.parametrize("mu", [0.1, 0.2367, 1.0, 2.5])
@@ -66,14 +66,14 @@ def test_epsilon_of_randomised_response_is_found_and_not_exceeded() -> None:
     """Pure epsilon = 2: fails if delta is not subtracted, or the ratio is of estimates instead of bounds."""
     rng, keep = np.random.default_rng(3), np.exp(2.0) / (1 + np.exp(2.0))
     here, there = (np.where(rng.random(50_000) < p, 1.0, -1.0) for p in (1 - keep, keep))
-    found = s.epsilon_lower_bound(s.count(here, there, (0.0,)), 0.0, ALPHA)
+    found = s.epsilon_lower_bound([s.count(here, there, (0.0,))], 0.0, ALPHA)
     assert 1.85 < found < 2.0
-    assert s.epsilon_lower_bound(s.count(here, there, (0.0,)), 0.5, ALPHA) < np.log((keep - 0.5) / (1 - keep))
+    assert s.epsilon_lower_bound([s.count(here, there, (0.0,))], 0.5, ALPHA) < np.log((keep - 0.5) / (1 - keep))
 
 
 def test_few_runs_never_show_a_large_epsilon_and_a_perfect_attack_says_infinity_is_possible() -> None:
     zeros, ones = np.zeros(200), np.ones(200)
-    counts = s.count(zeros, ones, (0.5,))
+    counts = [s.count(zeros, ones, (0.5,))]
     assert s.epsilon_lower_bound(counts, 0.0, 0.05) <= np.log(200 / np.log(2 / 0.05)) + 1e-9
     interval = s.mu_interval(counts, 0.05)
     assert interval.high == np.inf and 3 < interval.low < 2 * norm.ppf(1 - 1 / 200)
@@ -84,5 +84,11 @@ def test_nonsense_is_a_sentence() -> None:
         s.count(np.zeros(3), np.zeros(4), (0.0,))
     with pytest.raises(BadInputError, match="not a number"):
         s.count(np.zeros(3), np.full(3, np.nan), (0.0,))
-    with pytest.raises(BadInputError, match="same runs"):
-        _ = s.Counts((1,), (1,), 5) + s.Counts((1,), (1,), 6)
+
+
+def test_the_interval_is_that_of_the_attack_that_shows_most() -> None:
+    """A useless second attack must not pull the upper end below the lower one, and costs its share of alpha."""
+    useful, useless = gaussian_counts(1.0, 4000, 0)[0], gaussian_counts(0.01, 4000, 1)[0]
+    alone, both = s.mu_interval([useful], ALPHA), s.mu_interval([useless, useful], ALPHA)
+    assert 1.0 in both and both.low < alone.low and both.high > alone.high > both.low
+    assert s.mu_lower_bound([useless, useful], ALPHA) > s.mu_lower_bound([useless], ALPHA)
