@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from npmdask.mechanisms._protocol import Mechanism
+from npmdask.mechanisms.entropy import Entropy
+from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.mechanisms.simulated import NoNoise, SimulatedGaussian
 
-REGISTRY = {"none": NoNoise, "gaussian": SimulatedGaussian}
+REGISTRY = {"none": NoNoise, "gaussian": SimulatedGaussian}  # private ones need a budget: npmdask.mechanisms.private
 
-__all__ = ["REGISTRY", "Mechanism", "NoNoise", "SimulatedGaussian"]
+__all__ = ["REGISTRY", "Entropy", "Mechanism", "NoNoise", "PrivateGaussian", "PrivateLaplace", "SimulatedGaussian"]
