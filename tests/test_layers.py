@@ -40,6 +40,7 @@ FLOORS = [
     ["operators.exact"],
     ["operators.clipping"],
     ["operators.clipped"],
+    ["operators.clipped_sparse"],
     ["operators"],
     ["passes"],
     ["memory_plan"],

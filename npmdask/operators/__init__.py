@@ -7,6 +7,7 @@ Who calls that, in which process, is not its business (see :mod:`npmdask.chunked
 
 from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
 from npmdask.operators.clipped import ClippedGram
+from npmdask.operators.clipped_sparse import ClippedSparseGram
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.sparse import SparseGram
@@ -16,6 +17,7 @@ from npmdask.operators.triangle import Triangle
 __all__ = [
     "RUN_BYTES",
     "ClippedGram",
+    "ClippedSparseGram",
     "ColumnMoments",
     "Gram",
     "LeftProduct",

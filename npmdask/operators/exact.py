@@ -23,6 +23,8 @@ IMAGE_GRID = 2.0**-20  # of a_q^T X, rounded once more before it is multiplied b
 HIGH_GRID = 2.0**-18  # of the upper limb of a sum; the lower one is a multiple of RECORD_GRID * IMAGE_GRID
 RELEASE_GRID = 2.0**-29  # of the integers that are handed to a mechanism
 STRIP_ROWS = 400  # records whose products with images are summed in one float64: 400 * 1.25 < 2^9 = 2^53 / 2^44
+SPLIT_ROWS = 2**15  # the same, where images are split: 2^15 * 1.25 < 2^53 * RECORD_GRID * IMAGE_SPLIT
+IMAGE_SPLIT = 2.0**-10  # grid of the upper part; the lower one is at most half of that
 COLUMN_NORM = 1.25  # at most, of a column of a block
 MAX_RECORDS = 2**33  # so that integers on RELEASE_GRID, noise included, fit 64 bits
 

@@ -48,32 +48,33 @@ class SparseGram(BySlabs):
 
     def finish(self, total: Partial, block: Block) -> Block:
         scaled = divided(block, self.scale)
-        product = total.products[0] + _sparse_gram(self._cut_rows(total.fragments), scaled)
+        product = total.products[0] + _sparse_gram(cut_rows(self.reader, total.fragments), scaled)
         if self.mean is not None:
             product = product - self.reader.shape[0] * np.outer(self.mean, self.mean @ scaled).reshape(product.shape)
         return divided(product * self.weight, self.scale)
-
-    def _cut_rows(self, fragments: list[Fragment]) -> csr_matrix:
-        """The rows that the borders between runs cut, put together again (fragments come in order)."""
-        rows = [f.row for f in fragments]
-        numbers = {row: i for i, row in enumerate(dict.fromkeys(rows))}
-        lengths = np.zeros(len(numbers) + 1, np.int64)
-        for fragment in fragments:
-            lengths[numbers[fragment.row] + 1] += len(fragment.data)
-        empty = [np.empty(0, self.reader.dtype)]
-        return csr_matrix(
-            (
-                np.concatenate([f.data for f in fragments] + empty),
-                np.concatenate([f.indices for f in fragments] + [np.empty(0, np.int64)]),
-                np.cumsum(lengths),
-            ),
-            shape=(len(numbers), self.reader.shape[1]),
-        )
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
         return self.reader.buffer_bytes + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
+
+
+def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:
+    """The rows that the borders between runs cut, put together again (fragments come in order)."""
+    rows = [f.row for f in fragments]
+    numbers = {row: i for i, row in enumerate(dict.fromkeys(rows))}
+    lengths = np.zeros(len(numbers) + 1, np.int64)
+    for fragment in fragments:
+        lengths[numbers[fragment.row] + 1] += len(fragment.data)
+    empty = [np.empty(0, reader.dtype)]
+    return csr_matrix(
+        (
+            np.concatenate([f.data for f in fragments] + empty),
+            np.concatenate([f.indices for f in fragments] + [np.empty(0, np.int64)]),
+            np.cumsum(lengths),
+        ),
+        shape=(len(numbers), reader.shape[1]),
+    )
 
 
 def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
