@@ -16,27 +16,29 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.audit import attacks
 from npmdask.audit.finding import ALPHA, Finding, problems
 from npmdask.audit.instances import Instance, instances
-from npmdask.audit.path import ReleasePath
+from npmdask.audit.release_path import ReleasePath
 from npmdask.audit.publication import Transcript
 from npmdask.audit.statistics import Counts, count, epsilon_lower_bound, mu_interval, mu_lower_bound, p_value
 from npmdask.errors import BadInputError, closest
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
-from npmdask.operators import ClippedGram
-BoundedProduct = BoundedSymmetric = None
-from npmdask.relations import REGISTRY, Relation, make_relation
+from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
+from npmdask.relations import REGISTRY, Entry, Relation, make_relation
 from npmdask.storage.layout import open_source
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
-OPERATORS = {"samples": ClippedGram, "symmetric": BoundedSymmetric, "matrix": BoundedProduct}
 CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
 LEAST_RUNS = 100
 
 
 def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     """The private operator of the product's own code for data of this kind, in memory."""
-    reader = open_source(data, instance.kind).reader
-    return OPERATORS[instance.kind](reader=reader, clip_norm=float(instance.relation.clip_norm))
+    relation, reader = instance.relation, open_source(data, instance.kind).reader
+    if instance.kind == "samples":
+        return ClippedGram(reader=reader, clip_norm=relation.clip_norm)
+    changed = relation.entries if isinstance(relation, Entry) else None
+    kind = BoundedSymmetric if instance.kind == "symmetric" else BoundedProduct
+    return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit, changed_rows=changed)
 
 
 def release_path(instance: Instance, mechanism: str, budget: Budget, steps: int) -> ReleasePath:
@@ -51,7 +53,7 @@ def examine(path: ReleasePath, budget: Budget, *, runs: int, together: bool = Tr
 
     Parameters
     ----------
-    path : what is audited. ``budget`` : what it promises. ``together`` : see :mod:`npmdask.audit.path`.
+    path : what is audited. ``budget`` : what it promises. ``together`` : see :mod:`npmdask.audit.release_path`.
     seed : of the public starting blocks. The noise comes from fresh secret keys: no two audits are the same.
     """
     norm = path.mechanism.norm

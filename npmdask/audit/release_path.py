@@ -3,7 +3,8 @@
 What is exercised is the product's own code: the integer operators, the sensitivity of the relation, calibration, key,
 keystream, sampler and the mechanism's ``release``. Only the loop is the audit's, so that N runs go together:
 
-* a product is linear in every column, so the blocks of all runs stand side by side as one block of N p columns;
+* a product is linear in every column, so in a pass over the data the blocks of all runs stand side by side as one
+  block of N p columns;
 * noise is independent for every entry; its scale depends on the public X alone, its stream on the key and on all that
   is public. So the products of runs that need the same scale stand side by side too, and ``release`` is called once for
   them, with the block of the run that needs most. "The same" is up to ``SAME`` (blocks are on a grid, so that even with
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from npmdask.audit.instances import Instance
 from npmdask.audit.publication import Publication, Transcript, Values
 from npmdask.mechanisms.entropy import Entropy
+from npmdask.operators import Partial
 
 SAME = 1e-6  # relative: moves mu by less than a hundredth of what any feasible number of runs resolves
 Integers = NDArray[np.int64]
@@ -78,7 +80,7 @@ class ReleasePath:
             value[runs] = _apart(
                 self.mechanism.release(
                     _aside(queries[world][runs]),
-                    block=blocks[runs[-1]],
+                    block=blocks[runs[np.argmax(noise[runs])]],
                     entropy=keys[0 if together else number],
                     step=step if label is None else label,
                 ),
@@ -95,9 +97,14 @@ class ReleasePath:
         return orth_many(rng.standard_normal((runs, instance.d, instance.p)))
 
     def _product(self, operator: Any, blocks: Values) -> Integers:
-        """A X of every run: one pass over tiny data, in one piece, for the blocks of all runs as one of N p columns."""
-        wide = _aside(blocks)
-        return _apart(operator.finish(operator.partial(range(operator.units), wide), wide), len(blocks))
+        """A X of every run: one pass over tiny data for all of them, the integers of every run by themselves."""
+        p = blocks.shape[2]
+        total = operator.partial(range(operator.units), _aside(blocks))
+        parts = (
+            Partial([product[:, p * i : p * (i + 1)] for product in total.products], total.record, total.fragments)
+            for i in range(len(blocks))
+        )
+        return np.stack([operator.finish(part, block) for part, block in zip(parts, blocks, strict=True)])
 
 
 def _aside(blocks: NDArray[Any]) -> NDArray[Any]:
@@ -112,10 +119,10 @@ def _apart(wide: NDArray[Any], runs: int) -> NDArray[Any]:
 
 
 def _alike(noise: Values) -> list[NDArray[np.intp]]:
-    """The runs whose noise agrees up to ``SAME``, as lists of indices; the one with the most noise comes last."""
+    """The runs whose noise agrees up to ``SAME``, as lists of indices in the order of the runs."""
     order = np.argsort(noise, kind="stable")
     number = np.floor(np.log(noise[order] / noise[order[0]]) / SAME)
-    return np.split(order, np.flatnonzero(np.diff(number)) + 1)
+    return [np.sort(runs) for runs in np.split(order, np.flatnonzero(np.diff(number)) + 1)]
 
 
 def orth_many(blocks: Values) -> Values:
