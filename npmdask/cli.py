@@ -1,6 +1,6 @@
 """The command line: argument parsing only.
 
-Exit codes: 0 done, 2 bad input, 3 refused, 4 not converged, 130 interrupted (and resumable).
+Exit codes: 0 done, 2 bad input, 3 refused, 4 not converged, 5 rejected by an audit, 130 interrupted (and resumable).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from npmdask.errors import BadInputError, NpmdaskError
 
-NOT_CONVERGED, INTERRUPTED = 4, 130
+NOT_CONVERGED, REJECTED, INTERRUPTED = 4, 5, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -336,6 +336,29 @@ def _export(a: argparse.Namespace) -> int:
     return 0
 
 
+def _add_audit(commands: Any) -> None:
+    p = commands.add_parser("audit", help="attack the private release on worst-case neighbours; needs no data")
+    p.add_argument("--relation", action="append", help="a neighbouring relation; may be repeated (default: all)")
+    p.add_argument("--mechanism", action="append", help="gaussian or laplace; may be repeated (default: both)")
+    p.add_argument("--epsilon", type=float, default=4.0, help="that is promised (default: 4)")
+    p.add_argument("--delta", type=float, default=1e-6, help="of Gaussian noise (default: 1e-6)")
+    p.add_argument("--steps", type=int, default=3, help="releases of a run (default: 3)")
+    p.add_argument("--runs", type=int, default=5000, help="of each of the two worlds (default: 5000)")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.set_defaults(command=_audit)
+
+
+def _audit(a: argparse.Namespace) -> int:
+    from npmdask.audit import LIMITS, audit, table
+
+    chosen = {name: value for name in ("relations", "mechanisms") if (value := getattr(a, name[:-1]))}
+    findings = list(audit(**chosen, epsilon=a.epsilon, delta=a.delta, steps=a.steps, runs=a.runs))
+    passed = all(finding.passed for finding in findings)
+    report = {"passed": passed, "findings": [finding.facts() for finding in findings], "limits": LIMITS}
+    print(json.dumps(report) if a.json else "\n".join(table(findings)))
+    return 0 if passed else REJECTED
+
+
 COMMANDS = (
     _add_ingest,
     _add_generate,
@@ -347,6 +370,7 @@ COMMANDS = (
     _add_inspect,
     _add_report,
     _add_export,
+    _add_audit,
 )
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ def likelihood_ratio(transcript: Transcript, norm: str) -> Values:
 def _evidence(publication: Publication, norm: str) -> Values:
     value, here, there = (publication.per_run(v) for v in (publication.value, publication.here, publication.there))
     power = 2 if norm == "l2" else 1
-    # (|y-f|^2 - |y-f'|^2) as a product of sums: the squares of large values would cancel
-    gain = (2 * value - here - there) * (there - here) if power == 2 else np.abs(value - here) - np.abs(value - there)
+    # a product of sums: the difference of the squares of large values would cancel
+    squares = (2 * value - here - there) * (there - here)
+    gain = squares if norm == "l2" else np.abs(value - here) - np.abs(value - there)
     sums, noise = gain.sum(axis=1), publication.noise
     noised = sums / np.where(noise > 0, power * noise**power, 1.0)
     return np.where(noise > 0, noised, CERTAIN * np.sign(sums))
@@ -81,7 +82,7 @@ def _spent(publication: Publication, norm: str) -> Values:
 
 
 def repeated_noise(transcript: Transcript, world: str) -> bool:
-    """Whether two publications of one run on the data of ``world`` carry the same noise (up to a millionth of its scale).
+    """Whether two publications of a run on the data of ``world`` carry the same noise, up to a millionth of its scale.
 
     Of two blocks of two entries or more this happens by chance with probability below 1e-12 in a run.
     """
@@ -95,5 +96,4 @@ def off_grid(transcript: Transcript) -> bool:
     Noise drawn as floats leaves on the sum the trace of both terms (Mironov, CCS 2012); on a grid there are no such
     bits.
     """
-    gridded = [p for p in transcript if p.grid]
-    return any(bool((np.rint(p.value / p.grid) * p.grid != p.value).any()) for p in gridded)
+    return any(bool((np.rint(p.value / p.grid) * p.grid != p.value).any()) for p in transcript if p.grid is not None)

@@ -16,14 +16,15 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.audit import attacks
 from npmdask.audit.finding import ALPHA, Finding, problems
 from npmdask.audit.instances import Instance, instances
-from npmdask.audit.release_path import ReleasePath
 from npmdask.audit.publication import Transcript
+from npmdask.audit.release_path import ReleasePath
 from npmdask.audit.statistics import Counts, count, epsilon_lower_bound, mu_interval, mu_lower_bound, p_value
 from npmdask.errors import BadInputError, closest
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
 from npmdask.relations import REGISTRY, Entry, Relation, make_relation
+from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import open_source
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
@@ -34,6 +35,7 @@ LEAST_RUNS = 100
 def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     """The private operator of the product's own code for data of this kind, in memory."""
     relation, reader = instance.relation, open_source(data, instance.kind).reader
+    assert isinstance(reader, DenseReader)
     if instance.kind == "samples":
         return ClippedGram(reader=reader, clip_norm=relation.clip_norm)
     changed = relation.entries if isinstance(relation, Entry) else None
@@ -148,9 +150,9 @@ def _keys(count: int) -> Iterator[list[Entropy]]:
 
 def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> list[Counts]:
     """Both attacks at thresholds that depend on the claim only: fixed before any run."""
-    ratios = [attacks.likelihood_ratio(transcript, norm) for transcript in (here, there)]
-    collisions = [attacks.collision(transcript) for transcript in (here, there)]
-    return [count(*ratios, thresholds(norm, claimed)), count(*collisions, [0.0])]
+    ratios = attacks.likelihood_ratio(here, norm), attacks.likelihood_ratio(there, norm)
+    collisions = attacks.collision(here), attacks.collision(there)
+    return [count(ratios, thresholds(norm, claimed)), count(collisions, [0.0])]
 
 
 def thresholds(norm: str, claimed: float) -> list[float]:

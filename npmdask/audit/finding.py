@@ -25,8 +25,8 @@ class Finding:
 
     ``claimed`` : mu of Gaussian, epsilon of pure differential privacy. ``path_loss`` : the same as really spent in the
     worst run, from queries and noise scales, without sampling error. ``mu`` : interval with confidence 1 - ALPHA (None
-    for pure epsilon). ``epsilon_at_least`` : lower bound at ``budget.delta`` with confidence 1 - ALPHA. ``p_value`` : of
-    the hypothesis that the claim is right. ``problems`` : what was found, empty if nothing.
+    for pure epsilon). ``epsilon_at_least`` : lower bound at ``budget.delta`` with confidence 1 - ALPHA.
+    ``p_value`` : of the hypothesis that the claim is right. ``problems`` : what was found, empty if nothing.
     """
 
     relation: str
@@ -86,7 +86,18 @@ def problems(
 
 def table(findings: Sequence[Finding]) -> list[str]:
     """Lines for people."""
-    head = ("relation", "mechanism", "pair", "epsilon", "delta", "claimed", "spent", "mu interval", "epsilon >=", "runs")
+    head = (
+        "relation",
+        "mechanism",
+        "pair",
+        "epsilon",
+        "delta",
+        "claimed",
+        "spent",
+        "mu interval",
+        "epsilon >=",
+        "runs",
+    )
     rows = [head, *(_row(f) for f in findings)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,7 +1,7 @@
 """Neighbouring data sets that are as far apart as the relation allows, in every step of a run.
 
-An audit on arbitrary neighbours sees little: with a random pair a missing sqrt(2) stays inside the interval for mu. With
-d = p every orthonormal X is square, all its rows have norm 1 and E X has the Frobenius norm of E whatever X is, so that
+An audit on arbitrary neighbours sees little: with a random pair a missing sqrt(2) stays inside the interval for mu.
+With d = p every orthonormal X is square, all its rows have norm 1 and E X has the Frobenius norm of E whatever X is:
 one fixed pair attains the sensitivity in all steps, although X is not known in advance:
 
     entry, frobenius    E = c e_1 e_1^T            ||E X||_F = c

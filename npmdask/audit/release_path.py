@@ -50,7 +50,9 @@ class ReleasePath:
         self.operators = {world: operator_of(instance, getattr(instance, world)) for world in ("here", "there")}
         self.grid = float(mechanism.rounding.grid)
 
-    def run(self, world: str, keys: Sequence[Entropy], runs: int, *, together: bool = True, seed: int = 0) -> Transcript:
+    def run(
+        self, world: str, keys: Sequence[Entropy], runs: int, *, together: bool = True, seed: int = 0
+    ) -> Transcript:
         """The transcript of ``runs`` runs on the data of ``world`` ("here" or "there").
 
         ``keys`` : one key for all, or one a run if not ``together``. ``seed`` : of the public X_0.
@@ -69,7 +71,14 @@ class ReleasePath:
         return [self.released(world, blocks, keys, step, together)]
 
     def released(
-        self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool, *, label: int | None = None
+        self,
+        world: str,
+        blocks: Values,
+        keys: Sequence[Entropy],
+        step: int,
+        together: bool,
+        *,
+        label: int | None = None,
     ) -> Publication:
         """The release of ``step``; ``label`` is the number that the mechanism is told instead."""
         queries = {name: self._product(operator, blocks) for name, operator in self.operators.items()}
@@ -86,14 +95,14 @@ class ReleasePath:
                 ),
                 len(runs),
             )
-        here, there = (queries[name] * self.grid for name in ("here", "there"))
+        here, there = (np.float64(self.grid) * queries[name] for name in ("here", "there"))
         return Publication(step=step, value=value, here=here, there=there, noise=noise, grid=self.grid)
 
     def _start(self, runs: int, seed: int) -> Values:
         """X_0: public, of the instance or random."""
         instance, rng = self.instance, np.random.default_rng(seed)
         if instance.start is not None:
-            return np.broadcast_to(instance.start, (runs, *instance.start.shape)).copy()
+            return np.tile(np.asarray(instance.start, dtype=np.float64), (runs, 1, 1))
         return orth_many(rng.standard_normal((runs, instance.d, instance.p)))
 
     def _product(self, operator: Any, blocks: Values) -> Integers:
@@ -130,4 +139,3 @@ def orth_many(blocks: Values) -> Values:
     scaled = blocks / np.linalg.norm(blocks, axis=1, keepdims=True)
     q, r = np.linalg.qr(scaled)
     return q * np.where(np.diagonal(r, axis1=1, axis2=2) < 0, -1.0, 1.0)[:, None, :]
-
