@@ -32,7 +32,7 @@ Norm = Literal["l2", "l1"]
 HADAMARD = np.array([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
 OUTLIER = 3.0  # the record that changes is longer than the clipping norm by this much: clipping has to work
 TWO_ROWS = ("symmetric_entry", "record_replace")
-STEADY = 2**10  # copies of each base record that hold X in place against the noise
+STEADY = 2**9  # copies of each base record that hold X in place against the noise
 
 
 @dataclass(frozen=True, kw_only=True)
