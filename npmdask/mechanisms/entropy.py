@@ -113,7 +113,7 @@ class Entropy(_Secret):
         """The key of a run that goes on. RefusedError if it is gone, short, destroyed or readable by others."""
         path = Path(path)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             raise RefusedError(
                 f"the secret key {path} is gone: what this run has begun stays charged; start a new run"
@@ -122,10 +122,12 @@ class Entropy(_Secret):
             raise RefusedError(
                 f"cannot read the secret key {path} ({error.strerror}): it must be your own file"
             ) from None
-        with os.fdopen(handle, "rb") as file:
-            _require_private(path, os.fstat(file.fileno()))
+        try:
+            _require_private(path, os.fstat(handle))
             _require_own_folder(path.parent)
-            return cls(_whole(path, bytearray(file.read(KEY_BYTES + 1))), path, bound_to)
+            return cls(_whole(path, bytearray(os.read(handle, KEY_BYTES + 1))), path, bound_to)
+        finally:
+            os.close(handle)
 
     def keystream(self, *purpose: str | int | bytes) -> Keystream:
         """The stream for ``purpose``, from its beginning: the same for the same purpose, unrelated for another."""
@@ -137,24 +139,34 @@ class Entropy(_Secret):
         return self._derive("commitment").hex()[:32]
 
     def destroy(self) -> None:
-        """Overwrite the file with zeros, flush, remove it, flush its folder; forget the key.
-
-        Zeros are recognised by :meth:`open`: a kill between the two leaves a file that is refused, never a new key. On
-        flash disks and copy-on-write file systems the old block may survive until it is reused, and backups keep what
-        they have: who must exclude that keeps the file in memory (tmpfs) or on an encrypted disk.
-        """
+        """Forget the key, and :func:`destroy_key` its file. The streams of this Entropy are refused from now on."""
         self._key[:] = bytes(KEY_BYTES)
-        with open(self.path, "r+b") as file:
-            file.write(bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        self.path.unlink()
-        _sync_folder(self.path.parent)
+        destroy_key(self.path)
 
     def _derive(self, *purpose: str | int | bytes) -> bytes:
         if not any(self._key):
             raise RefusedError(f"the secret key {self.path} was destroyed: start a new run")
         return hmac.digest(self._key, _LABEL + encode(self._bound_to, *purpose), hashlib.sha256)
+
+
+def destroy_key(path: str | Path) -> None:
+    """Overwrite the file of a key with zeros, flush, remove it, flush its folder; nothing if it is gone already.
+
+    Zeros are recognised by :meth:`Entropy.open`: a kill between the two leaves a file that is refused, never another
+    key. On flash disks and copy-on-write file systems the old block may survive until it is reused, and backups keep
+    what they have: if that matters, keep the key in memory (tmpfs) or on an encrypted disk.
+    """
+    path = Path(path)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    with os.fdopen(handle, "wb") as file:
+        file.write(bytes(max(KEY_BYTES, os.fstat(handle).st_size)))
+        file.flush()
+        os.fsync(handle)
+    path.unlink()
+    _sync_folder(path.parent)
 
 
 def encode(*purpose: str | int | bytes) -> bytes:

@@ -113,7 +113,7 @@ class PrivateMechanism(ABC):
         _require_integers(product)
         scale = self._grid_scale(block, len(product))
         _require_room(product, scale)
-        noise = self._draw(scale, product.shape, entropy.keystream(*self._purpose(block, step, scale)))
+        noise = self._draw(scale, product.shape, entropy.keystream(*self._purpose(product.shape, block, step, scale)))
         return (product + noise) * float(self.rounding.grid)
 
     def event(self) -> dict[str, Any]:
@@ -164,14 +164,14 @@ class PrivateMechanism(ABC):
         units = scale / self.rounding.grid  # exact: a power of two
         if not SMALLEST_SCALE <= units <= LARGEST_SCALE:
             raise RefusedError(
-                f"noise of scale {scale:.3g} is {units:.3g} times the grid ({self.rounding.grid:.3g}) of the product; it "
-                f"must be 2^10 to 2^48 times: use a {'finer' if units < SMALLEST_SCALE else 'coarser'} grid"
+                f"noise of scale {scale:.3g} is {units:.3g} times the grid ({self.rounding.grid:.3g}) of the product; "
+                f"it must be 2^10 to 2^48 times: use a {'finer' if units < SMALLEST_SCALE else 'coarser'} grid"
             )
         return math.ceil(units)
 
-    def _purpose(self, block: Block, step: int, scale: int) -> tuple[str | int | bytes, ...]:
+    def _purpose(self, shape: tuple[int, ...], block: Block, step: int, scale: int) -> tuple[str | int | bytes, ...]:
         public = np.ascontiguousarray(block, dtype="<f8")
-        digest = hashlib.sha256(json.dumps(public.shape).encode() + b"\0" + public.tobytes()).digest()
+        digest = hashlib.sha256(json.dumps([shape, public.shape]).encode() + b"\0" + public.tobytes()).digest()
         return "noise", json.dumps(self.event(), sort_keys=True), int(step), digest, scale
 
     @abstractmethod

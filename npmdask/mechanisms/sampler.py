@@ -113,7 +113,7 @@ class _Proposals:
     def _steps(self) -> np.ndarray:
         word, thresholds = self.choice >> np.uint64(1), _thresholds(self.law)
         k = np.searchsorted(thresholds, word, side="left")
-        tied = thresholds[np.minimum(k, thresholds.size - 1)] == word
+        tied = thresholds[k] == word  # the last one is the largest word there is
         for i in np.flatnonzero(tied):
             k[i] = _exact_step(self.law, self._bits(i, "choice", int(word[i]), 63))
         return k
@@ -133,10 +133,10 @@ class _Proposals:
             size[i] = _exact_round(scale, self._u(kept[i]))
         return size
 
-    def _u(self, i: int) -> _Bits:
+    def _u(self, i: int | np.integer) -> _Bits:
         return self._bits(i, "u", int(self.u[i]), 64)
 
-    def _bits(self, i: int, name: str, word: int, length: int) -> _Bits:
+    def _bits(self, i: int | np.integer, name: str, word: int, length: int) -> _Bits:
         return _Bits(self.stream, self.offset + int(i), name, word, length)
 
 
@@ -171,7 +171,8 @@ def _thresholds(law: _Law) -> np.ndarray:
     """uint64: floor(2^63 Pr[step <= k]), until it is 2^63 - 1. No word above the k-th means step <= k for certain."""
     with localcontext(Context(prec=60)):
         weights = [(-law.weight(k)).exp() for k in range(200)]
-        total, below, floors = sum(weights), Decimal(0), []
+        total, below = sum(weights), Decimal(0)
+        floors: list[int] = []
         while not floors or floors[-1] < (1 << 63) - 1:
             below += weights[len(floors)]
             floors.append(int(below / total * (1 << 63)))
