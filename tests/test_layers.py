@@ -39,7 +39,7 @@ FLOORS = [
     ["operators._protocol"],
     ["operators.gram", "operators.moments", "operators.sparse", "operators.symmetric", "operators.triangle"],
     ["operators.exact"],
-    ["operators.clipping"],
+    ["operators.clipping", "operators.bounded"],
     ["operators.clipped"],
     ["operators.clipped_sparse"],
     ["operators"],
