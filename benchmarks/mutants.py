@@ -69,7 +69,7 @@ class OneLaplaceFewer(PrivateLaplace):
 class OneStream(PrivateGaussian):
     """The key stream is named by the run only: every step gets the same noise."""
 
-    def _purpose(self, block: Block, step: int, scale: int) -> tuple[str | int | bytes, ...]:
+    def _purpose(self, *public: Any) -> tuple[str | int | bytes, ...]:
         return ("noise",)
 
 
@@ -109,11 +109,12 @@ class FreshNoiseOnResume(ReleasePath):
 
 
 class LeakedRayleighQuotient(ReleasePath):
-    """A progress line with the trace of X^T A X, without noise."""
+    """A progress line with the trace of X^T A X to two decimals, without noise."""
 
     def step(self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool) -> list[Publication]:
         published = super().step(world, blocks, keys, step, together)
-        here, there = ((blocks * query).sum(axis=(1, 2)) for query in (published[0].here, published[0].there))
+        queries = published[0].here, published[0].there
+        here, there = (np.round((blocks * query).sum(axis=(1, 2)), 2) for query in queries)
         return [*published, without_noise(step, here if world == "here" else there, here, there)]
 
 

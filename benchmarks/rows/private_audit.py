@@ -40,7 +40,7 @@ def _facts(finding: Finding) -> dict[str, Any]:
 ROWS = (
     Row(
         name="audit",
-        what="right verdicts of the audit over all: every relation and mechanism passes, every mutant is rejected at 1e-6",
+        what="share of right verdicts: every relation and mechanism passes the audit, every mutant is rejected at 1e-6",
         target=1.0,
         run=measure,
     ),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
-from npmdask.audit import attacks
+from npmdask.audit.attacks import collision, likelihood_ratio, off_grid, path_loss, repeated_noise
 from npmdask.audit.finding import ALPHA, Finding, problems
 from npmdask.audit.instances import Instance, instances
 from npmdask.audit.publication import Transcript
@@ -23,7 +23,7 @@ from npmdask.errors import BadInputError, closest
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
-from npmdask.relations import REGISTRY, Entry, Relation, make_relation
+from npmdask.relations import REGISTRY, Relation, make_relation
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import open_source
 
@@ -38,9 +38,8 @@ def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     assert isinstance(reader, DenseReader)
     if instance.kind == "samples":
         return ClippedGram(reader=reader, clip_norm=relation.clip_norm)
-    changed = relation.entries if isinstance(relation, Entry) else None
     kind = BoundedSymmetric if instance.kind == "symmetric" else BoundedProduct
-    return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit, changed_rows=changed)
+    return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
 
 
 def release_path(instance: Instance, mechanism: str, budget: Budget, steps: int) -> ReleasePath:
@@ -61,7 +60,7 @@ def examine(path: ReleasePath, budget: Budget, *, runs: int, together: bool = Tr
     norm = path.mechanism.norm
     claimed = mu_for(budget.epsilon, budget.delta) if norm == "l2" else budget.epsilon
     here, there = (_transcript(path, world, runs, together, seed) for world in ("here", "there"))
-    spent = max(float(attacks.path_loss(transcript, norm).max()) for transcript in (here, there))
+    spent = max(float(path_loss(transcript, norm).max()) for transcript in (here, there))
     counts = _attack(here, there, norm, claimed)
     bound = mu_lower_bound if norm == "l2" else _pure_lower_bound
     p = p_value(lambda alpha: bound(counts, alpha), claimed)
@@ -81,8 +80,8 @@ def examine(path: ReleasePath, budget: Budget, *, runs: int, together: bool = Tr
             claimed=claimed,
             path_loss=spent,
             p_value=p,
-            repeated=attacks.repeated_noise(here, "here") or attacks.repeated_noise(there, "there"),
-            off_grid=attacks.off_grid(here) or attacks.off_grid(there),
+            repeated=repeated_noise(here, "here") or repeated_noise(there, "there"),
+            off_grid=off_grid(here) or off_grid(there),
             norm=norm,
         ),
     )
@@ -150,8 +149,8 @@ def _keys(count: int) -> Iterator[list[Entropy]]:
 
 def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> list[Counts]:
     """Both attacks at thresholds that depend on the claim only: fixed before any run."""
-    ratios = attacks.likelihood_ratio(here, norm), attacks.likelihood_ratio(there, norm)
-    collisions = attacks.collision(here), attacks.collision(there)
+    ratios = likelihood_ratio(here, norm), likelihood_ratio(there, norm)
+    collisions = collision(here), collision(there)
     return [count(ratios, thresholds(norm, claimed)), count(collisions, [0.0])]
 
 

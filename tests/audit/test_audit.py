@@ -39,7 +39,7 @@ def test_gaussian_noise_spends_exactly_what_is_claimed(relation: str) -> None:
     """On the attaining pair: less noise fails the first line, more noise (a pair that attains less) the others."""
     tight, wide = audit(relations=[relation], mechanisms=["gaussian"], epsilon=8.0, steps=2, runs=1500)
     assert tight.passed and wide.passed, (tight.verdict, wide.verdict)
-    assert 1 - 1e-6 < tight.attained <= 1 + 1e-9 and wide.attained <= 1 + 1e-9
+    assert 1 - 1e-5 < tight.attained <= 1 + 1e-9 and wide.attained <= 1 + 1e-9
     assert tight.mu is not None and MU in tight.mu and tight.mu.low > MU / 2
 
 
