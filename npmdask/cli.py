@@ -351,7 +351,7 @@ def _add_audit(commands: Any) -> None:
 def _audit(a: argparse.Namespace) -> int:
     from npmdask.audit import LIMITS, audit, table
 
-    chosen = {name: value for name in ("relations", "mechanisms") if (value := getattr(a, name[:-1]))}
+    chosen = {name: value for name, value in (("relations", a.relation), ("mechanisms", a.mechanism)) if value}
     findings = list(audit(**chosen, epsilon=a.epsilon, delta=a.delta, steps=a.steps, runs=a.runs))
     passed = all(finding.passed for finding in findings)
     report = {"passed": passed, "findings": [finding.facts() for finding in findings], "limits": LIMITS}

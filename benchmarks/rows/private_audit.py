@@ -8,7 +8,7 @@ from benchmarks.mutants import MUTANTS
 from benchmarks.registry import Context, Measured, Row
 from npmdask.audit import Finding, audit
 
-RUNS = {"small": 500, "medium": 5000, "full": 20_000}
+RUNS = {"small": 500, "medium": 5000, "full": 10_000}
 
 
 def measure(context: Context) -> Measured:

@@ -17,6 +17,7 @@ both to the same distribution; nothing but the number of calls differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -106,9 +107,9 @@ class ReleasePath:
         return orth_many(rng.standard_normal((runs, instance.d, instance.p)))
 
     def _product(self, operator: Any, blocks: Values) -> Integers:
-        """A X of every run: one pass over tiny data for all of them, the integers of every run by themselves."""
-        p = blocks.shape[2]
-        total = operator.partial(range(operator.units), _aside(blocks))
+        """A X of every run: one pass, unit by unit, for all of them; the integers of every run by themselves."""
+        p, wide = blocks.shape[2], _aside(blocks)
+        total = reduce(operator.join, (operator.partial(range(i, i + 1), wide) for i in range(operator.units)))
         parts = (
             Partial([product[:, p * i : p * (i + 1)] for product in total.products], total.record, total.fragments)
             for i in range(len(blocks))

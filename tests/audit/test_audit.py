@@ -180,8 +180,8 @@ def test_unknown_things_are_refused_before_any_run() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("relation", REGISTRY)
 def test_every_relation_at_the_usual_budget_with_many_runs(relation: str) -> None:
-    """epsilon = 1, five steps, 100,000 runs of each world: mu to 0.04 at the level of 10^-6."""
-    tight, wide = audit(relations=[relation], mechanisms=["gaussian"], epsilon=1.0, steps=5, runs=100_000)
+    """epsilon = 1, five steps, 50,000 runs of each world: mu to 0.06 at the level of 10^-6."""
+    tight, wide = audit(relations=[relation], mechanisms=["gaussian"], epsilon=1.0, steps=5, runs=50_000)
     assert tight.passed and wide.passed and tight.mu is not None
-    assert tight.claimed in tight.mu and tight.mu.high - tight.mu.low < 0.1
+    assert tight.claimed in tight.mu and tight.mu.high - tight.mu.low < 0.13
     assert 2**0.5 * tight.claimed not in tight.mu
