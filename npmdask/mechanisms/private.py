@@ -39,9 +39,8 @@ from npmdask.relations import Relation
 from npmdask.rounding import Rounding
 
 SMALLEST_SCALE = 1 << 10  # in units of the grid: rounding up to an integer then costs less than 0.1 % of noise
-FARTHEST = (
-    64  # scales: noise goes beyond with probability 1e-27 per entry; it would wrap around, which is still private
-)
+LEADING_BITS = 20  # of a scale: at most 2e-6 more noise
+FARTHEST = 64  # scales; noise beyond (1e-27 per entry) would wrap around, which is still private
 SAFELY = 1 + 1e-12  # more than what the rounding of a charge computed from a multiplier can lose
 CALIBRATIONS = ("exact", "paper")
 
@@ -167,7 +166,7 @@ class PrivateMechanism(ABC):
                 f"noise of scale {scale:.3g} is {units:.3g} times the grid ({self.rounding.grid:.3g}) of the product; "
                 f"it must be 2^10 to 2^48 times: use a {'finer' if units < SMALLEST_SCALE else 'coarser'} grid"
             )
-        return math.ceil(units)
+        return _leading(math.ceil(units))
 
     def _purpose(self, shape: tuple[int, ...], block: Block, step: int, scale: int) -> tuple[str | int | bytes, ...]:
         public = np.ascontiguousarray(block, dtype="<f8")
@@ -260,6 +259,13 @@ def _require_room(product: np.ndarray, scale: int) -> None:
     """The message must not say how large the product is: that is not public."""
     if max(int(product.max()), -int(product.min())) + FARTHEST * scale >= 1 << 63:
         raise RefusedError("product and noise together could leave 64 bits: use a coarser grid or a smaller clip_norm")
+
+
+def _leading(units: int) -> int:
+    """Rounded up to 20 leading bits. A norm that another processor rounds otherwise must not change a scale: a release
+    that is done again there would get other noise."""
+    shift = max(units.bit_length() - LEADING_BITS, 0)
+    return -(-units >> shift) << shift
 
 
 def _up(value: float) -> float:
