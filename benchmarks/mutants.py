@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(name="spectral norm without sqrt(p)", relation="spectral_norm", broken_relation=NoRank),
     Mutant(name="calibrated for one release fewer", relation="entry", mechanism=OneReleaseFewer),
     Mutant(name="the same, Laplace", relation="record_add_remove", mechanism=OneLaplaceFewer),
-    Mutant(name="fresh noise on resume", relation="frobenius_norm", path=FreshNoiseOnResume),
+    Mutant(name="fresh noise on resume", relation="frobenius_norm", path=FreshNoiseOnResume, runs=6000),
     Mutant(name="the same noise in two steps", relation="symmetric_entry", mechanism=OneStream, runs=500),
     Mutant(
         name="leaked Rayleigh quotient", relation="symmetric_entry", path=LeakedRayleighQuotient, pair="wide", runs=500
