@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run test check bench kills format lock lock-peers clean
+.PHONY: env peers run test check bench kills audit format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -35,6 +35,10 @@ bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small
 
 kills: env          ## 50 kills at random instants, bit for bit
 	@$(BIN)/python -m pytest tests/faults -m heavy
+
+audit: env          ## attack the private release with many runs, and everything that must be rejected
+	@$(BIN)/python -m pytest tests/audit
+	@$(BIN)/npmdask audit --runs $(or $(RUNS),20000)
 
 format: env
 	@$(BIN)/ruff format .

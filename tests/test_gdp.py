@@ -91,7 +91,7 @@ def test_known_values_at_one_in_a_million(epsilon: float, mu: float) -> None:
 
 
 def test_against_privacy_loss_distributions() -> None:
-    """Google's dp-accounting: within 1e-6 (a larger grid is a row of the benchmarks), and not below its lower estimate."""
+    """Against dp-accounting: within 1e-6 (a larger grid is a row of the benchmarks), not below its lower estimate."""
     for epsilon, delta, steps in itertools.product((1.0, 4.0), (1e-3, 1e-8), (1, 1000)):
         stddev = math.sqrt(steps) / mu_for(epsilon, delta)
         accountant = pld.PLDAccountant()

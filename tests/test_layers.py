@@ -55,6 +55,10 @@ FLOORS = [
     ["mechanisms.sampler"],
     ["mechanisms.private"],
     ["mechanisms"],
+    ["audit.publication", "audit.instances", "audit.statistics"],
+    ["audit.attacks", "audit.finding", "audit.release_path"],
+    ["audit.examination"],
+    ["audit"],
     ["ledger.schema", "ledger.chain", "ledger.text"],
     ["ledger.book"],
     ["ledger.database", "ledger.rules"],
@@ -75,6 +79,7 @@ FLOORS = [
     ["rank_search"],
     ["api"],
     ["config", "export", "inspection", "report"],
+    ["cli_privacy"],
     ["cli"],
 ]
 FLOOR_OF = {name: level for level, names in enumerate(FLOORS) for name in names}
