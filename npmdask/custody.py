@@ -24,7 +24,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.ledger import Ledger, Run, default_address, open_ledger
 from npmdask.linalg import Block
-from npmdask.mechanisms import Entropy
+from npmdask.mechanisms import Entropy, destroy_key
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem
 from npmdask.storage.layout import Source
@@ -155,5 +155,4 @@ class PrivateCustody(Custody):
             return  # finished in an earlier call
         ledger = self._ledger or open_ledger(self._privacy.ledger or default_address())
         ledger.finish(self._identity())
-        if self._path.exists():
-            Entropy.open(self._path).destroy()
+        destroy_key(self._path)

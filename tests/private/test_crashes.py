@@ -102,7 +102,7 @@ POINTS = [
         (RunStore, "commit_step", STEPS),
         (RunStore, "write_part", 1),
         (Ledger, "finish", 1),
-        (Entropy, "destroy", 1),
+        (custody, "destroy_key", 1),
     )
     for call in range(1, calls + 1)
 ]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import npmdask.custody as custody
 import npmdask.private_parts as private_parts
 from npmdask.api import resume
 from npmdask.checkpoint import RunStore
@@ -175,7 +176,7 @@ def test_the_key_is_nowhere_but_in_its_file(world: World, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Entropy, "create", remember)
     with monkeypatch.context() as patch:
-        patch.setattr(Entropy, "destroy", stop)
+        patch.setattr(custody, "destroy_key", stop)
         with pytest.raises(Stop):
             world.solve("run")
     (key,) = keys
