@@ -74,6 +74,16 @@ class Server:
             connection.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def new_schema(self) -> str:
+        """The URL of an empty schema in one database that all share: quicker made and smaller than a database."""
+        import psycopg
+
+        self._made += 1
+        name = f"ledger{self._made}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {name}")
+        return f"{self.url('postgres')}&options=-csearch_path%3D{name}"
+
     def _run(self, name: str, *arguments: str) -> None:
         done = subprocess.run([self._bin / name, *arguments], capture_output=True, text=True, **self._owner())
         if done.returncode:
