@@ -29,7 +29,7 @@ def server() -> Iterator[Server]:
 def address(request: Any, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "kept" / "ledger.sqlite")
-    return str(request.getfixturevalue("server").new_database())
+    return str(request.getfixturevalue("server").new_schema())
 
 
 @pytest.fixture
