@@ -105,7 +105,7 @@ def audit(
     epsilon: float = 4.0,
     delta: float = 1e-6,
     steps: int = 3,
-    runs: int = 10_000,
+    runs: int = 5000,
     seed: int = 0,
 ) -> Iterator[Finding]:
     """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.audit.instances`.
