@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.accounting.budget import Budget
-from npmdask.accounting.calibration import gaussian_multiplier, laplace_multiplier
+from npmdask.accounting.budget import Budget, Charge
+from npmdask.accounting.calibration import gaussian_charge, gaussian_multiplier, laplace_multiplier
 from npmdask.audit import Finding, Instance, Publication, ReleasePath, examine, instances, operator_of, without_noise
 from npmdask.audit.publication import Values
 from npmdask.linalg import Block
@@ -64,6 +64,13 @@ class OneLaplaceFewer(PrivateLaplace):
 
     def _exact_multiplier(self) -> float:
         return laplace_multiplier(self.budget, self.releases - 1, sampler_slack())
+
+
+class ChargedForOneFewer(PrivateGaussian):
+    """Noise for all releases; the ledger learns of one fewer, so that budget is left that is spent."""
+
+    def _charge(self) -> Charge:
+        return gaussian_charge(self.multiplier, self.releases - 1)
 
 
 class OneStream(PrivateGaussian):
@@ -166,6 +173,7 @@ MUTANTS = (
     Mutant(name="spectral norm without sqrt(p)", relation="spectral_norm", broken_relation=NoRank),
     Mutant(name="calibrated for one release fewer", relation="entry", mechanism=OneReleaseFewer),
     Mutant(name="the same, Laplace", relation="record_add_remove", mechanism=OneLaplaceFewer),
+    Mutant(name="one release is not charged", relation="entry", mechanism=ChargedForOneFewer, caught_by=DETERMINISTIC),
     Mutant(name="fresh noise on resume", relation="frobenius_norm", path=FreshNoiseOnResume, runs=6000),
     Mutant(name="the same noise in two steps", relation="symmetric_entry", mechanism=OneStream, runs=500),
     Mutant(

@@ -11,7 +11,6 @@ from npmdask.accounting.budget import Budget
 from npmdask.audit.statistics import Interval
 
 ALPHA = 1e-6  # chance that an audit of a correct mechanism rejects it
-ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
 LIMITS = (
     "An audit gives lower bounds on what is lost between the neighbours that were tried, under the attacks that were "
     "tried. It can show that a mechanism is broken; it does not prove that one is private. The proof is the accounting "
@@ -64,24 +63,6 @@ class Finding:
         facts = asdict(self) | {"passed": self.passed, "attained": self.attained, "verdict": self.verdict}
         facts["mu"] = None if self.mu is None else [self.mu.low, self.mu.high]
         return _finite(facts)
-
-
-def problems(
-    *, claimed: float, path_loss: float, p_value: float, repeated: bool, off_grid: bool, norm: str
-) -> tuple[str, ...]:
-    """Every reason to reject, in words; the deterministic ones first."""
-    name = "mu" if norm == "l2" else "epsilon"
-    found = []
-    if path_loss > claimed * ALLOWANCE:
-        spent = f"{name} = {path_loss:.4g}" if math.isfinite(path_loss) else "something without any noise"
-        found.append(f"path-wise check: a run published {spent}, claimed was {name} = {claimed:.4g}")
-    if repeated:
-        found.append("path-wise check: two publications of one run carry the same noise")
-    if off_grid:
-        found.append("path-wise check: a release is not on its public grid, so its low bits tell of the data")
-    if p_value <= ALPHA:
-        found.append(f"attack: {name} is above the claimed {claimed:.4g} (p = {p_value:.0e})")
-    return tuple(found)
 
 
 def table(findings: Sequence[Finding]) -> list[str]:

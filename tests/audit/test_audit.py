@@ -37,7 +37,7 @@ def attaining(name: str = "symmetric_entry", steps: int = 2) -> ReleasePath:
 @pytest.mark.parametrize("relation", REGISTRY)
 def test_gaussian_noise_spends_exactly_what_is_claimed(relation: str) -> None:
     """On the attaining pair: less noise fails the first line, more noise (a pair that attains less) the others."""
-    tight, wide = audit(relations=[relation], mechanisms=["gaussian"], epsilon=8.0, steps=2, runs=1500)
+    tight, wide = audit(relations=[relation], mechanisms=["gaussian"], epsilon=8.0, steps=2, runs=800)
     assert tight.passed and wide.passed, (tight.verdict, wide.verdict)
     assert 1 - 1e-5 < tight.attained <= 1 + 1e-9 and wide.attained <= 1 + 1e-9
     assert tight.mu is not None and MU in tight.mu and tight.mu.low > MU / 2
@@ -45,7 +45,7 @@ def test_gaussian_noise_spends_exactly_what_is_claimed(relation: str) -> None:
 
 @pytest.mark.parametrize("relation", REGISTRY)
 def test_laplace_noise_spends_no_more_than_epsilon_and_nearly_all_of_it(relation: str) -> None:
-    tight, wide = audit(relations=[relation], mechanisms=["laplace"], epsilon=2.0, steps=2, runs=500)
+    tight, wide = audit(relations=[relation], mechanisms=["laplace"], epsilon=2.0, steps=2, runs=300)
     assert tight.passed and wide.passed, (tight.verdict, wide.verdict)
     assert 0.999 < tight.attained <= 1 + 1e-9
     assert tight.mu is None and tight.epsilon_at_least <= 2.0
@@ -61,7 +61,7 @@ def test_the_likelihood_ratio_of_laplace_noise_never_leaves_epsilon(tmp_path: Pa
 
 def test_ratios_are_the_gaussians_that_the_theory_says(tmp_path: Path) -> None:
     """N(-mu^2/2, mu^2) on A, the exact distribution: fails for noise that is wrong in size, shape or correlation."""
-    transcript = attaining(steps=3).run("here", [Entropy.create(tmp_path / "k" / "key")], 4000)
+    transcript = attaining(steps=3).run("here", [Entropy.create(tmp_path / "k" / "key")], 2500)
     ratios = attacks.likelihood_ratio(transcript, "l2")
     assert kstest(ratios, norm(-(MU**2) / 2, MU).cdf).pvalue > ALPHA
     assert kstest(ratios * 2**0.5, norm(-(MU**2), MU).cdf).pvalue < ALPHA
