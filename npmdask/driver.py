@@ -154,6 +154,8 @@ class Driver:
     def _asked(self, operator: Any, query: Query) -> tuple[Operator, Block]:
         """The side of the operator that is asked for; and the block, of a private run on the grid of exact products."""
         asked = operator.transposed() if query.transposed else operator
+        if query.image_norm is not None:
+            asked = replace(asked, image_norm=query.image_norm)
         return asked, query.block if self.problem.private is None else asked.prepare(query.block)
 
     def _plan(self) -> MemoryPlan:

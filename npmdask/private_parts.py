@@ -51,7 +51,8 @@ class PrivateParts:
 
     def mechanism_of(self, operator: Any, p: int) -> Any:
         """The mechanism for one side of alternating products, whose arithmetic differs; the multiplier does not."""
-        return replace(self.mechanism, rounding=operator.rounding(p))
+        image_norm = getattr(operator, "image_norm", None)  # of records only
+        return replace(self.mechanism, rounding=operator.rounding(p), image_norm=image_norm)
 
     def answer(
         self, source: Source, state: Any, result: Result, history: list[dict[str, Any]], p: int
@@ -226,17 +227,20 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
     )
     parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases, target_rank=k)
     rule = FixedSteps(max_steps=releases, promise=_promise(relation, budget))
-    return Pieces(_algorithm(source, relation, k, p, releases, mechanism), mechanism, rule, parts)
+    return Pieces(_algorithm(source, relation, k, p, releases, mechanism, privacy.clip_images), mechanism, rule, parts)
 
 
-def _algorithm(source: Source, relation: Relation, k: int, p: int, releases: int, mechanism: Any) -> Algorithm[Any]:
+def _algorithm(
+    source: Source, relation: Relation, k: int, p: int, releases: int, mechanism: Any, clips: bool
+) -> Algorithm[Any]:
     if source.kind == "matrix":
         if releases % 2:
             raise BadInputError(
                 f"max_steps = {releases} must be even: products with a matrix and with its transpose alternate"
             )
         return PrivateAlternating(target_rank=k, iteration_rank=p, releases=releases, rows=source.shape[0])
-    return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism)
+    records = None if isinstance(relation, MatrixRelation) or not clips else relation.clip_norm
+    return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism, clip_norm=records)
 
 
 def _promise(relation: Relation, budget: Budget) -> str:

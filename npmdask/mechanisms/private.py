@@ -56,6 +56,7 @@ class PrivateMechanism(ABC):
     releases : how many there are; a public number, fixed in advance.
     rounding : what an integer of the product is worth, and what finite arithmetic adds to the sensitivity.
     calibration : "exact" accounting, or the formula of the "paper" (refused where exact accounting finds it unsound).
+    image_norm : what the images X^T a of records are clipped to in this release, if they are: it lowers the noise.
 
     Attributes
     ----------
@@ -74,6 +75,7 @@ class PrivateMechanism(ABC):
     releases: int
     rounding: Rounding
     calibration: str = "exact"
+    image_norm: float | None = None
     multiplier: float = field(init=False)
 
     name: ClassVar[str]
@@ -126,6 +128,7 @@ class PrivateMechanism(ABC):
             "rounding": {name: float(value) for name, value in asdict(self.rounding).items()},
             "calibration": self.calibration,
             "multiplier": self.multiplier,
+            **({} if self.image_norm is None else {"image_norm": float(self.image_norm)}),
         }
 
     def charge(self) -> Charge:
@@ -137,7 +140,7 @@ class PrivateMechanism(ABC):
 
         ``rows``: of the product, where they are not those of the block (a rectangular A).
         """
-        exact = self.relation.sensitivity(block, self.norm, rows=rows)
+        exact = self.relation.sensitivity(block, self.norm, rows=rows, image_norm=self.image_norm)
         added = self.rounding.l2 if self.norm == "l2" else self.rounding.l1
         return _up(_up(exact * _up(1.0 + self.rounding.relative)) + added)
 

@@ -12,7 +12,6 @@ from npmdask.operators._protocol import Partial
 from npmdask.operators.clipped import Records
 from npmdask.operators.clipping import FAR_VALUES, Clipping, factors, shortened
 from npmdask.operators.exact import (
-    IMAGE_GRID,
     IMAGE_SPLIT,
     SPLIT_ROWS,
     add_exactly,
@@ -66,7 +65,7 @@ class ClippedSparseGram(Records):
     def _add_part(self, total: np.ndarray, part: csr_matrix, block: Block) -> None:
         """``part^T (part block)``: images in two parts, so that the sums over many rows are exact."""
         unit, p = self.clipping.unit, block.shape[1]
-        images = round_to(part @ block, IMAGE_GRID * unit)
+        images = self._images(part @ block)
         upper = round_to(images.copy(), IMAGE_SPLIT * unit)
         products = part.T @ np.concatenate([upper, images - upper], axis=1)
         add_exactly(total, products[:, :p].copy(), unit)

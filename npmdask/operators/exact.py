@@ -46,6 +46,19 @@ def round_to(values: np.ndarray, grid: float) -> np.ndarray:
     return values
 
 
+def clip_images(images: np.ndarray, longest: float, grid: float) -> np.ndarray:
+    """Shorten rows (images X^T a, on ``grid``) that are longer than ``longest`` to it, in place, and round them again.
+
+    Their squares are exact up to 5000 columns, and the factor of a row is then a function of that row alone.
+    """
+    squares = np.einsum("ij,ij->i", images, images)
+    long = squares > longest * longest
+    if long.any():
+        images *= np.divide(longest, np.sqrt(squares), out=np.ones(len(squares)), where=long)[:, None]
+        round_to(images, grid)
+    return images
+
+
 def prepare(block: Block) -> Block:
     """The block (d x p) on the public grid that products are exact with: what is multiplied, and what is public.
 
