@@ -76,7 +76,7 @@ FLOORS = [
     ["plan_text", "progress", "share", "warm_start"],
     ["discretion"],
     ["driver"],
-    ["rank_search"],
+    ["rank_search", "stored_problem"],
     ["api"],
     ["config", "export", "inspection", "report"],
     ["cli_privacy"],
