@@ -89,6 +89,7 @@ def test_export_gives_the_release(world: World, tmp_path: Path) -> None:
     export(world.folder / "run", tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz") as out:
         assert (out["basis"] == solution.basis).all()
+        assert {"value_stddevs", "factor_left", "factor_right"} <= set(out.files)
 
 
 def test_low_rank_factors_are_the_last_block_and_its_release(world: World) -> None:
