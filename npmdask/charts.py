@@ -22,6 +22,9 @@ def axes(title: str, x: str, y: str) -> tuple[Any, Any]:
 
 def svg(figure: Any) -> str:
     """The figure as an SVG element, the same bytes for the same figure."""
+    from matplotlib import rc_context
+
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    with rc_context({"svg.hashsalt": "npmdask"}):  # names of elements: by default drawn at random
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return text.getvalue()[text.getvalue().index("<svg") :]

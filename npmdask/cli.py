@@ -1,6 +1,6 @@
 """The command line: argument parsing only.
 
-Exit codes: 0 done, 2 bad input, 3 refused, 4 not converged, 130 interrupted (and resumable).
+Exit codes: 0 done, 2 bad input, 3 refused, 4 not converged, 5 rejected by an audit, 130 interrupted (and resumable).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npmdask.cli_privacy import add_audit, add_ledger
 from npmdask.errors import BadInputError, NpmdaskError
 
 NOT_CONVERGED, INTERRUPTED = 4, 130
@@ -65,6 +66,7 @@ def _add_ingest(commands: Any) -> None:
     p.add_argument("--dataset", help="which array, where the source holds several")
     p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
     p.add_argument("--chunks", type=int, nargs=2, metavar=("ROWS", "COLUMNS"), help="default: about 16 MiB")
+    p.add_argument("--non-finite", choices=["error", "zero"], default="error", help="zero: store such rows as zeros")
     p.add_argument("--missing", choices=["error", "fill"], default="error", help="chunks that a Zarr source lacks")
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
     p.add_argument("--quiet", action="store_true")
@@ -90,6 +92,7 @@ def _ingest(a: argparse.Namespace) -> int:
         dtype=a.dtype,
         chunks=tuple(a.chunks) if a.chunks else None,
         missing=a.missing,
+        non_finite=a.non_finite,
         overwrite=a.overwrite,
         progress=IngestBar("ingest", quiet=a.quiet),
     )
@@ -358,81 +361,6 @@ def _node(a: argparse.Namespace) -> int:
     return 0
 
 
-def _add_ledger(commands: Any) -> None:
-    p = commands.add_parser("ledger", help="privacy budgets: grant one to a data set, see what was spent, export")
-    actions = p.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="granted, spent and left, after checking the whole ledger")
-    show.add_argument("dataset", nargs="?", metavar="NAME", help="of one data set (default: all)")
-    show.add_argument("--json", action="store_true", help="one JSON object")
-    show.set_defaults(command=_ledger_show)
-    export = actions.add_parser("export", help="every entry as a line of JSON, for a reviewer; nothing secret in it")
-    export.set_defaults(command=_ledger_export)
-    grant = actions.add_parser("grant", help="let runs spend a budget on a data set; for whoever answers for the data")
-    _add_grant(grant)
-    for action in (show, export, grant):
-        action.add_argument("--ledger", metavar="URL|PATH", help="default: $NPMDASK_LEDGER, or a file of this user")
-
-
-def _add_grant(p: Any) -> None:
-    p.add_argument("dataset", metavar="NAME", help="what the data set is called in the ledger from now on")
-    p.add_argument("source", help="an ingested store")
-    p.add_argument("--relation", required=True, help="what is protected: record_replace, entry, ...; no default")
-    p.add_argument("--clip-norm", type=float, required=True, help="public bound of a record's norm, or of every entry")
-    p.add_argument("--change", type=float, default=1.0, help="of matrices: by how much neighbours differ (default 1)")
-    p.add_argument("--epsilon", type=float, required=True, help="what all runs may spend together")
-    p.add_argument("--delta", type=float, required=True, help="far below 1 / (number of records); 0 for pure epsilon")
-    p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="instead of the store's own")
-    p.add_argument("--raise", dest="larger", action="store_true", help="this is meant to be more than before")
-    p.add_argument("--data-changed", action="store_true", help="the data changed; what was spent stays spent")
-    p.set_defaults(command=_ledger_grant)
-
-
-def _ledger(a: argparse.Namespace) -> Any:
-    from npmdask.ledger import default_address, open_ledger
-
-    return open_ledger(a.ledger or default_address())
-
-
-def _ledger_show(a: argparse.Namespace) -> int:
-    from npmdask.ledger.show import facts, show_lines
-
-    ledger = _ledger(a)
-    print(json.dumps(facts(ledger, a.dataset)) if a.json else "\n".join(show_lines(ledger, a.dataset)))
-    return 0
-
-
-def _ledger_export(a: argparse.Namespace) -> int:
-    from npmdask.ledger import export_lines
-
-    for line in export_lines(_ledger(a)):
-        print(line)
-    return 0
-
-
-def _ledger_grant(a: argparse.Namespace) -> int:
-    from npmdask.accounting import Budget
-    from npmdask.ledger.granting import grant_source
-    from npmdask.ledger.show import status_lines
-
-    ledger = _ledger(a)
-    status, warnings = grant_source(
-        ledger,
-        a.dataset,
-        a.source,
-        relation=a.relation,
-        clip_norm=a.clip_norm,
-        change=a.change,
-        budget=Budget(a.epsilon, a.delta),
-        kind=a.kind,
-        larger=a.larger,
-        data_changed=a.data_changed,
-    )
-    for warning in warnings:
-        print(f"npmdask: warning: {warning}", file=sys.stderr)
-    print("\n".join([ledger.where, *status_lines(status)]))
-    return 0
-
-
 COMMANDS = (
     _add_ingest,
     _add_generate,
@@ -444,7 +372,8 @@ COMMANDS = (
     _add_inspect,
     _add_report,
     _add_export,
-    _add_ledger,
+    add_ledger,
+    add_audit,
     _add_node,
 )
 

@@ -119,6 +119,7 @@ class PrivacyTable(_Table):
     coherence: float | None = Field(None, gt=0, description="public estimate, for noise that does not follow X")
     mechanism: Literal["gaussian", "laplace"] = Field("gaussian", description="laplace: pure epsilon, delta = 0")
     calibration: Literal["exact", "paper"] = Field("exact", description="paper: Hardt and Price's formula, to compare")
+    clip_images: bool = Field(True, description="of records: clip their images in each block too, for less noise")
     ledger: str | None = Field(None, description="file or URL of the budgets; NPMDASK_LEDGER if left out")
     dataset: str | None = Field(None, description="name of the data set in the ledger; the source's path if left out")
 

@@ -25,7 +25,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.ledger import Ledger, Run, default_address, open_ledger
 from npmdask.linalg import Block
-from npmdask.mechanisms import Entropy
+from npmdask.mechanisms import Entropy, destroy_key
 from npmdask.nodes.link import Link, Traffic
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem
@@ -49,7 +49,7 @@ class Custody:
     def begin(self, step: int) -> None:
         """Before the data are touched for a step."""
 
-    def released(self, step: int, block: Block) -> dict[str, Any]:
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
         """After the noise, before anything is kept; what the history of the run is to say of it."""
         return {}
 
@@ -69,7 +69,7 @@ def custody_of(problem: Problem, store: RunStore) -> Custody:
     return PrivateCustody(problem.private.privacy, problem.source, problem.mechanism, store)
 
 
-def identity_of(store: RunStore) -> str:
+def name_of_run(store: RunStore) -> str:
     """The name of the run for ledgers and nodes: drawn once, kept in run.json before anything is charged."""
     spec = store.read_spec() or {}
     if "release_id" not in spec:
@@ -90,7 +90,7 @@ class CentreCustody(Custody):
         self._link, self._store = link, store
 
     def open(self, history: list[dict[str, Any]]) -> None:
-        self._link.job, self._link.traffic = identity_of(self._store), Traffic()
+        self._link.job, self._link.traffic = name_of_run(self._store), Traffic()
         for step in history:
             self._link.traffic.add(Traffic(**step["traffic"]))
         self._before = replace(self._link.traffic)
@@ -99,7 +99,7 @@ class CentreCustody(Custody):
     def begin(self, step: int) -> None:
         self._link.step = step
 
-    def released(self, step: int, block: Block) -> dict[str, Any]:
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
         now, before = asdict(self._link.traffic), asdict(self._before)
         self._before = replace(self._link.traffic)
         return {"traffic": {name: now[name] - before[name] for name in now}}
@@ -140,7 +140,7 @@ class PrivateCustody(Custody):
         BudgetError
             The budget of the data set does not suffice, the data changed since the grant, or there is none.
         """
-        self._run_id, self._ledger = identity_of(self._store), open_ledger(self._privacy.ledger or default_address())
+        self._run_id, self._ledger = name_of_run(self._store), open_ledger(self._privacy.ledger or default_address())
         return self._ledger.reserve(
             self._privacy.name_of(self._source.path),
             run_id=self._run_id,
@@ -182,17 +182,16 @@ class PrivateCustody(Custody):
         assert self._ledger is not None
         self._ledger.begin(self._run_id, step)
 
-    def released(self, step: int, block: Block) -> dict[str, Any]:
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
         assert self._ledger is not None
-        digest = hashlib.sha256(np.ascontiguousarray(block).tobytes()).hexdigest()
+        digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         self._ledger.commit(self._run_id, step, digest)
-        return {"digest": digest}
+        return {"digest": digest, "noise_stddev": mechanism.noise_stddev(block, rows=len(released))}
 
     def finish(self) -> None:
         """Close the run in the ledger and destroy the key."""
         if not self._path.exists() and self._ledger is None:
             return  # finished in an earlier call
         ledger = self._ledger or open_ledger(self._privacy.ledger or default_address())
-        ledger.finish(identity_of(self._store))
-        if self._path.exists():
-            Entropy.open(self._path).destroy()
+        ledger.finish(name_of_run(self._store))
+        destroy_key(self._path)

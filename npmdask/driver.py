@@ -118,10 +118,11 @@ class Driver:
                     asked, block = self._asked(operator, query)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, block)
                     require_scale(self.problem, product)
-                    released = self.problem.mechanism.release(
+                    mechanism = self.problem.mechanism_of(asked)
+                    released = mechanism.release(
                         product, block=block, entropy=self.custody.entropy, step=state.step + 1
                     )
-                    said = self.custody.released(state.step + 1, released)
+                    said = self.custody.released(state.step + 1, mechanism, block, released)
                     state, info = self.problem.algorithm.update(state, released)
                     require_symmetric(self.problem, info.asymmetry, first=not self._history)
                     operator = self._hold_to_checksums(executor, operator, record, state.step)
@@ -158,6 +159,8 @@ class Driver:
     def _asked(self, operator: Any, query: Query) -> tuple[Operator, Block]:
         """The side of the operator that is asked for; and the block, of a private run on the grid of exact products."""
         asked = operator.transposed() if query.transposed else operator
+        if query.image_norm is not None:
+            asked = replace(asked, image_norm=query.image_norm)
         return asked, query.block if self.problem.private is None else asked.prepare(query.block)
 
     def _plan(self) -> MemoryPlan:
@@ -274,7 +277,7 @@ class Driver:
         parts, nodes = self.problem.parts, self.problem.nodes
         if parts is not None:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
-            arrays, statement = parts.answer(source, state, result, p)
+            arrays, statement = parts.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             self.store.write_part("result", arrays, meta | {"statement": statement})
             return

@@ -1,4 +1,7 @@
-"""The answer as one ``.npz``: ``basis``, ``values`` and, for a matrix, ``left_basis``, written out of core."""
+"""The answer as one ``.npz``: ``basis``, ``values`` and, for a matrix, ``left_basis``, written out of core.
+
+Of a private run all that was released: the spread of the values, and the low-rank factors ``A ~ left @ right.T``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import numpy as np
 from npmdask.errors import BadInputError, CommitError
 from npmdask.left import left_blocks, open_left_product
 from npmdask.storage.bundle import read_bundle
+
+RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
 
 
 def export(store: str | Path, target: str | Path) -> list[str]:
@@ -28,7 +33,7 @@ def export(store: str | Path, target: str | Path) -> list[str]:
         raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
     arrays, _ = read_bundle(result)
     aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-    names = ["basis", "values", "residual_norms"]
+    names = ["basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays)]
     try:
         with zipfile.ZipFile(aside, "w", allowZip64=True) as archive:
             for name in names:

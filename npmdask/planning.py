@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from npmdask.checkpoint import RunStore
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.memory import tree_rss
@@ -84,7 +82,7 @@ def memory_of(problem: Problem, resources: Resources, base: int) -> MemoryPlan:
     """
     plans = [
         plan_memory(
-            _operator(problem, first=first),
+            operator,
             problem.algorithm.iteration_rank,
             problem.algorithm.state_blocks + (problem.start is not None),
             limit=resources.memory,
@@ -93,15 +91,14 @@ def memory_of(problem: Problem, resources: Resources, base: int) -> MemoryPlan:
             workers=resources.workers,
             locked=_locked(problem),
         )
-        for first in (True, False)  # what fits both takes fewer threads, or more memory
+        for operator in problem.sides()  # what fits both takes fewer threads, or more memory
     ]
     return min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
 
 
-def _operator(problem: Problem, *, first: bool = False) -> Any:
-    """The operator with made-up column statistics: enough for its sizes. ``first``: of the first step."""
-    nothing = np.zeros(problem.d)
-    return problem.operator(nothing, nothing + 1, first=first)
+def _operator(problem: Problem) -> Any:
+    """The operator of all steps but the first, with made-up column statistics: enough for its sizes."""
+    return problem.sides()[-1]
 
 
 def _locked(problem: Problem) -> int:

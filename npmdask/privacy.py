@@ -24,6 +24,7 @@ class Privacy:
     coherence : public estimate of the coherence of A, for noise that does not follow X (entry relations).
     mechanism : "gaussian", or "laplace" for pure epsilon (delta = 0).
     calibration : "exact" (Gaussian DP), or "paper" for the formula of Hardt and Price.
+    clip_images : clip the images of records in each block too, for less noise (private_power.py). The paper does not.
     ledger : file or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user if None.
     dataset : name of the data set in the ledger; the path of the source if None.
     """
@@ -36,6 +37,7 @@ class Privacy:
     coherence: float | None = None
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
     calibration: Literal["exact", "paper"] = "exact"
+    clip_images: bool = True
     ledger: str | None = None
     dataset: str | None = None
 

@@ -5,7 +5,7 @@ Nothing here looks at the data. What the answer contains is made of releases and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,20 @@ from npmdask.algorithms import Algorithm, AlternatingState, PrivateAlternating, 
 from npmdask.algorithms import value_stddevs as stddevs_of_values
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
-from npmdask.operators import ClippedGram, ClippedSparseGram
+from npmdask.operators import (
+    BoundedProduct,
+    BoundedSymmetric,
+    BoundedTriangle,
+    ClippedGram,
+    ClippedSparseGram,
+)
 from npmdask.privacy import Privacy
-from npmdask.relations import Relation, make_relation
+from npmdask.relations import MatrixRelation, Relation, make_relation
 from npmdask.stopping import FixedSteps
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
+from npmdask.storage.triangle import TriangleReader
 from npmdask.theory.private import predicted_sine
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
@@ -42,12 +49,17 @@ class PrivateParts:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
         return private_operator(source, self.relation)
 
+    def mechanism_of(self, operator: Any, p: int) -> Any:
+        """The mechanism for one side of alternating products, whose arithmetic differs; the multiplier does not."""
+        image_norm = getattr(operator, "image_norm", None)  # of records only
+        return replace(self.mechanism, rounding=operator.rounding(p), image_norm=image_norm)
+
     def answer(
-        self, source: Source, state: Any, result: Result, p: int
+        self, source: Source, state: Any, result: Result, history: list[dict[str, Any]], p: int
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of the release, and the statement that goes with them: all of it post-processing."""
         arrays = self._arrays(source, state, result, p)
-        return arrays, self.statement(source, state, p)
+        return arrays, self.statement(source, state, [h["noise_stddev"] for h in history], p)
 
     def _arrays(self, source: Source, state: Any, result: Result, p: int) -> dict[str, np.ndarray]:
         if isinstance(state, AlternatingState):
@@ -59,13 +71,13 @@ class PrivateParts:
                 "factor_left": state.left,
                 "factor_right": state.product,
             }
-        return released_arrays(state, result, p, scale=self._scale(source), root=source.kind in ("matrix", "sparse"))
+        return released_arrays(state, result, p, scale=self._scale(source), root=source.kind == "sparse")
 
     def _scale(self, source: Source) -> float:
         """1 / n for samples, where n is public; the sum over the records where it is not."""
         return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
 
-    def statement(self, source: Source, state: Any, p: int) -> dict[str, Any]:
+    def statement(self, source: Source, state: Any, noise: list[float], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
         charge, privacy = self.mechanism.charge(), self.privacy
         scaled = self.relation.public_rows and source.kind == "samples"
@@ -81,7 +93,7 @@ class PrivateParts:
             "releases": self.releases,
             "iteration_rank": p,
             "columns": source.shape[1],
-            "noise_stddev": noise_of(state, self.releases),
+            "noise_stddev": noise,
             "noise_to_paper": self._noise_to_paper(source, state, p),
             "predicted_error": self._predicted(source, state, p),
             "values_are": "divided by the (public) number of rows" if scaled else "sums, not divided by anything",
@@ -134,6 +146,12 @@ class PrivateParts:
 def private_operator(source: Source, relation: Relation) -> Any:
     """The operator of clipped data for a relation; what fits was checked before."""
     reader, clip = source.reader, relation.clip_norm
+    if isinstance(relation, MatrixRelation):
+        if isinstance(reader, TriangleReader):
+            return BoundedTriangle(reader=reader, clip_norm=clip, change=relation.change)
+        assert isinstance(reader, DenseReader)
+        bounded = BoundedSymmetric if source.kind == "symmetric" else BoundedProduct
+        return bounded(reader=reader, clip_norm=clip, change=relation.change)
     if isinstance(reader, CsrReader):
         return ClippedSparseGram(reader=reader, clip_norm=clip)
     assert isinstance(reader, DenseReader)
@@ -164,11 +182,6 @@ def likely_sine(state: PrivateState, p: int, k: int) -> float:
     values = np.linalg.eigvalsh((inner + inner.T) / 2)
     stddevs = [float(s) for s in state.stddevs[: state.step]]
     return predicted_sine(values, stddevs, d=len(state.blocks), k=k).value
-
-
-def noise_of(state: Any, releases: int) -> list[float]:
-    """Standard deviation of an entry of the noise, release by release, where the state has it."""
-    return [float(s) for s in state.stddevs[: state.step]] if isinstance(state, PrivateState) else []
 
 
 @dataclass(frozen=True)
@@ -223,17 +236,20 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
     )
     parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases, target_rank=k)
     rule = FixedSteps(max_steps=releases, promise=_promise(relation, budget))
-    return Pieces(_algorithm(source, relation, k, p, releases, mechanism), mechanism, rule, parts)
+    return Pieces(_algorithm(source, relation, k, p, releases, mechanism, privacy.clip_images), mechanism, rule, parts)
 
 
-def _algorithm(source: Source, relation: Relation, k: int, p: int, releases: int, mechanism: Any) -> Algorithm[Any]:
-    if source.kind == "matrix" and not relation.name.startswith("record"):
+def _algorithm(
+    source: Source, relation: Relation, k: int, p: int, releases: int, mechanism: Any, clips: bool
+) -> Algorithm[Any]:
+    if source.kind == "matrix":
         if releases % 2:
             raise BadInputError(
                 f"max_steps = {releases} must be even: products with a matrix and with its transpose alternate"
             )
         return PrivateAlternating(target_rank=k, iteration_rank=p, releases=releases, rows=source.shape[0])
-    return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism)
+    records = None if isinstance(relation, MatrixRelation) or not clips else relation.clip_norm
+    return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism, clip_norm=records)
 
 
 def _promise(relation: Relation, budget: Budget) -> str:

@@ -9,7 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, PrivatePower, Result
+from npmdask.algorithms import (
+    Algorithm,
+    BlockKrylov,
+    PowerMethod,
+    PrivateAlternating,
+    PrivatePower,
+    Result,
+)
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
@@ -122,6 +129,20 @@ class Problem:
         if isinstance(reader, CsrReader):
             return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)
         return Gram(reader=reader, weight=weight, mean=centre, scale=scale)
+
+    def mechanism_of(self, operator: Any) -> Mechanism:
+        """The mechanism for a product with ``operator``."""
+        if self.private is None:
+            return self.mechanism
+        made: Mechanism = self.private.mechanism_of(operator, self.algorithm.iteration_rank)
+        return made
+
+    def sides(self) -> list[Any]:
+        """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
+        nothing = np.zeros(self.d)
+        first, later = (self.operator(nothing, nothing + 1, first=first) for first in (True, False))
+        alternating = isinstance(self.algorithm, PrivateAlternating)
+        return [first, later.transposed() if alternating else later]  # type: ignore[attr-defined]
 
     @property
     def needs_moments(self) -> bool:

@@ -124,7 +124,7 @@ def test_slack_is_paid_for() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.floats(-6, 2.8), st.floats(-300, -2), st.integers(1, 10**6), st.floats(-8, -1), st.floats(-20, -3))
+@given(st.floats(-6, 2.8), st.floats(-300, -2), st.integers(1, 10**6), st.floats(-8, -3), st.floats(-20, -3))
 def test_a_multiplier_costs_what_the_budget_has(
     log_epsilon: float, log_delta: float, releases: int, log_part: float, log_tv: float
 ) -> None:

@@ -51,6 +51,7 @@ def test_one_purpose_one_stream(path: Path) -> None:
     purposes: list[tuple[Any, ...]] = [
         ("noise", 1), ("noise", "1"), ("noise", b"1"), ("noise1",), ("nois", "e1"), ("noise", 1, ""), (), ("",),
         ("", ""), (1, "noise"), ("noise", -1), ("noise", 11), ("noise", 1, 1), ("commitment",),
+        ("as", "b"), ("a", "sb"),
     ]  # fmt: skip
     heads = [entropy.keystream(*purpose).read(32) for purpose in purposes]
     heads += [Entropy.open(path, bound_to=data).keystream("noise", 1).read(32) for data in ("a", "b")]
@@ -58,6 +59,7 @@ def test_one_purpose_one_stream(path: Path) -> None:
     heads.append(Entropy.create(path.with_name("other")).keystream("noise", 1).read(32))
     heads += [bytes.fromhex(entropy.commitment.ljust(64, "0")), path.read_bytes()]
     assert len({head[:16] for head in heads}) == len(heads)
+    assert entropy.keystream("commitment")._key.hex()[:32] != entropy.commitment  # half a key must not be public
     again = Entropy.open(path)
     assert [again.keystream(*purpose).read(32) for purpose in purposes] == heads[: len(purposes)]
     assert again.commitment == entropy.commitment != Entropy.open(path, bound_to="a").commitment

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import zarr
 from scipy import stats
 
 from npmdask.accounting import Budget, delta_for
+from npmdask.chunked import Threads
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
-from npmdask.relations import REGISTRY, Relation, make_relation
+from npmdask.operators import ClippedGram
+from npmdask.relations import REGISTRY, Entry, Norm, Relation, make_relation
 from npmdask.rounding import Rounding
+from npmdask.storage.layout import open_source
 
 GRID = 2.0**-30
 BOTH = [PrivateGaussian, PrivateLaplace]
@@ -169,6 +173,36 @@ def test_noise_is_never_below_what_was_charged_for(kind: Make, calibration: str,
             assert private.noise_stddev(block) <= private.stddev * private.sensitivity(block) * 1.001
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wider(Entry):
+    """The same relation by name, as another version of this package might measure it."""
+
+    wider: ClassVar[float] = 1.0
+
+    def sensitivity(self, block: np.ndarray, norm: Norm = "l2", *, rows: int | None = None) -> float:
+        return self.wider * super().sensitivity(block, norm, rows=rows)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_another_scale_is_other_noise_and_the_last_bits_of_a_norm_do_not_change_it(
+    kind: Make, entropy: Entropy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise of two scales from one stream would tell it. Mutants: the scale left out of the purpose; ceil alone."""
+    private, block = (
+        mechanism(kind, relation=Wider(clip_norm=1.0), rounding=Rounding(grid=2.0**-44)),
+        orthonormal(300, 5),
+    )
+
+    def released(wider: float) -> np.ndarray:
+        monkeypatch.setattr(Wider, "wider", wider)
+        return private.release(np.zeros((300, 5), dtype=np.int64), block=block, entropy=entropy, step=1)
+
+    first = released(1.0)
+    assert np.array_equal(first, released(1 + 1e-12)) and np.array_equal(first, released(1 - 1e-12))
+    other = released(1.001)
+    assert not (first == other).any() and abs(stats.spearmanr(first.ravel(), other.ravel()).statistic) < 0.13
+
+
 def test_less_noise_than_the_paper_for_the_same_guarantee() -> None:
     """epsilon = 1, delta = 1e-6, d = 1000, p = 10: the ratio that was asked for."""
     block = orthonormal(1000, 10)
@@ -249,3 +283,27 @@ def test_an_event_is_public_json(kind: Make, entropy: Entropy) -> None:
     event = mechanism(kind, releases=np.int64(3), rounding=Rounding(grid=GRID, l2=np.float64(0.25))).event()
     assert json.loads(json.dumps(event)) == event and event["private"] is True and event["rounding"]["l2"] == 0.25
     assert make_relation(**event["relation"]) == make_relation("entry", clip_norm=1.0)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_product_of_clipped_records_is_released_as_the_operator_made_it(kind: Make, entropy: Entropy) -> None:
+    """The whole way: records, integers, noise. Mutant: a grid of the operator that the mechanism does not use."""
+    records = np.random.default_rng(0).standard_normal((500, 20)) * np.linspace(3, 0.1, 20)
+    stored = zarr.create_array(
+        {}, shape=records.shape, dtype="f8", chunks=(100, 20), config={"write_empty_chunks": True}
+    )
+    stored[...] = records
+    operator: Any = ClippedGram(reader=open_source(stored).reader, clip_norm=2.0)  # type: ignore[arg-type]
+    block = operator.prepare(orthonormal(20, 3))
+    product = Threads(1).run_pass(operator, block, lambda record: None)[0]
+    private = mechanism(
+        kind,
+        relation=make_relation("record_replace", clip_norm=2.0),
+        rounding=operator.rounding(3),
+        budget=Budget(1e4, 1e-6),  # so little noise that the product is seen through it
+        releases=1,
+    )
+    released = private.release(product, block=block, entropy=entropy, step=1)
+    clipped = records * np.minimum(1, 2 / np.linalg.norm(records, axis=1))[:, None]
+    noise = (released - clipped.T @ (clipped @ block)) / private.noise_stddev(block)
+    assert 0 < private.noise_stddev(block) < 1 and 0.7 < noise.std() < 1.4

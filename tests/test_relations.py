@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -120,6 +121,17 @@ def test_numbers_on_an_orthonormal_block() -> None:
     for name, value in expected.items():
         found = relation_of(name).sensitivity(block)
         assert value * (1 - 1e-15) <= found <= value * (1 + 1e-11), name
+
+
+@pytest.mark.parametrize("name", ["entry", "symmetric_entry", "spectral_norm"])
+def test_rounded_outward(name: str) -> None:
+    """In exact fractions. Mutant: no margin at all (there are two, of the norm and of the product with the unit)."""
+    relation, rows = relation_of(name), {"entry": 1, "symmetric_entry": 2, "spectral_norm": 6}[name]
+    for seed in range(50):
+        block = np.random.default_rng(seed).standard_normal((6, 3))
+        squares = sorted(sum(Fraction(float(x)) ** 2 for x in row) for row in block)
+        assert Fraction(relation.sensitivity(block)) ** 2 >= Fraction(CHANGE) ** 2 * sum(squares[-rows:])
+    assert Fraction(make_relation("record_replace", clip_norm=0.1).unit) >= Fraction(0.1) ** 2
 
 
 def test_pure_sensitivities() -> None:

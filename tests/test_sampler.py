@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -167,7 +169,7 @@ def test_steps_are_exact_at_the_thresholds_and_beyond_the_table(law: str) -> Non
     with localcontext(Context(prec=300)):
         weights = [(-Decimal(k * k) / 2 if law == "gaussian" else -Decimal(k)).exp() for k in range(600)]
         total = sum(weights)
-        below = [sum(weights[: k + 1]) / total for k in range(120)]
+        below = [part / total for part in list(accumulate(weights))[:120]]
     table = sampler._thresholds(getattr(sampler, f"_{law.upper()}"))
     assert table.tolist() == [int(b * (1 << 63)) for b in below[: table.size]] and int(table[-1]) == (1 << 63) - 1
     words = [min(max(int(t) + near, 0), (1 << 63) - 1) for t in table for near in (-1, 0, 0, 0, 1)]
@@ -203,6 +205,55 @@ def test_acceptance_is_exact_at_the_edge_where_float64_is_not(law: str, monkeypa
     monkeypatch.setattr(sampler, "MARGIN", 0.0)
     monkeypatch.setattr(sampler, "LEAST", -1.0)
     assert chunk._accepts(k).tolist() != truth  # float64 alone is wrong here
+
+
+@dataclass(frozen=True)
+class Place:
+    """The expansion of a number that is known, in place of one from a stream."""
+
+    number: Fraction
+    length: int
+
+    def first(self, bits: int) -> int:
+        return int(self.number * (1 << (self.length + bits)))
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("side", [-1, 1])
+def test_what_200_bits_leave_open_is_decided_by_more(law: str, side: int) -> None:
+    """Numbers 2^-400 from an edge. Mutants: an undecided comparison taken for decided, an error bound of 0."""
+    near, spec = side * Fraction(1, 1 << 400), getattr(sampler, f"_{law.upper()}")
+    with localcontext(Context(prec=300)):
+        weights = [(-spec.weight(k)).exp() for k in range(600)]
+        edges = [Fraction(below / sum(weights)) for below in list(accumulate(weights))[:8]]
+        u = Decimal(3) / 8
+        edge = Fraction((-spec.exponent(2, u)).exp())
+    for k, place in enumerate(edges):
+        assert sampler._exact_step(spec, Place(place + near, 63)) == (k if side < 0 else k + 1)  # type: ignore[arg-type]
+    exact, moved = Place(Fraction(3, 8), 64), Place(edge + near, 64)
+    assert sampler._exact_accept(spec, 2, exact, moved) == (side < 0)  # type: ignore[arg-type]
+    half = Place(Fraction(7, 2 * 1000) + near, 64)
+    assert sampler._exact_round(1000, half) == (3 if side < 0 else 4)  # type: ignore[arg-type]
+
+
+class Noted(Keystream):
+    """A keystream that notes what is drawn aside."""
+
+    __slots__ = ("asides",)
+
+    def aside(self, *purpose: str | int | bytes) -> Keystream:
+        self.asides.append(purpose)
+        return super().aside(*purpose)
+
+
+def test_no_two_proposals_share_their_further_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: proposals counted from 0 in every chunk."""
+    monkeypatch.setattr(sampler, "MARGIN", np.inf)
+    monkeypatch.setattr(sampler, "CHUNK", 50)
+    noted = Noted(bytes(32))
+    noted.asides = []
+    rounded_gaussian(3, (200,), noted)
+    assert len(set(noted.asides)) == len(noted.asides) > 200
 
 
 @pytest.mark.parametrize("shift", [1, 2, 4])

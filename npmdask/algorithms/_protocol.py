@@ -19,10 +19,12 @@ class Query(NamedTuple):
     """What an algorithm asks of the data in one step: ``A @ block``, in the arithmetic of ``block.dtype``.
 
     ``transposed``: ``A^T @ block`` instead, of a matrix that is neither symmetric nor multiplied by its transpose.
+    ``image_norm``: of a sum over records a the images ``block^T a`` are clipped to this norm.
     """
 
     block: Block
     transposed: bool = False
+    image_norm: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from npmdask.errors import BudgetError, RefusedError
 from npmdask.ledger.book import Book
 from npmdask.ledger.chain import Entry, canonical
 from npmdask.ledger.database import Database, find_database
-from npmdask.ledger.rules import remaining_epsilon, require_charge, require_name, unit
+from npmdask.ledger.rules import remaining_epsilon, require_charge, require_name, require_plain, unit
 from npmdask.ledger.status import (
     Grant,
     Run,
@@ -77,6 +77,7 @@ class Ledger:
             than that of what was spent; the budget is below what was spent.
         """
         require_name("data set", dataset)
+        require_plain(relation=relation)
         with self._database.writing(make=True) as book:
             new = Grant(relation=relation, budget=budget, data=book.mark(fingerprint))
             old = grant_in(book, dataset)
@@ -111,6 +112,7 @@ class Ledger:
         """
         require_name("run", run_id)
         require_charge(charge, releases)
+        require_plain(relation=relation, event=event)
         with self._database.writing() as book:
             asked = {
                 "data": book.mark(fingerprint),

@@ -8,6 +8,7 @@ from typing import Any
 
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BadInputError
+from npmdask.ledger.chain import canonical
 
 BISECTIONS = 60
 ROUNDING = 1e-9  # epsilon_at rounds up by less
@@ -36,10 +37,13 @@ def remaining_epsilon(spent: Charge, budget: Budget) -> float:
 
     For a grant with delta > 0 of a run of Gaussian releases, otherwise of a run of pure epsilon.
     """
+
+    def fits(more: Charge) -> bool:
+        return (spent + more).delta_at(budget.epsilon) <= budget.delta  # implies ``within``, and is quicker
+
     if budget.delta == 0:
-        pure = _largest(lambda epsilon: (spent + Charge(epsilon=epsilon)).within(budget), budget.epsilon)
-        return pure * (1 - ROUNDING)
-    square = _largest(lambda mu2: (spent + Charge(mu_squared=mu2)).within(budget), _enough(budget))
+        return _largest(lambda epsilon: fits(Charge(epsilon=epsilon)), budget.epsilon) * (1 - ROUNDING)
+    square = _largest(lambda mu2: fits(Charge(mu_squared=mu2)), _enough(budget))
     return Charge(mu_squared=square).epsilon_at(budget.delta) * (1 - ROUNDING) if square > 0 else 0.0
 
 
@@ -67,6 +71,17 @@ def require_name(what: str, name: str) -> None:
         raise BadInputError(f"{what} {name!r} is not a name: use printable characters, without spaces at the ends")
     if len(name) > NAME_LENGTH:
         raise BadInputError(f"{what} {name[:20]!r}... is longer than {NAME_LENGTH} characters; choose a shorter one")
+
+
+def require_plain(**parts: dict[str, Any]) -> None:
+    """What is written down must read back as it was: plain JSON, every float finite."""
+    for what, value in parts.items():
+        try:
+            canonical(value)
+        except (TypeError, ValueError) as error:
+            raise BadInputError(
+                f"{what} is not plain JSON ({error}); give numbers as int or float, all finite"
+            ) from None
 
 
 def require_charge(charge: Charge, releases: int) -> None:

@@ -95,11 +95,12 @@ def below_spent(dataset: str, budget: Budget, spent: Charge) -> str:
 
 
 def exceeded(dataset: str, budget: Budget, spent: Charge, asked: Charge, remaining: float) -> str:
+    squares = " (losses add as squares, not as epsilons)" if budget.delta else ""
     return (
         f"the budget of {dataset!r} does not suffice: granted is {amount(budget)}, earlier runs spent "
-        f"{cost(spent, budget)}, so a run may have {left(remaining)} and this one asks for {cost(asked, budget)} (losses "
-        "add as squares, not as epsilons). Ask for a smaller epsilon (fewer steps alone do not help: the whole run "
-        "spends what it asks for), or let whoever answers for the data grant more with --raise"
+        f"{cost(spent, budget)}, so a run may have {left(remaining)} and this one asks for {cost(asked, budget)}"
+        f"{squares}. Ask for a smaller epsilon (fewer steps alone do not help: the whole run spends what it asks for), "
+        "or let whoever answers for the data grant more with --raise"
     )
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from npmdask.mechanisms._protocol import Mechanism
-from npmdask.mechanisms.entropy import Entropy
+from npmdask.mechanisms.entropy import Entropy, destroy_key
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.mechanisms.simulated import NoNoise, SimulatedGaussian
 
 REGISTRY = {"none": NoNoise, "gaussian": SimulatedGaussian}  # private ones need a budget: npmdask.mechanisms.private
 
-__all__ = ["REGISTRY", "Entropy", "Mechanism", "NoNoise", "PrivateGaussian", "PrivateLaplace", "SimulatedGaussian"]
+__all__ = [
+    "REGISTRY",
+    "Entropy",
+    "Mechanism",
+    "NoNoise",
+    "PrivateGaussian",
+    "PrivateLaplace",
+    "SimulatedGaussian",
+    "destroy_key",
+]

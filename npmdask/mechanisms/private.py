@@ -39,9 +39,8 @@ from npmdask.relations import Relation
 from npmdask.rounding import Rounding
 
 SMALLEST_SCALE = 1 << 10  # in units of the grid: rounding up to an integer then costs less than 0.1 % of noise
-FARTHEST = (
-    64  # scales: noise goes beyond with probability 1e-27 per entry; it would wrap around, which is still private
-)
+LEADING_BITS = 20  # of a scale: at most 2e-6 more noise
+FARTHEST = 64  # scales; noise beyond (1e-27 per entry) would wrap around, which is still private
 SAFELY = 1 + 1e-12  # more than what the rounding of a charge computed from a multiplier can lose
 CALIBRATIONS = ("exact", "paper")
 
@@ -57,6 +56,7 @@ class PrivateMechanism(ABC):
     releases : how many there are; a public number, fixed in advance.
     rounding : what an integer of the product is worth, and what finite arithmetic adds to the sensitivity.
     calibration : "exact" accounting, or the formula of the "paper" (refused where exact accounting finds it unsound).
+    image_norm : what the images X^T a of records are clipped to in this release, if they are: it lowers the noise.
 
     Attributes
     ----------
@@ -75,6 +75,7 @@ class PrivateMechanism(ABC):
     releases: int
     rounding: Rounding
     calibration: str = "exact"
+    image_norm: float | None = None
     multiplier: float = field(init=False)
 
     name: ClassVar[str]
@@ -127,6 +128,7 @@ class PrivateMechanism(ABC):
             "rounding": {name: float(value) for name, value in asdict(self.rounding).items()},
             "calibration": self.calibration,
             "multiplier": self.multiplier,
+            **({} if self.image_norm is None else {"image_norm": float(self.image_norm)}),
         }
 
     def charge(self) -> Charge:
@@ -138,7 +140,7 @@ class PrivateMechanism(ABC):
 
         ``rows``: of the product, where they are not those of the block (a rectangular A).
         """
-        exact = self.relation.sensitivity(block, self.norm, rows=rows)
+        exact = self.relation.sensitivity(block, self.norm, rows=rows, image_norm=self.image_norm)
         added = self.rounding.l2 if self.norm == "l2" else self.rounding.l1
         return _up(_up(exact * _up(1.0 + self.rounding.relative)) + added)
 
@@ -167,7 +169,7 @@ class PrivateMechanism(ABC):
                 f"noise of scale {scale:.3g} is {units:.3g} times the grid ({self.rounding.grid:.3g}) of the product; "
                 f"it must be 2^10 to 2^48 times: use a {'finer' if units < SMALLEST_SCALE else 'coarser'} grid"
             )
-        return math.ceil(units)
+        return _leading(math.ceil(units))
 
     def _purpose(self, shape: tuple[int, ...], block: Block, step: int, scale: int) -> tuple[str | int | bytes, ...]:
         public = np.ascontiguousarray(block, dtype="<f8")
@@ -260,6 +262,13 @@ def _require_room(product: np.ndarray, scale: int) -> None:
     """The message must not say how large the product is: that is not public."""
     if max(int(product.max()), -int(product.min())) + FARTHEST * scale >= 1 << 63:
         raise RefusedError("product and noise together could leave 64 bits: use a coarser grid or a smaller clip_norm")
+
+
+def _leading(units: int) -> int:
+    """Rounded up to 20 leading bits. A norm that another processor rounds otherwise must not change a scale: a release
+    that is done again there would get other noise."""
+    shift = max(units.bit_length() - LEADING_BITS, 0)
+    return -(-units >> shift) << shift
 
 
 def _up(value: float) -> float:

@@ -32,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from functools import lru_cache
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -167,16 +168,23 @@ def _product(scale: int, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache
+def _cumulative(law: _Law, digits: int) -> list[Decimal]:
+    """Pr[step <= k] for k = 0, 1, ..., as long as it differs from 1; errors below 10^(8 - digits)."""
+    with localcontext(Context(prec=digits)):
+        weights = [Decimal(1)]
+        while weights[-1] > Decimal(10) ** -digits:
+            weights.append((-law.weight(len(weights))).exp())
+        total = sum(weights)
+        return [below / total for below in accumulate(weights)]
+
+
+@lru_cache
 def _thresholds(law: _Law) -> np.ndarray:
-    """uint64: floor(2^63 Pr[step <= k]), until it is 2^63 - 1. No word above the k-th means step <= k for certain."""
+    """uint64: floor(2^63 Pr[step <= k]), until it is 2^63 - 1. A word below the k-th means step <= k for certain."""
+    last = (1 << 63) - 1
     with localcontext(Context(prec=60)):
-        weights = [(-law.weight(k)).exp() for k in range(200)]
-        total, below = sum(weights), Decimal(0)
-        floors: list[int] = []
-        while not floors or floors[-1] < (1 << 63) - 1:
-            below += weights[len(floors)]
-            floors.append(int(below / total * (1 << 63)))
-    return np.array(floors, dtype=np.uint64)
+        floors = [int(below * (1 << 63)) for below in _cumulative(law, 60)]
+    return np.array(floors[: floors.index(last) + 1], dtype=np.uint64)
 
 
 def _exact_step(law: _Law, bits: _Bits) -> int:
@@ -184,18 +192,13 @@ def _exact_step(law: _Law, bits: _Bits) -> int:
     more = 64
     while True:
         more *= 2
-        low, unit = bits.first(more), 1 << (bits.length + more)
+        low, unit = bits.first(more), Decimal(1 << (bits.length + more))
         with localcontext(Context(prec=(bits.length + more) // 2)) as context:  # more than 0.31 digits for a bit
             error = Decimal(10) ** (8 - context.prec)
-            weights = [Decimal(1)]
-            while weights[-1] > error / 1000:
-                weights.append((-law.weight(len(weights))).exp())
-            total, below = sum(weights), Decimal(0)
-            for k, weight in enumerate(weights):
-                below += weight
-                if (Decimal(low) + 1) / unit < below / total - error:
+            for k, below in enumerate(_cumulative(law, context.prec)):
+                if Decimal(low + 1) / unit < below - error:
                     return k
-                if Decimal(low) / unit <= below / total + error:
+                if Decimal(low) / unit <= below + error:
                     break  # between the two: not decided
 
 

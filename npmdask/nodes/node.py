@@ -260,7 +260,7 @@ class Job:
         self._custody.begin(step)
         product = form(prepared)
         released = self._problem.mechanism.release(product, block=prepared, entropy=self._custody.entropy, step=step)
-        said = self._custody.released(step, released)
+        said = self._custody.released(step, self._problem.mechanism, prepared, released)
         self._store.write_part(_part(step), {"block": block, "released": released}, {"asked": asked, **said})
         self._history.append({"step": step, **said})
         if step == self._releases:

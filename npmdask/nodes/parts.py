@@ -22,13 +22,11 @@ from npmdask.linalg import Block
 from npmdask.nodes.link import PATIENCE, Link
 from npmdask.nodes.total import Group, NodeSum
 from npmdask.nodes.wire import Announcement, shared_token
-from npmdask.private_parts import MECHANISMS, likely_sine, noise_of, released_arrays
+from npmdask.private_parts import MECHANISMS, likely_sine, released_arrays
 from npmdask.relations import make_relation
 from npmdask.rounding import Rounding
 from npmdask.storage.layout import Source
 from npmdask.theory.private import dist_comm
-
-ROOTS = ("matrix", "sparse")  # kinds of which A^T A is multiplied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +78,13 @@ class NodesParts:
 
     # The answer
 
-    def answer(self, source: Source, state: Any, result: Result, p: int) -> tuple[dict[str, np.ndarray], dict]:
+    def answer(
+        self, source: Source, state: Any, result: Result, history: list[dict[str, Any]], p: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of a run whose nodes are private, and the statement that goes with them."""
-        arrays = released_arrays(state, result, p, scale=1.0, root=source.kind in ROOTS)
+        arrays = released_arrays(state, result, p, scale=1.0, root=source.kind == "sparse")
         sine = likely_sine(state, p, self.target_rank)
-        levels = {"noise_stddev": noise_of(state, state.step), "predicted_error": sine}
+        levels = {"noise_stddev": [float(s) for s in state.stddevs[: state.step]], "predicted_error": sine}
         return arrays, self.statement(state.step) | levels
 
     def statement(self, steps: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from npmdask.operators.exact import (
     add_exactly,
     as_integers,
     carry,
+    clip_images,
     prepare,
     require_prepared,
     round_to,
@@ -41,6 +42,7 @@ class Records(BySlabs):
 
     reader: Any
     clip_norm: float
+    image_norm: float | None = None  # what images X^T a are clipped to, if they are
 
     def __post_init__(self) -> None:
         _ = self.clipping
@@ -67,7 +69,8 @@ class Records(BySlabs):
         Neighbours may differ in two records (one taken out, one put in). Derived in docs/decisions/0021.
         """
         d, unit = self.block_rows, self.clipping.unit
-        image = 2 * self.clip_norm * (IMAGE_GRID * unit / 2)  # a record times the error of an entry of its image
+        rounded = 1 if self.image_norm is None else 2  # times that an image is rounded
+        image = 2 * self.clip_norm * rounded * (IMAGE_GRID * unit / 2)  # a record times the error of an entry of it
         grid = RELEASE_GRID * unit * unit
         up = 1 + 2.0**-40
         return Rounding(
@@ -76,13 +79,20 @@ class Records(BySlabs):
             l1=up * (image * p * math.sqrt(d) + grid * d * p),
         )
 
+    def _images(self, images: np.ndarray) -> np.ndarray:
+        """Images of records on their grid, and clipped, in place."""
+        grid = IMAGE_GRID * self.clipping.unit
+        round_to(images, grid)
+        return images if self.image_norm is None else clip_images(images, self.image_norm, grid)
+
     def join(self, left: Partial, right: Partial) -> Partial:
         total = (left.products[0] + right.products[0]).reshape(2, self.block_rows, -1)
         product = carry(total, self.clipping.unit).reshape(2 * self.block_rows, -1)
         return Partial([product], left.record.add(right.record), left.fragments + right.fragments)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
-        """The sum as int64 multiples of the grid of :meth:`rounding`."""
+        """The sum as int64 multiples of the grid of ``rounding``; raises BadInputError if X was not prepared."""
+        require_prepared(block)
         return as_integers(total.products[0].reshape(2, *block.shape), self.clipping.unit)
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
@@ -96,12 +106,11 @@ class ClippedGram(Records):
     reader: DenseReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        require_prepared(block)
         record, total = SlabRecord(), np.zeros((2, *block.shape))
         unit = self.clipping.unit
         product = scratch(("product", len(block)), block.shape, np.float64)
         for records in self._records(slabs, record):
-            images = round_to(records @ block, IMAGE_GRID * unit)
+            images = self._images(records @ block)
             np.matmul(records.T, images, out=product)
             add_exactly(total, product, unit)
         return Partial([carry(total, unit).reshape(2 * len(block), -1)], record)

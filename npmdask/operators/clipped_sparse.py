@@ -12,12 +12,10 @@ from npmdask.operators._protocol import Partial
 from npmdask.operators.clipped import Records
 from npmdask.operators.clipping import FAR_VALUES, Clipping, factors, shortened
 from npmdask.operators.exact import (
-    IMAGE_GRID,
     IMAGE_SPLIT,
     SPLIT_ROWS,
     add_exactly,
     carry,
-    require_prepared,
     round_to,
 )
 from npmdask.operators.sparse import cut_rows
@@ -35,7 +33,6 @@ class ClippedSparseGram(Records):
     reader: CsrReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        require_prepared(block)
         record, fragments = SlabRecord(), list[Fragment]()
         total = np.zeros((2, *block.shape))
         for piece in self.reader.blocks(slabs, record):
@@ -68,7 +65,7 @@ class ClippedSparseGram(Records):
     def _add_part(self, total: np.ndarray, part: csr_matrix, block: Block) -> None:
         """``part^T (part block)``: images in two parts, so that the sums over many rows are exact."""
         unit, p = self.clipping.unit, block.shape[1]
-        images = round_to(part @ block, IMAGE_GRID * unit)
+        images = self._images(part @ block)
         upper = round_to(images.copy(), IMAGE_SPLIT * unit)
         products = part.T @ np.concatenate([upper, images - upper], axis=1)
         add_exactly(total, products[:, :p].copy(), unit)

@@ -26,6 +26,7 @@ STRIP_ROWS = 400  # records whose products with images are summed in one float64
 SPLIT_ROWS = 2**15  # the same, where images are split: 2^15 * 1.25 < 2^53 * RECORD_GRID * IMAGE_SPLIT
 IMAGE_SPLIT = 2.0**-10  # grid of the upper part; the lower one is at most half of that
 COLUMN_NORM = 1.25  # at most, of a column of a block
+BATCH_ROWS = 2**16  # of a block that are looked at at once
 MAX_RECORDS = 2**33  # so that integers on RELEASE_GRID, noise included, fit 64 bits
 
 
@@ -45,6 +46,19 @@ def round_to(values: np.ndarray, grid: float) -> np.ndarray:
     return values
 
 
+def clip_images(images: np.ndarray, longest: float, grid: float) -> np.ndarray:
+    """Shorten rows (images X^T a, on ``grid``) that are longer than ``longest`` to it, in place, and round them again.
+
+    Their squares are exact up to 5000 columns, and the factor of a row is then a function of that row alone.
+    """
+    squares = np.einsum("ij,ij->i", images, images)
+    long = squares > longest * longest
+    if long.any():
+        images *= np.divide(longest, np.sqrt(squares), out=np.ones(len(squares)), where=long)[:, None]
+        round_to(images, grid)
+    return images
+
+
 def prepare(block: Block) -> Block:
     """The block (d x p) on the public grid that products are exact with: what is multiplied, and what is public.
 
@@ -54,7 +68,8 @@ def prepare(block: Block) -> Block:
         Not finite, or a column longer than 1.2: the block is meant to be orthonormal.
     """
     held = np.array(block, np.float64, order="C")
-    norms = np.linalg.norm(held, axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->j", held, held))
     if not (norms <= 1.2).all():
         longest = float(np.max(norms))
         raise BadInputError(f"a column of the block has norm {longest:.6g}: private products need an orthonormal block")
@@ -62,15 +77,18 @@ def prepare(block: Block) -> Block:
 
 
 def require_prepared(block: Block) -> None:
-    """Exactness rests on the grid of the block: one look at p columns for each run of data.
+    """Exactness rests on the grid of the block: one look at it before a product with it is handed on.
 
     Raises
     ------
     BadInputError
         It was not prepared.
     """
-    if block.dtype != np.float64 or not np.array_equal(block, prepare(block)):
+    batches = [block[start : start + BATCH_ROWS] for start in range(0, len(block), BATCH_ROWS)]
+    if block.dtype != np.float64 or not all(np.array_equal(rows, prepare(rows)) for rows in batches):
         raise BadInputError("the block is not on the grid of private products: pass it through `prepare` first")
+    if not (np.einsum("ij,ij->j", block, block) <= COLUMN_NORM**2).all():
+        raise BadInputError("a column of the block is too long: pass it through `prepare`, which says more")
 
 
 def add_exactly(total: np.ndarray, product: np.ndarray, unit: float) -> None:
@@ -94,5 +112,7 @@ def carry(total: np.ndarray, unit: float) -> np.ndarray:
 def as_integers(total: np.ndarray, unit: float) -> np.ndarray:
     """The sum as int64 multiples of the release grid, rounded to the nearest (d x p)."""
     grid = RELEASE_GRID * unit * unit
-    upper = (total[0] / grid).astype(np.int64)
-    return upper + np.rint(total[1] / grid).astype(np.int64)
+    lower = total[1] / grid
+    integers = np.rint(lower, out=lower).astype(np.int64)
+    integers += np.divide(total[0], grid, out=lower).astype(np.int64)
+    return integers

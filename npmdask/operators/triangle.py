@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -62,16 +63,25 @@ class Triangle:
             self.reader.dense.read_chunk_ahead(*self.reader.place(unit))
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, product = SlabRecord(), zeros_for_sum(len(block), block)
+        record = SlabRecord()
+        product = self._sum(slabs, block, record)
+        require_finite(product, self.reader, slabs)
+        return Partial([np.ascontiguousarray(product)], record)
+
+    def _sum(self, slabs: range, block: Block, record: SlabRecord) -> Block:
+        product = zeros_for_sum(len(block), block)
         for unit in self.reader.ahead(slabs):
             i, j = self.reader.place(unit)
             for rows, ((columns, values),) in self.reader.tiles(unit, record):
-                tile = as_dtype(values, block.dtype)
+                tile = self._tile(values, block.dtype)
                 add_product(product[rows], tile, block[columns])
                 if i != j:
                     add_back(product[columns], tile, block[rows])
-        require_finite(product, self.reader, slabs)
-        return Partial([np.ascontiguousarray(product)], record)
+        return product
+
+    def _tile(self, values: np.ndarray, dtype: Any) -> np.ndarray:
+        """Entries as they are multiplied."""
+        return as_dtype(values, dtype)
 
     def join(self, left: Partial, right: Partial) -> Partial:
         return Partial([left.products[0] + right.products[0]], left.record.add(right.record))

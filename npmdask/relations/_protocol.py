@@ -39,17 +39,22 @@ class Relation(ABC):
     def describe(self) -> str:
         """What is protected, in plain words, with the unit."""
 
-    def sensitivity(self, block: Block, norm: Norm = "l2", *, rows: int | None = None) -> float:
+    def sensitivity(
+        self, block: Block, norm: Norm = "l2", *, rows: int | None = None, image_norm: float | None = None
+    ) -> float:
         """The largest ||A X - A' X|| over neighbours A, A', rounded up (``block``: X, d x p, public).
 
         ``norm``: Frobenius norm (l2) or sum of absolute values (l1) of the d x p difference. ``rows``: rows of the
         product if they are not those of the block (a rectangular A); only the l1 sensitivity of dense changes needs it.
+        ``image_norm``: what the images X^T a of records are clipped to, if they are.
 
         Raises
         ------
         BadInputError
             A block that is not finite or not d x p; an unknown norm.
         """
+        if image_norm is not None:
+            raise BadInputError(f"images are clipped of records, and {self.name} has none")
         block = np.asarray(block, dtype=np.float64)
         if block.ndim != 2 or not block.size or not np.isfinite(block).all():
             raise BadInputError("the sensitivity of a product needs a finite block of d rows and p columns")

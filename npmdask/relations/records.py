@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npmdask.linalg import Block
-from npmdask.relations._protocol import MACHINE_EPS, Relation, singular_values, up
+from npmdask.relations._protocol import MACHINE_EPS, Norm, Relation, positive, singular_values, up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +18,26 @@ class RecordRelation(Relation):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("samples", "sparse")
+    changed: ClassVar[int] = 1  # records that differ between neighbours
 
     @property
     def unit(self) -> float:
         return up(float(self.clip_norm) ** 2)
+
+    def sensitivity(
+        self, block: Block, norm: Norm = "l2", *, rows: int | None = None, image_norm: float | None = None
+    ) -> float:
+        """As for every relation; less where images are clipped.
+
+        A product with clipped images is the sum of s_a a a^T X with 0 <= s_a <= 1, so the bound without clipping holds;
+        and a term is a z^T with |a| <= clip_norm and |z| <= image_norm, whose Frobenius norm is at most the product of
+        the two, for each record that differs.
+        """
+        plain = super().sensitivity(block, norm, rows=rows)
+        if image_norm is None:
+            return plain
+        each = self.clip_norm * positive("image_norm", image_norm) * (math.sqrt(block.size) if norm == "l1" else 1.0)
+        return min(plain, up(up(each * self.changed)))
 
     def _l2(self, block: Block, exponent: int) -> float:
         return singular_values(block)[0]
@@ -49,6 +65,7 @@ class RecordReplace(RecordRelation):
     """One record is replaced by any other; the number of records is public."""
 
     name: ClassVar[str] = "record_replace"
+    changed: ClassVar[int] = 2
 
     def _l2(self, block: Block, exponent: int) -> float:
         first, second = singular_values(block)

@@ -55,6 +55,7 @@ def ingest(
     chunks: tuple[int, int] | None = None,
     dtype: Any = None,
     missing: str = "error",
+    non_finite: str = "error",
     header: bool | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -72,6 +73,8 @@ def ingest(
     chunks : rows and columns of a chunk (dense kinds); chosen if None.
     dtype : stored type; the source's if None. A value that it cannot hold is an error.
     missing : "fill" reads Zarr chunks that are not there as their fill value, "error" refuses.
+    non_finite : "zero" stores a row of dense data that holds a NaN or an infinity as zeros and says nothing of it:
+        what a private run counts it as. "error" names the first and refuses.
     header : whether the first line of CSV is names; told from it if None.
     progress : called after every batch with rows done, rows in all (None if unknown) and bytes done.
 
@@ -88,6 +91,8 @@ def ingest(
     began = time.perf_counter()
     path, target = Path(src).absolute(), Path(dest).absolute()
     _require_arguments(path, target, kind, missing, chunks)
+    if non_finite not in ("error", "zero"):
+        raise BadInputError(f"non_finite={non_finite!r}: it is 'error' or 'zero'")
     if target.exists() and not overwrite:
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
     with locked(target), scratch_folder(target) as spool:
@@ -98,6 +103,7 @@ def ingest(
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
+        facts |= {} if non_finite == "error" else {"non_finite": non_finite}
         record = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
         with discarded_if_bad(target):
             common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
@@ -109,6 +115,7 @@ def ingest(
             else:
                 common |= {"rows": source.rows, "chunks": chunks}
                 dense = PackedWriter(target, **common) if packed else DenseWriter(target, kind=kind, **common)
+                source = source if non_finite == "error" else _zeroing(source)
                 rows, print_ = _fill_dense(path, source, dense, record, progress)
     return IngestSummary(
         dest=target,
@@ -199,6 +206,17 @@ def _facts(source: Source) -> dict[str, Any]:
 
 
 # Writing
+
+
+def _zeroing(source: DenseSource) -> DenseSource:
+    """The same source, rows that are not finite as zeros."""
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        for rows in source.batches(start):
+            whole = np.isfinite(rows).all(axis=1)
+            yield rows if whole.all() else np.where(whole[:, None], rows, np.zeros_like(rows))
+
+    return replace(source, batches=batches)
 
 
 def _fill_dense(

@@ -216,3 +216,23 @@ def test_path_and_nodes_exclude_each_other() -> None:
     both = {"path": "a", "nodes": ["http://127.0.0.1:1"]}
     with pytest.raises(BadInputError, match="not both"):
         validate_config({"source": both, "algorithm": {"target_rank": 1}})
+
+
+def test_a_node_may_hold_a_symmetric_matrix(tmp_path: Path) -> None:
+    """Balcan et al.'s own setting: one entry of A_i (and its mirror image) is protected. Mutant: rows announced."""
+    rows, folder = records(90, D), tmp_path / "node"
+    matrix = rows.T @ rows / np.abs(rows.T @ rows).max()
+    write_site(folder, matrix, private_tables(8.0, "symmetric_entry"), p=P, steps=1, kind="symmetric")
+    grant(folder, 8.0, "symmetric_entry")
+    block = orthonormal()
+    with open_node(load_config(folder / "node.toml")) as node:
+        assert (node.announcement.kind, node.announcement.rows) == ("symmetric", None)
+        noise = decode(node.answer(JOB, 1, encode(block)), (D, P)) - matrix @ block
+        level = node.problem.mechanism.noise_stddev(block)  # type: ignore[attr-defined]
+    assert 0.3 * level < noise.std() < 2 * level  # 36 samples: 6 sigma
+
+
+def test_a_matrix_of_which_an_entry_is_protected_is_not_distributed(tmp_path: Path) -> None:
+    write_site(tmp_path / "node", records(90, D), private_tables(2.0, "entry"), p=P, steps=2, kind="matrix")
+    with pytest.raises(RefusedError, match="cannot be distributed"):
+        open_node(load_config(tmp_path / "node" / "node.toml"))

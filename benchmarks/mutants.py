@@ -1,0 +1,190 @@
+"""Broken private releases, as somebody might really write them: the audit must reject each.
+
+Every mutant is the real release path with one part replaced by an implementation of its own, a class that overrides
+what the mistake would change. None is an option of the product's code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.accounting.budget import Budget, Charge
+from npmdask.accounting.calibration import gaussian_charge, gaussian_multiplier, laplace_multiplier
+from npmdask.audit import Finding, Instance, Publication, ReleasePath, examine, instances, operator_of, without_noise
+from npmdask.audit.publication import Values
+from npmdask.linalg import Block
+from npmdask.mechanisms.entropy import Entropy, Keystream
+from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace, sampler_slack
+from npmdask.mechanisms.sampler import rounded_gaussian
+from npmdask.operators import ClippedGram, Partial
+from npmdask.relations import make_relation
+from npmdask.relations._protocol import singular_values
+from npmdask.relations.matrix import SpectralNorm, SymmetricEntry
+from npmdask.relations.records import RecordReplace
+
+GAUSSIAN, PURE = Budget(8.0, 1e-6), Budget(1.0)
+
+
+# Relations whose sensitivity is too small.
+class OneOfTwoRows(SymmetricEntry):
+    """A symmetric pair counted as one entry: no sqrt(2)."""
+
+    entries = 1
+
+
+class NoRank(SpectralNorm):
+    """||X||_2 instead of ||X||_F: no sqrt(p)."""
+
+    def _l2(self, block: Block, exponent: int) -> float:
+        return singular_values(block)[0]
+
+
+class ReplacedIsRemoved(RecordReplace):
+    """A replaced record counted as a removed one: no sqrt(2)."""
+
+    def _l2(self, block: Block, exponent: int) -> float:
+        return singular_values(block)[0]
+
+
+# Mechanisms that do not do what their accounting says.
+class OneReleaseFewer(PrivateGaussian):
+    """Calibrated for the steps that give a basis; the last product is released for free."""
+
+    def _exact_multiplier(self) -> float:
+        return gaussian_multiplier(self.budget, self.releases - 1, sampler_slack())
+
+
+class OneLaplaceFewer(PrivateLaplace):
+    """The same with Laplace noise."""
+
+    def _exact_multiplier(self) -> float:
+        return laplace_multiplier(self.budget, self.releases - 1, sampler_slack())
+
+
+class ChargedForOneFewer(PrivateGaussian):
+    """Noise for all releases; the ledger learns of one fewer, so that budget is left that is spent."""
+
+    def _charge(self) -> Charge:
+        return gaussian_charge(self.multiplier, self.releases - 1)
+
+
+class OneStream(PrivateGaussian):
+    """The key stream is named by the run only: every step gets the same noise."""
+
+    def _purpose(self, *public: Any) -> tuple[str | int | bytes, ...]:
+        return ("noise",)
+
+
+class SaysMoreThanItDraws(PrivateGaussian):
+    """Variance and standard deviation confused by a factor of two: the event says stddev, stddev / sqrt(2) is drawn."""
+
+    def _draw(self, scale: int, shape: tuple[int, ...], stream: Keystream) -> np.ndarray:
+        return rounded_gaussian(round(scale / math.sqrt(2)), shape, stream)
+
+
+class FloatNoise(PrivateGaussian):
+    """Floating-point noise of the right size on a floating-point product."""
+
+    def release(self, product: np.ndarray, *, block: Block, entropy: Entropy, step: int) -> Block:
+        seed = entropy.keystream("float", step).words(2)
+        noise = np.random.default_rng(seed).standard_normal(product.shape)
+        return product * float(self.rounding.grid) + self.noise_stddev(block) * noise
+
+
+# Operators and loops.
+class ClippedTooLate(ClippedGram):
+    """Records clipped to four times the norm that sensitivity and noise are computed from."""
+
+    def finish(self, total: Partial, block: Block) -> np.ndarray:
+        return super().finish(total, block) * 16  # the grid of this clipping norm is 16 times the other
+
+
+class FreshNoiseOnResume(ReleasePath):
+    """Killed after the last release and resumed with a new key: the same product again, other noise."""
+
+    def step(self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool) -> list[Publication]:
+        published = super().step(world, blocks, keys, step, together)
+        if step == self.steps:
+            new = [Entropy.open(keys[0].path, bound_to=f"resumed {number}") for number in range(len(keys))]
+            published += super().step(world, blocks, new, step, together)
+        return published
+
+
+class LeakedRayleighQuotient(ReleasePath):
+    """A progress line with the trace of X^T A X to two decimals, without noise."""
+
+    def step(self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool) -> list[Publication]:
+        published = super().step(world, blocks, keys, step, together)
+        queries = published[0].here, published[0].there
+        here, there = (np.round((blocks * query).sum(axis=(1, 2)), 2) for query in queries)
+        return [*published, without_noise(step, here if world == "here" else there, here, there)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """A mistake, where it is looked for, and which of the two checks must see it."""
+
+    name: str
+    relation: str
+    mechanism: type[PrivateGaussian] | type[PrivateLaplace] = PrivateGaussian
+    path: type[ReleasePath] = ReleasePath
+    broken_relation: type | None = None
+    operator: Callable[[Instance, Any], Any] = operator_of
+    pair: str = "attains"
+    steps: int = 2
+    caught_by: frozenset[str] = frozenset({"path-wise check", "attack"})
+    runs: int = 4000
+
+    @property
+    def budget(self) -> Budget:
+        return GAUSSIAN if self.mechanism.norm == "l2" else PURE
+
+    def release_path(self, pair: str | None = None) -> ReleasePath:
+        """The broken release path, on the pair of neighbours of this name."""
+        records = self.relation.startswith("record")
+        relation = make_relation(self.relation, clip_norm=1.0 if records else 4096.0)
+        instance = next(i for i in instances(relation, self.mechanism.norm) if i.name == (pair or self.pair))
+        rounding = operator_of(instance, instance.here).rounding(instance.p)
+        if self.broken_relation:
+            relation = self.broken_relation(**{k: v for k, v in relation.spec().items() if k != "name"})
+        mechanism = self.mechanism(relation=relation, budget=self.budget, releases=self.steps, rounding=rounding)
+        return self.path(replace(instance, relation=relation), mechanism, steps=self.steps, operator_of=self.operator)
+
+    def audited(self, *, pair: str | None = None, runs: int | None = None) -> Finding:
+        """What the audit says of it."""
+        return examine(self.release_path(pair), self.budget, runs=runs or self.runs)
+
+
+def clipped_too_late(instance: Instance, data: Any) -> Any:
+    """The operator of records with a clipping norm of its own."""
+    right = operator_of(instance, data)
+    return ClippedTooLate(reader=right.reader, clip_norm=4 * right.clip_norm)
+
+
+DETERMINISTIC = frozenset({"path-wise check"})
+MUTANTS = (
+    Mutant(name="symmetric pair without sqrt(2)", relation="symmetric_entry", broken_relation=OneOfTwoRows),
+    Mutant(name="replaced record without sqrt(2)", relation="record_replace", broken_relation=ReplacedIsRemoved),
+    Mutant(name="spectral norm without sqrt(p)", relation="spectral_norm", broken_relation=NoRank),
+    Mutant(name="calibrated for one release fewer", relation="entry", mechanism=OneReleaseFewer),
+    Mutant(name="the same, Laplace", relation="record_add_remove", mechanism=OneLaplaceFewer),
+    Mutant(name="one release is not charged", relation="entry", mechanism=ChargedForOneFewer, caught_by=DETERMINISTIC),
+    Mutant(name="fresh noise on resume", relation="frobenius_norm", path=FreshNoiseOnResume, runs=6000),
+    Mutant(name="the same noise in two steps", relation="symmetric_entry", mechanism=OneStream, runs=500),
+    Mutant(
+        name="leaked Rayleigh quotient", relation="symmetric_entry", path=LeakedRayleighQuotient, pair="wide", runs=500
+    ),
+    Mutant(name="records clipped too late", relation="record_add_remove", operator=clipped_too_late, runs=500),
+    Mutant(name="floating-point noise", relation="entry", mechanism=FloatNoise, caught_by=DETERMINISTIC, runs=500),
+    Mutant(
+        name="less noise than is said",
+        relation="record_zero_out",
+        mechanism=SaysMoreThanItDraws,
+        caught_by=frozenset({"attack"}),
+    ),
+)

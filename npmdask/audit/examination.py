@@ -1,0 +1,179 @@
+"""The audit itself: runs in two worlds, the checks on every transcript, the attacks on all of them, a finding."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npmdask.accounting.budget import Budget
+from npmdask.accounting.gdp import mu_for
+from npmdask.audit.attacks import collision, likelihood_ratio, off_grid, path_loss, repeated_noise
+from npmdask.audit.finding import ALPHA, Finding
+from npmdask.audit.instances import Instance, instances
+from npmdask.audit.publication import Transcript
+from npmdask.audit.release_path import ReleasePath
+from npmdask.audit.statistics import Counts, count, epsilon_lower_bound, mu_interval, mu_lower_bound, p_value
+from npmdask.errors import BadInputError, closest
+from npmdask.mechanisms.entropy import Entropy
+from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
+from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
+from npmdask.relations import REGISTRY, Relation, make_relation
+from npmdask.storage.dense import DenseReader
+from npmdask.storage.layout import open_source
+
+MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
+CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
+LEAST_RUNS = 100
+ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
+
+
+def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
+    """The private operator of the product's own code for data of this kind, in memory."""
+    relation, reader = instance.relation, open_source(data, instance.kind).reader
+    assert isinstance(reader, DenseReader)
+    if instance.kind == "samples":
+        return ClippedGram(reader=reader, clip_norm=relation.clip_norm)
+    kind = BoundedSymmetric if instance.kind == "symmetric" else BoundedProduct
+    return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
+
+
+def release_path(instance: Instance, mechanism: str, budget: Budget, steps: int) -> ReleasePath:
+    """The release path as it should be, for this pair of neighbours."""
+    rounding = operator_of(instance, instance.here).rounding(instance.p)
+    made = MECHANISMS[mechanism](relation=instance.relation, budget=budget, releases=steps, rounding=rounding)
+    return ReleasePath(instance, made, steps=steps, operator_of=operator_of)
+
+
+def examine(path: ReleasePath, budget: Budget, *, runs: int, together: bool = True, seed: int = 0) -> Finding:
+    """Audit one release path: ``runs`` runs in each of its two worlds, every check and every attack.
+
+    Parameters
+    ----------
+    path : what is audited. ``budget`` : what it promises. ``together`` : see :mod:`npmdask.audit.release_path`.
+    seed : of the public starting blocks. The noise comes from fresh secret keys: no two audits are the same.
+    """
+    norm = path.mechanism.norm
+    claimed = mu_for(budget.epsilon, budget.delta) if norm == "l2" else budget.epsilon
+    here, there = (_transcript(path, world, runs, together, seed) for world in ("here", "there"))
+    spent = max(float(path_loss(transcript, norm).max()) for transcript in (here, there))
+    counts = _attack(here, there, norm, claimed)
+    bound = mu_lower_bound if norm == "l2" else _pure_lower_bound
+    p = p_value(lambda alpha: bound(counts, alpha), claimed)
+    rejected = [f"attack: the loss is above the claimed {claimed:.4g} (p = {p:.0e})"] if p <= ALPHA else []
+    return Finding(
+        relation=path.instance.relation.name,
+        mechanism=path.mechanism.name,
+        instance=path.instance.name,
+        budget=budget,
+        releases=path.steps,
+        runs=runs,
+        claimed=claimed,
+        path_loss=spent,
+        mu=mu_interval(counts, ALPHA) if norm == "l2" else None,
+        epsilon_at_least=epsilon_lower_bound(counts, budget.delta, ALPHA),
+        p_value=p,
+        problems=(*_path_wise(path, here, there, spent, claimed), *rejected),
+    )
+
+
+def _path_wise(path: ReleasePath, here: Transcript, there: Transcript, spent: float, claimed: float) -> Iterator[str]:
+    """What is certain, whatever the noise came out as."""
+    charge = path.mechanism.charge()
+    charged = charge.mu if path.mechanism.norm == "l2" else charge.epsilon
+    loss = f"{spent:.4g}" if math.isfinite(spent) else "something without any noise"
+    if spent > claimed * ALLOWANCE:
+        yield f"path-wise check: a run published {loss}, claimed was {claimed:.4g}"
+    elif spent > charged * ALLOWANCE:
+        yield f"path-wise check: a run published {loss}, the ledger is charged {charged:.4g}"
+    if repeated_noise(here, "here") or repeated_noise(there, "there"):
+        yield "path-wise check: two publications of one run carry the same noise"
+    if off_grid(here) or off_grid(there):
+        yield "path-wise check: a release is not on its public grid, so its low bits tell of the data"
+
+
+def audit(
+    *,
+    relations: Sequence[Relation | str] = tuple(REGISTRY),
+    mechanisms: Sequence[str] = tuple(MECHANISMS),
+    epsilon: float = 4.0,
+    delta: float = 1e-6,
+    steps: int = 3,
+    runs: int = 5000,
+    seed: int = 0,
+) -> Iterator[Finding]:
+    """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.audit.instances`.
+
+    Parameters
+    ----------
+    relations : names, or relations with a clip_norm of their own. mechanisms : "gaussian", "laplace".
+    epsilon, delta : the budget that is promised (Laplace noise: delta = 0). steps : releases of a run.
+    runs : of each world. mu is resolved to about 13 / sqrt(runs), at the level of 10^-6.
+
+    Raises
+    ------
+    BadInputError
+        An unknown relation or mechanism, too few runs.
+    """
+    if runs < LEAST_RUNS:
+        raise BadInputError(f"{runs} runs show nothing: ask for at least {LEAST_RUNS}, better 10000")
+    for mechanism in mechanisms:
+        if mechanism not in MECHANISMS:
+            raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, list(MECHANISMS))}")
+    chosen = [_relation(relation) for relation in relations]
+    for relation in chosen:
+        for mechanism in mechanisms:
+            budget = Budget(epsilon, delta if mechanism == "gaussian" else 0.0)
+            for instance in instances(relation, MECHANISMS[mechanism].norm):
+                path = release_path(instance, mechanism, budget, steps)
+                yield examine(path, budget, runs=runs, seed=seed)
+
+
+def _relation(relation: Relation | str) -> Relation:
+    if isinstance(relation, Relation):
+        return relation
+    records = relation.startswith("record")
+    return make_relation(relation, clip_norm=CLIP_NORM["samples" if records else "matrix"])
+
+
+def _transcript(path: ReleasePath, world: str, runs: int, together: bool, seed: int) -> Transcript:
+    with _keys(1 if together else runs) as keys:
+        return path.run(world, keys, runs, together=together, seed=seed)
+
+
+@contextmanager
+def _keys(count: int) -> Iterator[list[Entropy]]:
+    """Fresh secret keys; bound to different names the one in the file gives unrelated streams."""
+    with tempfile.TemporaryDirectory(prefix="npmdask-audit-") as folder:
+        path = Path(folder) / "key"
+        first = Entropy.create(path)
+        keys = [Entropy.open(path, bound_to=f"run {number}") for number in range(count)]
+        yield keys
+        first.destroy()
+
+
+def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> list[Counts]:
+    """Both attacks at thresholds that depend on the claim only: fixed before any run."""
+    ratios = likelihood_ratio(here, norm), likelihood_ratio(there, norm)
+    collisions = collision(here), collision(there)
+    return [count(ratios, thresholds(norm, claimed)), count(collisions, [0.0])]
+
+
+def thresholds(norm: str, claimed: float) -> list[float]:
+    """Of the log-likelihood ratio. 0 is best for mu; the others lie where epsilon shows.
+
+    Gaussian: the ratio is N(-+mu^2/2, mu^2), so a world is left by 2.5 standard deviations. Laplace: it never leaves
+    [-epsilon, epsilon], and the ends have positive probability.
+    """
+    far = claimed * (2.5 - claimed / 2) if norm == "l2" else 0.999 * claimed
+    return [0.0, far, -far]
+
+
+def _pure_lower_bound(counts: Sequence[Counts], alpha: float) -> float:
+    return epsilon_lower_bound(counts, 0.0, alpha)

@@ -1,0 +1,105 @@
+"""Neighbouring data sets that are as far apart as the relation allows, in every step of a run.
+
+An audit on arbitrary neighbours sees little: with a random pair a missing sqrt(2) stays inside the interval for mu.
+With d = p every orthonormal X is square, all its rows have norm 1 and E X has the Frobenius norm of E whatever X is:
+one fixed pair attains the sensitivity in all steps, although X is not known in advance:
+
+    entry, frobenius    E = c e_1 e_1^T            ||E X||_F = c
+    symmetric pair      E = c (e_1 e_2^T + e_2 e_1^T)   sqrt(2) c
+    spectral            E = c I                    sqrt(p) c
+    add, remove, zero   E = a a^T, a = b e_1       b^2
+    replace             E = a a^T - a' a'^T, a = b e_1, a' = b e_2    sqrt(2) b^2
+
+For pure epsilon the 1-norm counts. With d = p = 1 it equals the others; where two rows must change (a pair, a
+replacement) d = p = 2 and the data are so large against the noise that X stays near the start (1 1; 1 -1) / sqrt(2),
+at which E X has the largest 1-norm. How much of the sensitivity a pair attains is measured and reported, not assumed.
+
+A second pair has d > p: a trace of X^T A X that leaks cannot be seen with d = p, where it does not depend on X and is
+the same for both neighbours (derivation: tr X^T E X = tr E = 0 for a pair and a replacement).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npmdask.linalg import Block
+
+Norm = Literal["l2", "l1"]
+HADAMARD = np.array([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
+OUTLIER = 3.0  # the record that changes is longer than the clipping norm by this much: clipping has to work
+TWO_ROWS = ("symmetric_entry", "record_replace")
+STEADY = 2**9  # copies of each base record that hold X in place against the noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A pair of neighbours under ``relation``: the data as they would be stored, before any clipping.
+
+    Parameters
+    ----------
+    name : what the pair is for.
+    kind : of the store: "samples" (rows are records), "symmetric" or "matrix".
+    here, there : the data of the world A and of its neighbour A'.
+    p : columns of the block. start : the public X_0 (d x p), or None for a random one in every run.
+    """
+
+    name: str
+    relation: Any
+    kind: str
+    here: NDArray[np.float64]
+    there: NDArray[np.float64]
+    p: int
+    start: Block | None = None
+
+    @property
+    def d(self) -> int:
+        """Rows of the block."""
+        return int(self.here.shape[1])
+
+
+def instances(relation: Any, norm: Norm) -> tuple[Instance, ...]:
+    """The pair that attains the sensitivity in ``norm`` and the pair with d > p."""
+    if norm == "l2":
+        attaining = _pair(relation, "attains", d=2, p=2)
+    elif relation.name in TWO_ROWS:
+        attaining = _pair(relation, "attains", d=2, p=2, start=HADAMARD)
+    else:
+        attaining = _pair(relation, "attains", d=1, p=1)
+    return attaining, _pair(relation, "wide", d=6, p=2)
+
+
+def _pair(relation: Any, name: str, *, d: int, p: int, start: Block | None = None) -> Instance:
+    records = relation.name.startswith("record")
+    make = _records if records else _matrices
+    here, there = make(relation, d, steady=start is not None)
+    kind = "samples" if records else "matrix" if relation.name == "entry" else "symmetric"
+    return Instance(name=name, relation=relation, kind=kind, here=here, there=there, p=p, start=start)
+
+
+def _matrices(relation: Any, d: int, *, steady: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A -+ E / 2 with A diagonal, as large as the bound on the entries allows; a steady one with equal entries."""
+    change = np.zeros((d, d))
+    if relation.name == "spectral_norm":
+        change[:] = np.eye(d)
+    elif relation.name == "symmetric_entry" and d > 1:
+        change[0, 1] = change[1, 0] = 1.0
+    else:
+        change[0, 0] = 1.0
+    room = max(relation.clip_norm - relation.change / 2, 0.0)
+    base = np.diag(room * (np.ones(d) if steady else np.linspace(1.0, 0.5, d)))
+    return base - relation.change / 2 * change, base + relation.change / 2 * change
+
+
+def _records(relation: Any, d: int, *, steady: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Base records along the axes, and one that is added, replaced by an orthogonal one, or zeroed."""
+    axes = relation.clip_norm * np.eye(d)
+    base = np.repeat(axes, STEADY, axis=0) if steady else np.concatenate([axes, axes / 2])
+    changed, zero = OUTLIER * axes[:1], np.zeros((1, d))
+    if relation.name == "record_add_remove":
+        return base, np.concatenate([base, changed])
+    other = OUTLIER * axes[1:2] if relation.name == "record_replace" and d > 1 else zero
+    return np.concatenate([base, other]), np.concatenate([base, changed])

@@ -1,0 +1,110 @@
+"""The commands of a privacy team: budgets, and attacks on the release. Argument parsing only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+REJECTED = 5  # exit code of an audit that rejects
+
+
+def add_ledger(commands: Any) -> None:
+    """``npmdask ledger show|export|grant``."""
+    p = commands.add_parser("ledger", help="privacy budgets: grant one to a data set, see what was spent, export")
+    actions = p.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="granted, spent and left, after checking the whole ledger")
+    show.add_argument("dataset", nargs="?", metavar="NAME", help="of one data set (default: all)")
+    show.add_argument("--json", action="store_true", help="one JSON object")
+    show.set_defaults(command=_ledger_show)
+    export = actions.add_parser("export", help="every entry as a line of JSON, for a reviewer; nothing secret in it")
+    export.set_defaults(command=_ledger_export)
+    grant = actions.add_parser("grant", help="let runs spend a budget on a data set; for whoever answers for the data")
+    _add_grant(grant)
+    for action in (show, export, grant):
+        action.add_argument("--ledger", metavar="URL|PATH", help="default: $NPMDASK_LEDGER, or a file of this user")
+
+
+def _add_grant(p: Any) -> None:
+    p.add_argument("dataset", metavar="NAME", help="what the data set is called in the ledger from now on")
+    p.add_argument("source", help="an ingested store")
+    p.add_argument("--relation", required=True, help="what is protected: record_replace, entry, ...; no default")
+    p.add_argument("--clip-norm", type=float, required=True, help="public bound of a record's norm, or of every entry")
+    p.add_argument("--change", type=float, default=1.0, help="of matrices: by how much neighbours differ (default 1)")
+    p.add_argument("--epsilon", type=float, required=True, help="what all runs may spend together")
+    p.add_argument("--delta", type=float, required=True, help="far below 1 / (number of records); 0 for pure epsilon")
+    p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="instead of the store's own")
+    p.add_argument("--raise", dest="larger", action="store_true", help="this is meant to be more than before")
+    p.add_argument("--data-changed", action="store_true", help="the data changed; what was spent stays spent")
+    p.set_defaults(command=_ledger_grant)
+
+
+def _ledger(a: argparse.Namespace) -> Any:
+    from npmdask.ledger import default_address, open_ledger
+
+    return open_ledger(a.ledger or default_address())
+
+
+def _ledger_show(a: argparse.Namespace) -> int:
+    from npmdask.ledger.show import facts, show_lines
+
+    ledger = _ledger(a)
+    print(json.dumps(facts(ledger, a.dataset)) if a.json else "\n".join(show_lines(ledger, a.dataset)))
+    return 0
+
+
+def _ledger_export(a: argparse.Namespace) -> int:
+    from npmdask.ledger import export_lines
+
+    for line in export_lines(_ledger(a)):
+        print(line)
+    return 0
+
+
+def _ledger_grant(a: argparse.Namespace) -> int:
+    from npmdask.accounting import Budget
+    from npmdask.ledger.granting import grant_source
+    from npmdask.ledger.show import status_lines
+
+    ledger = _ledger(a)
+    status, warnings = grant_source(
+        ledger,
+        a.dataset,
+        a.source,
+        relation=a.relation,
+        clip_norm=a.clip_norm,
+        change=a.change,
+        budget=Budget(a.epsilon, a.delta),
+        kind=a.kind,
+        larger=a.larger,
+        data_changed=a.data_changed,
+    )
+    for warning in warnings:
+        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    print("\n".join([ledger.where, *status_lines(status)]))
+    return 0
+
+
+def add_audit(commands: Any) -> None:
+    """``npmdask audit``."""
+    p = commands.add_parser("audit", help="attack the private release on worst-case neighbours; needs no data")
+    p.add_argument("--relation", action="append", help="a neighbouring relation; may be repeated (default: all)")
+    p.add_argument("--mechanism", action="append", help="gaussian or laplace; may be repeated (default: both)")
+    p.add_argument("--epsilon", type=float, default=4.0, help="that is promised (default: 4)")
+    p.add_argument("--delta", type=float, default=1e-6, help="of Gaussian noise (default: 1e-6)")
+    p.add_argument("--steps", type=int, default=3, help="releases of a run (default: 3)")
+    p.add_argument("--runs", type=int, default=5000, help="of each of the two worlds (default: 5000)")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.set_defaults(command=_audit)
+
+
+def _audit(a: argparse.Namespace) -> int:
+    from npmdask.audit import LIMITS, audit, table
+
+    chosen = {name: value for name, value in (("relations", a.relation), ("mechanisms", a.mechanism)) if value}
+    findings = list(audit(**chosen, epsilon=a.epsilon, delta=a.delta, steps=a.steps, runs=a.runs))
+    passed = all(finding.passed for finding in findings)
+    report = {"passed": passed, "findings": [finding.facts() for finding in findings], "limits": LIMITS}
+    print(json.dumps(report) if a.json else "\n".join(table(findings)))
+    return 0 if passed else REJECTED

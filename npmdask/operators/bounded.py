@@ -1,0 +1,221 @@
+"""Private products of a matrix whose entries are bounded: by rows, by one triangle, and transposed.
+
+Neighbouring matrices differ by as much as their relation says; bounding entries elementwise brings them no further
+apart. The product is a float sum, whose error is bounded by public numbers only (size, bound of the entries, block on
+its grid) and told to the mechanism: docs/decisions/0021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.operators._protocol import (
+    BySlabs,
+    Partial,
+    add_product,
+    least_run,
+    pending_sums,
+    strip_rows,
+    strips,
+    tile_bytes,
+)
+from npmdask.operators.exact import COLUMN_NORM, prepare, require_prepared
+from npmdask.operators.triangle import Triangle
+from npmdask.rounding import Rounding
+from npmdask.storage.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.triangle import TriangleReader
+
+MACHINE_EPS = 2.0**-53  # of one rounding to nearest
+FINE_BITS = 20  # of the rounding of the whole product to the grid, below its typical sensitivity
+JOINS = 64  # additions on the way of a term that joining the runs of a pass costs, and some
+LEAST, LARGEST = 2.0**-200, 2.0**200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """What bounded products share.
+
+    Parameters
+    ----------
+    clip_norm : public bound; entries beyond it become it, entries that are not finite become 0.
+    change : how far apart neighbouring matrices may be (in an entry, or in norm); chooses the grid only.
+    """
+
+    reader: Any
+    clip_norm: float
+    change: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("clip_norm", self.clip_norm), ("change", self.change)):
+            if not LEAST <= value <= LARGEST:
+                raise BadInputError(f"{name} = {value} must be a positive number between 2^-200 and 2^200")
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the product."""
+        return int(self.reader.shape[0])
+
+    @property
+    def _terms(self) -> int:
+        """Terms of each of its entries: rows of the block."""
+        return int(self.reader.shape[1])
+
+    def prepare(self, block: Block) -> Block:
+        """The block on the grid of private products: what is multiplied, released and told to the mechanism."""
+        return prepare(block)
+
+    @property
+    def _depth(self) -> int:
+        """Roundings that a term meets on its way into an entry of the product, at most: by the stored layout."""
+        return self.reader.chunks[1] + self.reader.grid[1] + JOINS  # pieces of one row of chunks, summed in turn
+
+    @property
+    def _grid(self) -> float:
+        """So fine that it costs nothing, or as fine as 62 bits allow for the largest entry that there can be."""
+        fine = math.log2(self.change) - math.log2(self._rows * self._terms) / 2 - FINE_BITS
+        largest = math.log2(self.clip_norm * COLUMN_NORM) + math.log2(self._terms) / 2
+        return math.ldexp(1.0, max(math.floor(fine), math.ceil(largest) - 62))
+
+    def rounding(self, p: int) -> Rounding:
+        """What rounding adds to the sensitivity of A X, X prepared: both worlds err, in every row.
+
+        A sum errs by at most n eps / (1 - n eps) sum |a| |x| if no term meets more than n roundings (Higham, Accuracy
+        and Stability of Numerical Algorithms, 4.2), and sum |a| |x| <= clip_norm sqrt(terms) ||x||_2.
+        """
+        n, entries = self._depth, self._rows * p
+        error = n * MACHINE_EPS / (1 - n * MACHINE_EPS) * self.clip_norm * math.sqrt(self._terms) * COLUMN_NORM
+        entry = (2 * error + self._grid) * (1 + 2.0**-40)
+        return Rounding(grid=self._grid, l2=entry * math.sqrt(entries), l1=entry * entries)
+
+    def finish(self, total: Partial, block: Block) -> np.ndarray:
+        """The product as int64 multiples of the grid of ``rounding``; raises BadInputError if X was not prepared."""
+        require_prepared(block)
+        product = np.concatenate(total.products)
+        product /= self._grid
+        return np.rint(product, out=product).astype(np.int64)
+
+    def _bounded(self, values: np.ndarray) -> np.ndarray:
+        """Entries as bounded finite float64, in a buffer of this thread that the next ones reuse."""
+        rows, columns = values.shape
+        held = scratch(("bounded", columns), (-(-rows // 64) * 64, columns), np.float64)[:rows]
+        np.copyto(held, values, casting="unsafe")
+        if not np.isfinite(held.sum()):  # the sum of finite numbers may overflow: then this is needless, and harmless
+            np.nan_to_num(held, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        return np.clip(held, -self.clip_norm, self.clip_norm, out=held)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedProduct(Bounded, BySlabs):
+    """``A @ X`` (m rows), X with a row for each column of A; a row of chunks at a time."""
+
+    reader: DenseReader
+
+    def transposed(self) -> BoundedTransposed:
+        """The other side of alternating products."""
+        return BoundedTransposed(reader=self.reader, clip_norm=self.clip_norm, change=self.change)
+
+    @property
+    def run_bytes(self) -> int:
+        """The least that a run reads; what it returns are its own rows only."""
+        return least_run(0)
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, first = SlabRecord(), self.reader.slab_rows(slabs.start).start
+        product = np.zeros((self.reader.slab_rows(slabs.stop - 1).stop - first, block.shape[1]))
+        for rows, tile, part in _strips(self.reader, slabs, record):
+            here = slice(rows.start - first + part.start, rows.start - first + part.stop)
+            for columns, values in tile:
+                add_product(product[here], self._bounded(values[part]), block[columns])
+        return Partial([product], record)
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        return Partial(left.products + right.products, left.record.add(right.record))
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """The rows of the product, then put together."""
+        return 3 * self._rows * p * 8
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        return tile_bytes(self.reader, p)
+
+
+class BoundedSymmetric(BoundedProduct):
+    """The same of a symmetric d x d matrix that is read whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedTransposed(Bounded, BySlabs):
+    """``A^T @ U`` (d rows), U with a row for each row of A."""
+
+    reader: DenseReader
+
+    @property
+    def block_rows(self) -> int:
+        return int(self.reader.shape[0])
+
+    @property
+    def _rows(self) -> int:
+        return int(self.reader.shape[1])
+
+    @property
+    def _terms(self) -> int:
+        return int(self.reader.shape[0])
+
+    @property
+    def _depth(self) -> int:
+        tile, strip = self.reader.tile_rows, strip_rows(self.reader.shape[1], np.float64)
+        each = -(-self.reader.chunks[0] // tile) * -(-tile // strip)  # strips of a slab, summed one after the other
+        return min(tile, strip) + self.reader.grid[0] * each + JOINS
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, product = SlabRecord(), np.zeros((self._rows, block.shape[1]))
+        for rows, tile, part in _strips(self.reader, slabs, record):
+            some = block[rows.start + part.start : rows.start + part.stop]
+            for columns, values in tile:
+                add_product(product[columns], self._bounded(values[part]).T, some)
+        return Partial([product], record)
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        return pending_sums(self._rows, p, runs)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        return tile_bytes(self.reader, p) + 3 * self._rows * p * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedTriangle(Bounded, Triangle):
+    """``A @ X`` of a symmetric d x d matrix from the chunks on and above the diagonal."""
+
+    reader: TriangleReader
+
+    @property
+    def _depth(self) -> int:
+        side, tile, n = self.reader.chunks[0], self.reader.tile_rows, self.reader.grid[0]
+        return side + n * (1 + -(-side // tile)) + JOINS  # a row is met by tiles where they lie, and mirrored
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record = SlabRecord()
+        return Partial([np.ascontiguousarray(self._sum(slabs, block, record))], record)
+
+    def _tile(self, values: np.ndarray, dtype: Any) -> np.ndarray:
+        return self._bounded(values)
+
+
+def _strips(reader: DenseReader, slabs: range, record: SlabRecord) -> Iterator[tuple[slice, Tile, slice]]:
+    """Each tile with each strip of its rows that stays in cache in float64."""
+    for slab in reader.ahead(slabs):
+        for rows, tile in reader.tiles(slab, record):
+            for part in strips(rows.stop - rows.start, reader.shape[1], np.float64):
+                yield rows, tile, part

@@ -1,0 +1,78 @@
+"""A small ingested data set with a granted budget, and private problems on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npmdask.accounting import Budget
+from npmdask.api import solve
+from npmdask.ledger import Ledger, open_ledger
+from npmdask.ledger.granting import grant_source
+from npmdask.privacy import Privacy
+from npmdask.problem import Problem, Request, make_problem
+from npmdask.progress import Observer
+from npmdask.solution import Resources, Solution
+from npmdask.storage.ingest import ingest
+from npmdask.storage.layout import open_source
+
+COLUMNS, RANK, STEPS = 12, 2, 3
+
+
+def records(rows: int, seed: int = 0) -> np.ndarray:
+    """Rows of norm about 1 with two strong directions."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, COLUMNS)) * np.array([3.0, 2.0, *[0.3] * (COLUMNS - 2)])
+    return x / np.linalg.norm(x, axis=1).mean()
+
+
+@dataclass(frozen=True)
+class World:
+    """A data set, its ledger, and a promise."""
+
+    folder: Path
+    privacy: Privacy
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "x.zarr"
+
+    @property
+    def ledger(self) -> Ledger:
+        return open_ledger(self.folder / "ledger.sqlite")
+
+    def problem(self, privacy: dict[str, Any] | None = None, **request: Any) -> Problem:
+        asked: dict[str, Any] = {"target_rank": RANK, "iteration_rank": 4, "max_steps": STEPS, **request}
+        return make_problem(open_source(self.data), Request(privacy=replace(self.privacy, **(privacy or {})), **asked))
+
+    def solve(self, store: str, problem: Problem | None = None, observer: Observer | None = None) -> Solution:
+        return solve(problem or self.problem(), self.folder / store, Resources(), observer)
+
+
+def make_world(folder: Path, x: np.ndarray, **privacy: Any) -> World:
+    """Ingest, and grant a budget for three runs of epsilon 1."""
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "x.npy", x)
+    ingest(folder / "x.npy", folder / "x.zarr", kind="samples", chunks=(64, COLUMNS))
+    promise = {"epsilon": 1.0, "delta": 1e-6, "neighboring_relation": "record_replace", "clip_norm": 1.5}
+    asked = Privacy(**{**promise, "ledger": str(folder / "ledger.sqlite"), "dataset": "people", **privacy})
+    world = World(folder, asked)
+    grant_source(
+        world.ledger,
+        "people",
+        world.data,
+        relation=str(asked.neighboring_relation),
+        clip_norm=float(asked.clip_norm or 1),
+        change=1.0,
+        budget=Budget(1.85, 1e-6),
+    )
+    return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return make_world(tmp_path / "world", records(4000))
