@@ -20,12 +20,13 @@ records for the same captured variance.
 Where A is a sum over records a, the images X^T a are clipped too (``clip_norm``). A record moves A X by at most
 |a| |X^T a|: the paper's bound takes |a|^2, but the image in a random X of p of d dimensions is sqrt(p / d) as long,
 and in later ones as long as the share of the variance that X captures, which the releases themselves tell. With p = 20
-of d = 1000 the first release gets seven times less noise. Measured, this is what brings the method next to the noisy
-covariance matrix (Analyze Gauss) on slow spectra, or ahead of it. Not in the papers.
+of d = 1000 the first release gets 5.7 times less noise (of replaced records 4.0 times). Measured, this is what brings the method next to the noisy
+covariance matrix (Analyze Gauss) on slow spectra, or ahead of it. Not in the papers; docs/decisions/0023.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -148,7 +149,11 @@ class PrivatePower:
     def _first_image_norm(self, d: int) -> float:
         if self.clip_norm is None or self.releases == 1:
             return 0.0
-        return float(FIRST * self.clip_norm * (self.iteration_rank / d) ** 0.5)
+        return self._useful(FIRST * self.clip_norm * math.sqrt(self.iteration_rank / d))
+
+    def _useful(self, norm: float) -> float:
+        """No image is longer than a record: clipping to more than that would only round."""
+        return 0.0 if self.clip_norm is None or norm >= self.clip_norm else norm
 
     def _next_image_norm(self, released: Block, trace: float, stddev: float, block: Block, step: int) -> float:
         """As long as an image in the next block is likely to be: the root of the share of the trace that it captures.
@@ -156,15 +161,15 @@ class PrivatePower:
         ``step``: the one that it is for; not the last, from which values and factors are taken: clipping bends them.
         The singular values of Y, less what the noise adds to their squares, stand for the eigenvalues in its range.
         """
-        if self.clip_norm is None or step == self.releases:
+        if self.clip_norm is None or step >= self.releases:
             return 0.0
         d, p = released.shape
         values = np.linalg.svd(released, compute_uv=False)
-        if values[self.target_rank - 1] >= CLEAR * self.noise.noise_stddev(block) * d**0.5:
+        if values[self.target_rank - 1] >= CLEAR * self.noise.noise_stddev(block) * math.sqrt(d):
             return 0.0
         captured = float(np.sqrt(np.maximum(values**2 - stddev**2 * d, 0.0)).sum())
         share = captured / trace if trace > 0 else 1.0
-        return LATER * self.clip_norm * min(1.0, max(share, p / d)) ** 0.5
+        return self._useful(LATER * self.clip_norm * math.sqrt(min(1.0, max(share, p / d))))
 
     def finalize(self, state: PrivateState) -> Result:
         """The k leading pairs of B, from everything that was released."""
