@@ -220,14 +220,22 @@ def _squares(seen: Block) -> np.ndarray:
 
 
 def _estimate(state: PrivateState, p: int) -> Block:
-    """B in an orthonormal basis of the range of S: ``Y S^T (S S^T + r I)^-1``, S and Y weighted by the noise."""
+    """B in an orthonormal basis Q of the range of S: ``Y S^T (S S^T + r I)^-1``, S and Y weighted by the noise.
+
+    A is symmetric: ``Q^T B Q`` is the symmetric matrix that fits best, ``(W + W^T)_ij / (s_i^2 + s_j^2 + 2 r)`` with
+    ``W = Q^T Y S^T Q`` and s_i the singular values of S. With p = d that is the noisy covariance matrix with symmetric
+    noise (Analyze Gauss).
+    """
     stddevs = state.stddevs[: state.step]
     least = float(stddevs.min())
     weights = np.repeat(least / stddevs, p) if least > 0 else np.ones(len(stddevs) * p)
     blocks, products = state.blocks[:, : len(weights)], state.products[:, : len(weights)]
-    _, values, right = np.linalg.svd(blocks * weights, full_matrices=False)
-    gains = values / (values**2 + _ridge(products[:, :p], float(stddevs[0]), least))
-    return np.asarray((products * weights) @ right.T * gains)
+    left, values, right = np.linalg.svd(blocks * weights, full_matrices=False)
+    squares = values**2 + _ridge(products[:, :p], float(stddevs[0]), least)
+    fits = (products * weights) @ right.T * values  # Y S^T Q
+    inner = left.T @ fits
+    symmetric = (inner + inner.T) / (squares[:, None] + squares)
+    return np.asarray(fits / squares + left @ (symmetric - inner / squares))
 
 
 def _ridge(first: Block, stddev: float, least: float) -> float:
