@@ -20,8 +20,8 @@ records for the same captured variance.
 Where A is a sum over records a, the images X^T a are clipped too (``clip_norm``). A record moves A X by at most
 |a| |X^T a|: the paper's bound takes |a|^2, but the image in a random X of p of d dimensions is sqrt(p / d) as long,
 and in later ones as long as the share of the variance that X captures, which the releases themselves tell. With p = 20
-of d = 1000 the first release gets 5.7 times less noise (of replaced records 4.0 times). Measured, this is what brings the method next to the noisy
-covariance matrix (Analyze Gauss) on slow spectra, or ahead of it. Not in the papers; docs/decisions/0023.
+of d = 1000 the first release gets 5.7 times less noise (of replaced records 4 times). Measured, this brings the method
+nearer to the noisy covariance matrix (Analyze Gauss), which needs d^2 numbers. Not in the papers; docs/decisions/0023.
 """
 
 from __future__ import annotations
@@ -220,22 +220,25 @@ def _squares(seen: Block) -> np.ndarray:
 
 
 def _estimate(state: PrivateState, p: int) -> Block:
-    """B in an orthonormal basis Q of the range of S: ``Y S^T (S S^T + r I)^-1``, S and Y weighted by the noise.
-
-    A is symmetric: ``Q^T B Q`` is the symmetric matrix that fits best, ``(W + W^T)_ij / (s_i^2 + s_j^2 + 2 r)`` with
-    ``W = Q^T Y S^T Q`` and s_i the singular values of S. With p = d that is the noisy covariance matrix with symmetric
-    noise (Analyze Gauss).
-    """
+    """B in an orthonormal basis of the range of S: ``Y S^T (S S^T + r I)^-1``, S and Y weighted by the noise."""
     stddevs = state.stddevs[: state.step]
     least = float(stddevs.min())
     weights = np.repeat(least / stddevs, p) if least > 0 else np.ones(len(stddevs) * p)
     blocks, products = state.blocks[:, : len(weights)], state.products[:, : len(weights)]
-    left, values, right = np.linalg.svd(blocks * weights, full_matrices=False)
-    squares = values**2 + _ridge(products[:, :p], float(stddevs[0]), least)
-    fits = (products * weights) @ right.T * values  # Y S^T Q
-    inner = left.T @ fits
-    symmetric = (inner + inner.T) / (squares[:, None] + squares)
-    return np.asarray(fits / squares + left @ (symmetric - inner / squares))
+    _, values, right = np.linalg.svd(blocks * weights, full_matrices=False)
+    gains = values / (values**2 + _ridge(products[:, :p], float(stddevs[0]), least))
+    halves = [_symmetric(blocks[:, i : i + p], products[:, i : i + p]) for i in range(0, len(weights), p)]
+    return np.asarray((np.concatenate(halves, axis=1) * weights) @ right.T * gains)
+
+
+def _symmetric(block: Block, product: Block) -> Block:
+    """The product with ``X^T A X`` made symmetric, as it is: half the noise there.
+
+    With p = d and one release the estimate is the noisy covariance matrix with symmetric noise (Analyze Gauss). Between
+    releases nothing is made symmetric: X_1^T Y_1 holds the norm of the noise that X_1 was made of, X_0^T Y_2 does not.
+    """
+    inner = block.T @ product
+    return np.asarray(product + block @ ((inner.T - inner) / 2))
 
 
 def _ridge(first: Block, stddev: float, least: float) -> float:

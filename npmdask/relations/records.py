@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-
 from npmdask.linalg import Block
 from npmdask.relations._protocol import MACHINE_EPS, Norm, Relation, positive, scaled_to_one, singular_values, up
 
