@@ -51,6 +51,13 @@ class ReplacedIsRemoved(RecordReplace):
         return singular_values(block)[0]
 
 
+class OneImage(RecordReplace):
+    """The clipped term of one record counted, where two differ."""
+
+    def _clipped(self, share: float, largest: float) -> float:
+        return share
+
+
 # Mechanisms that do not do what their accounting says.
 class OneReleaseFewer(PrivateGaussian):
     """Calibrated for the steps that give a basis; the last product is released for free."""
@@ -104,6 +111,11 @@ class ClippedTooLate(ClippedGram):
         return super().finish(total, block) * 16  # the grid of this clipping norm is 16 times the other
 
 
+def images_not_clipped(instance: Instance, data: Any) -> Any:
+    """The operator of records without the clipping of images that the noise counts on."""
+    return replace(operator_of(instance, data), image_norm=None)
+
+
 class FreshNoiseOnResume(ReleasePath):
     """Killed after the last release and resumed with a new key: the same product again, other noise."""
 
@@ -152,7 +164,13 @@ class Mutant:
         rounding = operator_of(instance, instance.here).rounding(instance.p)
         if self.broken_relation:
             relation = self.broken_relation(**{k: v for k, v in relation.spec().items() if k != "name"})
-        mechanism = self.mechanism(relation=relation, budget=self.budget, releases=self.steps, rounding=rounding)
+        mechanism = self.mechanism(
+            relation=relation,
+            budget=self.budget,
+            releases=self.steps,
+            rounding=rounding,
+            image_norm=instance.image_norm,
+        )
         return self.path(replace(instance, relation=relation), mechanism, steps=self.steps, operator_of=self.operator)
 
     def audited(self, *, pair: str | None = None, runs: int | None = None) -> Finding:
@@ -180,6 +198,20 @@ MUTANTS = (
         name="leaked Rayleigh quotient", relation="symmetric_entry", path=LeakedRayleighQuotient, pair="wide", runs=500
     ),
     Mutant(name="records clipped too late", relation="record_add_remove", operator=clipped_too_late, runs=500),
+    Mutant(
+        name="noise for clipped images that are not clipped",
+        relation="record_zero_out",
+        operator=images_not_clipped,
+        pair="images",
+        runs=500,
+    ),
+    Mutant(
+        name="images of a replaced record counted once",
+        relation="record_replace",
+        broken_relation=OneImage,
+        pair="images",
+        runs=1000,
+    ),
     Mutant(name="floating-point noise", relation="entry", mechanism=FloatNoise, caught_by=DETERMINISTIC, runs=500),
     Mutant(
         name="less noise than is said",

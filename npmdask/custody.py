@@ -186,7 +186,8 @@ class PrivateCustody(Custody):
         assert self._ledger is not None
         digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         self._ledger.commit(self._run_id, step, digest)
-        return {"digest": digest, "noise_stddev": mechanism.noise_stddev(block, rows=len(released))}
+        noise = mechanism.noise_stddev(block, rows=len(released))
+        return {"digest": digest, "noise_stddev": noise, "image_norm": mechanism.image_norm}
 
     def finish(self) -> None:
         """Close the run in the ledger and destroy the key."""

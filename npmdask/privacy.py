@@ -24,7 +24,8 @@ class Privacy:
     coherence : public estimate of the coherence of A, for noise that does not follow X (entry relations).
     mechanism : "gaussian", or "laplace" for pure epsilon (delta = 0).
     calibration : "exact" (Gaussian DP), or "paper" for the formula of Hardt and Price.
-    clip_images : clip the images of records in each block too, for less noise (private_power.py). The paper does not.
+    clip_images : clip the images of records in each block too, for less noise (docs/decisions/0023); not with
+        ``calibration = "paper"``, as the paper does not.
     ledger : file or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user if None.
     dataset : name of the data set in the ledger; the path of the source if None.
     """

@@ -59,7 +59,7 @@ class PrivateParts:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of the release, and the statement that goes with them: all of it post-processing."""
         arrays = self._arrays(source, state, result, p)
-        return arrays, self.statement(source, state, [h["noise_stddev"] for h in history], p)
+        return arrays, self.statement(source, state, history, p)
 
     def _arrays(self, source: Source, state: Any, result: Result, p: int) -> dict[str, np.ndarray]:
         if isinstance(state, AlternatingState):
@@ -77,7 +77,7 @@ class PrivateParts:
         """1 / n for samples, where n is public; the sum over the records where it is not."""
         return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
 
-    def statement(self, source: Source, state: Any, noise: list[float], p: int) -> dict[str, Any]:
+    def statement(self, source: Source, state: Any, history: list[dict[str, Any]], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
         charge, privacy = self.mechanism.charge(), self.privacy
         scaled = self.relation.public_rows and source.kind == "samples"
@@ -93,7 +93,8 @@ class PrivateParts:
             "releases": self.releases,
             "iteration_rank": p,
             "columns": source.shape[1],
-            "noise_stddev": noise,
+            "noise_stddev": [step["noise_stddev"] for step in history],
+            "image_norms": [step["image_norm"] for step in history],
             "noise_to_paper": self._noise_to_paper(source, state, p),
             "predicted_error": self._predicted(source, state, p),
             "values_are": "divided by the (public) number of rows" if scaled else "sums, not divided by anything",
@@ -236,7 +237,13 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
     )
     parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases, target_rank=k)
     rule = FixedSteps(max_steps=releases, promise=_promise(relation, budget))
-    return Pieces(_algorithm(source, relation, k, p, releases, mechanism, privacy.clip_images), mechanism, rule, parts)
+    records = not isinstance(relation, MatrixRelation)
+    clips = (
+        records and privacy.clip_images and privacy.calibration == "exact"
+    )  # the paper's formula has no less noise for it
+    if clips:
+        replace(operator, image_norm=relation.clip_norm).rounding(p)  # refuses too many columns before the charge
+    return Pieces(_algorithm(source, relation, k, p, releases, mechanism, clips), mechanism, rule, parts)
 
 
 def _algorithm(
@@ -248,7 +255,7 @@ def _algorithm(
                 f"max_steps = {releases} must be even: products with a matrix and with its transpose alternate"
             )
         return PrivateAlternating(target_rank=k, iteration_rank=p, releases=releases, rows=source.shape[0])
-    records = None if isinstance(relation, MatrixRelation) or not clips else relation.clip_norm
+    records = relation.clip_norm if clips else None
     return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism, clip_norm=records)
 
 

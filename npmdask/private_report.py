@@ -106,6 +106,10 @@ def _ratio(statement: dict[str, Any]) -> str:
     return "not compared" if ratio is None else f"{ratio:.2f} of it"
 
 
+def _norms(statement: dict[str, Any]) -> str:
+    return ", ".join("not clipped" if norm is None else f"{norm:.4g}" for norm in statement["image_norms"])
+
+
 def _values_svg(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str:
     figure, axis = axes("Released values", "component", "value")
     numbers, spread = np.arange(1, len(arrays["values"]) + 1), arrays.get("value_stddevs")
@@ -148,6 +152,7 @@ def _facts(statement: dict[str, Any], left: str) -> str:
         ("of which: Gaussian", f"mu = {statement['mu']:.6g}"),
         ("of which: pure, and the sampler's error", f"epsilon {charge['epsilon']:.3g}, delta {charge['delta']:.3g}"),
         ("predicted error", _error(statement["predicted_error"])),
+        ("images clipped to, step by step", _norms(statement)),
         ("left in the ledger", left),
         *((f"mechanism.{name}", value) for name, value in event.items()),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -70,6 +71,23 @@ def test_a_sum_of_many_is_never_below_the_exact_sum() -> None:
     for _ in range(1000):
         total = total + Charge(mu_squared=1e-17)
     assert total.mu_squared >= 1 + 1e-14
+
+
+def test_an_exact_sum_is_not_rounded() -> None:
+    """Four runs of 0.25 fit a grant of 1. Mutant: the next float in any case."""
+    quarter = Charge(epsilon=0.25)
+    total = quarter + quarter + quarter + quarter
+    assert total == quarter.times(4) == Charge(epsilon=1.0) and total.within(Budget(1.0))
+    assert not (total + Charge(epsilon=5e-324)).within(Budget(1.0))
+
+
+@given(st.floats(0, 1e308), st.floats(0, 1e308), st.integers(0, 10**6))
+def test_sums_and_products_are_the_next_floats_above_the_exact_ones(a: float, b: float, count: int) -> None:
+    """In fractions: no float below would do, the one that is given does. Mutants: plain addition; always one more."""
+    both, many = Charge(epsilon=a) + Charge(epsilon=b), Charge(epsilon=a).times(count)
+    for found, exact in ((both.epsilon, Fraction(a) + Fraction(b)), (many.epsilon, Fraction(a) * count)):
+        assert found == math.inf or Fraction(found) >= exact
+        assert found == 0 or Fraction(math.nextafter(found, 0.0)) < exact
 
 
 @pytest.mark.parametrize("charge", [Charge(), Charge(epsilon=0.5), Charge(mu_squared=0.05)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
 from typing import Any, Self
 
 from npmdask.accounting.gdp import epsilon_for, log_delta
@@ -171,11 +172,19 @@ def _slack(delta: float, epsilon: float) -> float:
 
 
 def _sum_up(a: float, b: float) -> float:
-    return a + b if a == 0 or b == 0 else math.nextafter(a + b, math.inf)
+    """The smallest float that is not below a + b: four times 0.25 is 1."""
+    total = a + b
+    of_b = total - a
+    lost = (a - (total - of_b)) + (b - of_b)  # TwoSum (Knuth): exact; NaN if the sum is infinite
+    return math.nextafter(total, math.inf) if lost > 0 else total
 
 
 def _product_up(a: float, count: int) -> float:
-    return a * count if a == 0 or count in (0, 1) else math.nextafter(a * count, math.inf)
+    """The smallest float that is not below a * count."""
+    product = a * count
+    if not math.isfinite(product):
+        return product
+    return math.nextafter(product, math.inf) if Fraction(product) < Fraction(a) * count else product
 
 
 def _is_number(value: Any) -> bool:

@@ -20,12 +20,13 @@ records for the same captured variance.
 Where A is a sum over records a, the images X^T a are clipped too (``clip_norm``). A record moves A X by at most
 |a| |X^T a|: the paper's bound takes |a|^2, but the image in a random X of p of d dimensions is sqrt(p / d) as long,
 and in later ones as long as the share of the variance that X captures, which the releases themselves tell. With p = 20
-of d = 1000 the first release gets seven times less noise. Measured, this is what brings the method next to the noisy
-covariance matrix (Analyze Gauss) on slow spectra, or ahead of it. Not in the papers.
+of d = 1000 the first release gets 5.7 times less noise (of replaced records 4 times). Measured, this brings the method
+nearer to the noisy covariance matrix (Analyze Gauss), which needs d^2 numbers. Not in the papers; docs/decisions/0023.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -148,7 +149,11 @@ class PrivatePower:
     def _first_image_norm(self, d: int) -> float:
         if self.clip_norm is None or self.releases == 1:
             return 0.0
-        return float(FIRST * self.clip_norm * (self.iteration_rank / d) ** 0.5)
+        return self._useful(FIRST * self.clip_norm * math.sqrt(self.iteration_rank / d))
+
+    def _useful(self, norm: float) -> float:
+        """No image is longer than a record: clipping to more than that would only round."""
+        return 0.0 if self.clip_norm is None or norm >= self.clip_norm else norm
 
     def _next_image_norm(self, released: Block, trace: float, stddev: float, block: Block, step: int) -> float:
         """As long as an image in the next block is likely to be: the root of the share of the trace that it captures.
@@ -156,15 +161,15 @@ class PrivatePower:
         ``step``: the one that it is for; not the last, from which values and factors are taken: clipping bends them.
         The singular values of Y, less what the noise adds to their squares, stand for the eigenvalues in its range.
         """
-        if self.clip_norm is None or step == self.releases:
+        if self.clip_norm is None or step >= self.releases:
             return 0.0
         d, p = released.shape
         values = np.linalg.svd(released, compute_uv=False)
-        if values[self.target_rank - 1] >= CLEAR * self.noise.noise_stddev(block) * d**0.5:
+        if values[self.target_rank - 1] >= CLEAR * self.noise.noise_stddev(block) * math.sqrt(d):
             return 0.0
         captured = float(np.sqrt(np.maximum(values**2 - stddev**2 * d, 0.0)).sum())
         share = captured / trace if trace > 0 else 1.0
-        return LATER * self.clip_norm * min(1.0, max(share, p / d)) ** 0.5
+        return self._useful(LATER * self.clip_norm * math.sqrt(min(1.0, max(share, p / d))))
 
     def finalize(self, state: PrivateState) -> Result:
         """The k leading pairs of B, from everything that was released."""
@@ -222,7 +227,18 @@ def _estimate(state: PrivateState, p: int) -> Block:
     blocks, products = state.blocks[:, : len(weights)], state.products[:, : len(weights)]
     _, values, right = np.linalg.svd(blocks * weights, full_matrices=False)
     gains = values / (values**2 + _ridge(products[:, :p], float(stddevs[0]), least))
-    return np.asarray((products * weights) @ right.T * gains)
+    halves = [_symmetric(blocks[:, i : i + p], products[:, i : i + p]) for i in range(0, len(weights), p)]
+    return np.asarray((np.concatenate(halves, axis=1) * weights) @ right.T * gains)
+
+
+def _symmetric(block: Block, product: Block) -> Block:
+    """The product with ``X^T A X`` made symmetric, as it is: half the noise there.
+
+    With p = d and one release the estimate is the noisy covariance matrix with symmetric noise (Analyze Gauss). Between
+    releases nothing is made symmetric: X_1^T Y_1 holds the norm of the noise that X_1 was made of, X_0^T Y_2 does not.
+    """
+    inner = block.T @ product
+    return np.asarray(product + block @ ((inner.T - inner) / 2))
 
 
 def _ridge(first: Block, stddev: float, least: float) -> float:

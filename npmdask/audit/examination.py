@@ -39,7 +39,7 @@ def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     relation, reader = instance.relation, open_source(data, instance.kind).reader
     assert isinstance(reader, DenseReader)
     if instance.kind == "samples":
-        return ClippedGram(reader=reader, clip_norm=relation.clip_norm)
+        return ClippedGram(reader=reader, clip_norm=relation.clip_norm, image_norm=instance.image_norm)
     kind = BoundedSymmetric if instance.kind == "symmetric" else BoundedProduct
     return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
 
@@ -47,7 +47,9 @@ def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
 def release_path(instance: Instance, mechanism: str, budget: Budget, steps: int) -> ReleasePath:
     """The release path as it should be, for this pair of neighbours."""
     rounding = operator_of(instance, instance.here).rounding(instance.p)
-    made = MECHANISMS[mechanism](relation=instance.relation, budget=budget, releases=steps, rounding=rounding)
+    made = MECHANISMS[mechanism](
+        relation=instance.relation, budget=budget, releases=steps, rounding=rounding, image_norm=instance.image_norm
+    )
     return ReleasePath(instance, made, steps=steps, operator_of=operator_of)
 
 

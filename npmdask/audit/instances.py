@@ -14,13 +14,17 @@ For pure epsilon the 1-norm counts. With d = p = 1 it equals the others; where t
 replacement) d = p = 2 and the data are so large against the noise that X stays near the start (1 1; 1 -1) / sqrt(2),
 at which E X has the largest 1-norm. How much of the sensitivity a pair attains is measured and reported, not assumed.
 
-A second pair has d > p: a trace of X^T A X that leaks cannot be seen with d = p, where it does not depend on X and is
+Where images of records are clipped, the pair of docs/decisions/0023 attains the sensitivity: of one record with d = p =
+1; a record a = c (s u + t w) that is replaced by a' = c (t w - s u), whose image is the opposite one, needs d > p, and
+data that hold X = u in place. With u and w along (1, -1) and (1, 1) the 1-norm is attained, too.
+
+Another pair has d > p: a trace of X^T A X that leaks cannot be seen with d = p, where it does not depend on X and is
 the same for both neighbours (derivation: tr X^T E X = tr E = 0 for a pair and a replacement).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +36,8 @@ Norm = Literal["l2", "l1"]
 HADAMARD = np.array([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
 OUTLIER = 3.0  # the record that changes is longer than the clipping norm by this much: clipping has to work
 TWO_ROWS = ("symmetric_entry", "record_replace")
+IMAGE = 0.5  # of clip_norm: what images are clipped to
+MARGIN = 0.005  # that an image is too long by: X may turn a little
 STEADY = 2**9  # copies of each base record that hold X in place against the noise
 
 
@@ -45,6 +51,7 @@ class Instance:
     kind : of the store: "samples" (rows are records), "symmetric" or "matrix".
     here, there : the data of the world A and of its neighbour A'.
     p : columns of the block. start : the public X_0 (d x p), or None for a random one in every run.
+    image_norm : what the images of records are clipped to, in every step, or None where they are not.
     """
 
     name: str
@@ -54,6 +61,7 @@ class Instance:
     there: NDArray[np.float64]
     p: int
     start: Block | None = None
+    image_norm: float | None = None
 
     @property
     def d(self) -> int:
@@ -62,14 +70,31 @@ class Instance:
 
 
 def instances(relation: Any, norm: Norm) -> tuple[Instance, ...]:
-    """The pair that attains the sensitivity in ``norm`` and the pair with d > p."""
+    """The pair that attains the sensitivity in ``norm``, the one with d > p, and of records one with clipped images."""
     if norm == "l2":
         attaining = _pair(relation, "attains", d=2, p=2)
     elif relation.name in TWO_ROWS:
         attaining = _pair(relation, "attains", d=2, p=2, start=HADAMARD)
     else:
         attaining = _pair(relation, "attains", d=1, p=1)
-    return attaining, _pair(relation, "wide", d=6, p=2)
+    wide = _pair(relation, "wide", d=6, p=2)
+    return (attaining, wide, _images(relation)) if relation.name.startswith("record") else (attaining, wide)
+
+
+def _images(relation: Any) -> Instance:
+    """The pair that attains the sensitivity with clipped images."""
+    longest = IMAGE * relation.clip_norm
+    if relation.name != "record_replace":
+        return replace(_pair(relation, "images", d=1, p=1), image_norm=longest)
+    away, along = HADAMARD
+    short = IMAGE * (1 + MARGIN)
+    one, other = ((1 - short**2) ** 0.5 * away + side * short * along for side in (1, -1))
+    steady = np.repeat(relation.clip_norm * along[None, :], STEADY, axis=0)
+    here, there = (np.concatenate([steady, OUTLIER * relation.clip_norm * a[None, :]]) for a in (one, other))
+    start = along[:, None]
+    return Instance(
+        name="images", relation=relation, kind="samples", here=here, there=there, p=1, start=start, image_norm=longest
+    )
 
 
 def _pair(relation: Any, name: str, *, d: int, p: int, start: Block | None = None) -> Instance:

@@ -4,7 +4,7 @@ What is exercised is the product's own code: the integer operators, the sensitiv
 keystream, sampler and the mechanism's ``release``. Only the loop is the audit's, so that N runs go together:
 
 * a product is linear in every column, so in a pass over the data the blocks of all runs stand side by side as one
-  block of N p columns;
+  block of N p columns; not where images are clipped: there every run has its pass, runs with the same block have one;
 * noise is independent for every entry; its scale depends on the public X alone, its stream on the key and on all that
   is public. So the products of runs that need the same scale stand side by side too, and ``release`` is called once for
   them, with the block of the run that needs most. "The same" is up to ``SAME`` (blocks are on a grid, so that even with
@@ -108,6 +108,9 @@ class ReleasePath:
 
     def _product(self, operator: Any, blocks: Values) -> Integers:
         """A X of every run: one pass, unit by unit, for all of them; the integers of every run by themselves."""
+        if getattr(operator, "image_norm", None) is not None and len(blocks) > 1:
+            different, which = np.unique(blocks, axis=0, return_inverse=True)
+            return np.concatenate([self._product(operator, block[None]) for block in different])[which.ravel()]
         p, wide = blocks.shape[2], _aside(blocks)
         total = reduce(operator.join, (operator.partial(range(i, i + 1), wide) for i in range(operator.units)))
         parts = (

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import RefusedError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block
 from npmdask.operators._protocol import BySlabs, Partial, strip_rows, tile_bytes
 from npmdask.operators.clipping import FAR_VALUES, Clipping, clip_records
 from npmdask.operators.exact import (
+    CLIP_ERROR,
+    IMAGE_COLUMNS,
     IMAGE_GRID,
     MAX_RECORDS,
     RELEASE_GRID,
@@ -42,10 +44,12 @@ class Records(BySlabs):
 
     reader: Any
     clip_norm: float
-    image_norm: float | None = None  # what images X^T a are clipped to, if they are
+    image_norm: float | None = None  # what images X^T a are clipped to, if they are: public
 
     def __post_init__(self) -> None:
         _ = self.clipping
+        if self.image_norm is not None and not 0 < self.image_norm < math.inf:
+            raise BadInputError(f"image_norm = {self.image_norm} must be a positive number: images are clipped to it")
         if self.reader.shape[0] > MAX_RECORDS:
             raise RefusedError(
                 f"{self.reader.where} has more than 2^33 records: their exact sum needs more than 64 bits"
@@ -66,15 +70,26 @@ class Records(BySlabs):
     def rounding(self, p: int) -> Rounding:
         """What rounding adds to the sensitivity of the sum of a a^T X over clipped records, X prepared.
 
-        Neighbours may differ in two records (one taken out, one put in). Derived in docs/decisions/0021.
+        Neighbours may differ in two records (one taken out, one put in). Derived in docs/decisions/0021, and 0023 where
+        images are clipped: they are rounded before and after, and the factor between is a float.
+
+        Raises
+        ------
+        RefusedError
+            Images of more columns than their squares are exact for are to be clipped.
         """
+        if self.image_norm is not None and p > IMAGE_COLUMNS:
+            raise RefusedError(
+                f"images of {p} columns cannot be clipped: set clip_images = false, or iteration_rank lower"
+            )
         d, unit = self.block_rows, self.clipping.unit
-        rounded = 1 if self.image_norm is None else 2  # times that an image is rounded
+        rounded, relative = (1, 0.0) if self.image_norm is None else (2, CLIP_ERROR)
         image = 2 * self.clip_norm * rounded * (IMAGE_GRID * unit / 2)  # a record times the error of an entry of it
         grid = RELEASE_GRID * unit * unit
         up = 1 + 2.0**-40
         return Rounding(
             grid=grid,
+            relative=relative,
             l2=up * (image * math.sqrt(p) + grid * math.sqrt(d * p)),
             l1=up * (image * p * math.sqrt(d) + grid * d * p),
         )

@@ -23,10 +23,12 @@ IMAGE_GRID = 2.0**-20  # of a_q^T X, rounded once more before it is multiplied b
 HIGH_GRID = 2.0**-18  # of the upper limb of a sum; the lower one is a multiple of RECORD_GRID * IMAGE_GRID
 RELEASE_GRID = 2.0**-29  # of the integers that are handed to a mechanism
 STRIP_ROWS = 400  # records whose products with images are summed in one float64: 400 * 1.25 < 2^9 = 2^53 / 2^44
+IMAGE_COLUMNS = 5000  # of a block whose images are clipped: 5000 * 1.2501^2 < 2^13 = 2^53 * IMAGE_GRID^2
 SPLIT_ROWS = 2**15  # the same, where images are split: 2^15 * 1.25 < 2^53 * RECORD_GRID * IMAGE_SPLIT
 IMAGE_SPLIT = 2.0**-10  # grid of the upper part; the lower one is at most half of that
 COLUMN_NORM = 1.25  # at most, of a column of a block
 BATCH_ROWS = 2**16  # of a block that are looked at at once
+CLIP_ERROR = 2.0**-48  # relative, of a clipped image: square root, quotient, comparison and product err by 2^-53 each
 MAX_RECORDS = 2**33  # so that integers on RELEASE_GRID, noise included, fit 64 bits
 
 
@@ -49,7 +51,7 @@ def round_to(values: np.ndarray, grid: float) -> np.ndarray:
 def clip_images(images: np.ndarray, longest: float, grid: float) -> np.ndarray:
     """Shorten rows (images X^T a, on ``grid``) that are longer than ``longest`` to it, in place, and round them again.
 
-    Their squares are exact up to 5000 columns, and the factor of a row is then a function of that row alone.
+    Their squares are exact up to ``IMAGE_COLUMNS``, and the factor of a row is then a function of that row alone.
     """
     squares = np.einsum("ij,ij->i", images, images)
     long = squares > longest * longest

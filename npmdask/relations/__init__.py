@@ -13,11 +13,17 @@ frobenius_norm      the Frobenius norm of the difference is at most c     c ||X|
 record_add_remove   a record is there or not; A = sum of a a^T, |a| <= C  C^2 ||X||_2
 record_zero_out     a record is replaced by zeros; n is public            C^2 ||X||_2
 record_replace      a record is replaced by another; n is public          C^2 sqrt(s_1(X)^2 + s_2(X)^2)
+with ``image_norm`` B < C s_1(X), where s_1(X) = 1:
+record_add_remove   as above; images X^T a are clipped to norm B          C B
+record_zero_out     the same                                              C B
+record_replace      the same                                              2 B sqrt(C^2 - B^2) up to B = C / sqrt(3),
+                                                                          then (C^2 + B^2) / sqrt(2)
 ==================  ====================================================  ==========================================
 
 r_j is the 2-norm of row j of X, s_i a singular value. X need not be orthonormal: its real norms are used, rounded up.
 Derivations: (C X)_i = c X_j for one entry; tr(C^2 X X^T) <= sum of |eigenvalues of C|^2 s_i(X)^2 (von Neumann) for the
-others, where the eigenvalues of a a^T - b b^T are two, of opposite sign, at most C^2. The papers use
+others, where the eigenvalues of a a^T - b b^T are two, of opposite sign, at most C^2; clipped images:
+docs/decisions/0023. The papers use
 sqrt(p) max |X_ij| for one entry, and the same for a symmetric pair, which is sqrt(2) too small in the worst case.
 """
 

@@ -60,8 +60,7 @@ class Relation(ABC):
             raise BadInputError("the sensitivity of a product needs a finite block of d rows and p columns")
         if norm not in ("l2", "l1"):
             raise BadInputError(f"unknown norm {norm!r}: {closest(str(norm), ['l2', 'l1'])}")
-        exponent = max(math.frexp(float(np.abs(block).max()))[1], -1000)
-        scaled = np.ldexp(block, -exponent)  # squares neither vanish nor overflow
+        scaled, exponent = scaled_to_one(block)
         largest = self._l2(scaled, exponent) if norm == "l2" else self._l1(scaled, rows or len(block), exponent)
         return up(math.ldexp(largest, exponent) * self.unit)
 
@@ -74,6 +73,12 @@ class Relation(ABC):
     def spec(self) -> dict[str, Any]:
         """The public parameters: ``make_relation(**spec)`` gives the relation back."""
         return {"name": self.name, "clip_norm": float(self.clip_norm)}
+
+
+def scaled_to_one(block: Block) -> tuple[Block, int]:
+    """The block times 2^-exponent, so that squares of its entries neither vanish nor overflow, and the exponent."""
+    exponent = max(math.frexp(float(np.abs(block).max()))[1], -1000)
+    return np.ldexp(block, -exponent), exponent
 
 
 def singular_values(block: Block) -> tuple[float, float]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npmdask.linalg import Block
-from npmdask.relations._protocol import MACHINE_EPS, Norm, Relation, positive, singular_values, up
+from npmdask.relations._protocol import MACHINE_EPS, Norm, Relation, positive, scaled_to_one, singular_values, up
+
+LEAST_SHARE = 2.0**-400  # of clip_norm; less is counted as this, so that no square vanishes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +20,6 @@ class RecordRelation(Relation):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("samples", "sparse")
-    changed: ClassVar[int] = 1  # records that differ between neighbours
 
     @property
     def unit(self) -> float:
@@ -27,17 +28,25 @@ class RecordRelation(Relation):
     def sensitivity(
         self, block: Block, norm: Norm = "l2", *, rows: int | None = None, image_norm: float | None = None
     ) -> float:
-        """As for every relation; less where images are clipped.
+        """As for every relation; less where images are clipped (docs/decisions/0023, where the bounds are proved).
 
-        A product with clipped images is the sum of s_a a a^T X with 0 <= s_a <= 1, so the bound without clipping holds;
-        and a term is a z^T with |a| <= clip_norm and |z| <= image_norm, whose Frobenius norm is at most the product of
-        the two, for each record that differs.
+        A product with clipped images is the sum of t a a^T X with 0 <= t <= 1, so the bound without clipping holds:
+        sqrt(t) a is a record too. And a term is a z^T with |a| <= clip_norm and |z| <= image_norm.
         """
         plain = super().sensitivity(block, norm, rows=rows)
         if image_norm is None:
             return plain
-        each = self.clip_norm * positive("image_norm", image_norm) * (math.sqrt(block.size) if norm == "l1" else 1.0)
-        return min(plain, up(up(each * self.changed)))
+        share = max(positive("image_norm", image_norm) / self.clip_norm, LEAST_SHARE)
+        scaled, exponent = scaled_to_one(block)
+        largest = singular_values(scaled)[0]
+        if share >= math.ldexp(largest, exponent):
+            return plain  # no image is longer
+        moved = math.ldexp(self._clipped(math.ldexp(share, -exponent), largest), exponent)
+        return min(plain, up(up(up(moved) * self.unit) * (math.sqrt(scaled.size) if norm == "l1" else 1.0)))
+
+    def _clipped(self, share: float, largest: float) -> float:
+        """How far one change moves A X: records of norm 1, images of norm ``share`` < ``largest``, and that of X."""
+        return share
 
     def _l2(self, block: Block, exponent: int) -> float:
         return singular_values(block)[0]
@@ -65,11 +74,15 @@ class RecordReplace(RecordRelation):
     """One record is replaced by any other; the number of records is public."""
 
     name: ClassVar[str] = "record_replace"
-    changed: ClassVar[int] = 2
 
     def _l2(self, block: Block, exponent: int) -> float:
         first, second = singular_values(block)
         return math.hypot(first, second) * (1 + 4 * MACHINE_EPS)
+
+    def _clipped(self, share: float, largest: float) -> float:
+        """The two terms are at a right angle at best if their images fill X, and opposite if they are short."""
+        square = (share / largest) ** 2
+        return 2 * share * math.sqrt(1 - square) if square <= 1 / 3 else largest * (1 + square) / math.sqrt(2)
 
     def describe(self) -> str:
         return (
