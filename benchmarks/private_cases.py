@@ -118,14 +118,22 @@ def make_case(folder: Path, spectrum: str, rows: int, columns: int, seed: int) -
 
 
 def noisy_components(gram: np.ndarray, relation: str, rng: np.random.Generator) -> np.ndarray:
-    """Analyze Gauss: A + E, E symmetric with every coordinate of an orthonormal basis of symmetric matrices N(0, s^2).
+    """Analyze Gauss: the k leading eigenvectors of A plus symmetric noise.
 
-    So entries off the diagonal have the variance s^2 / 2. s is exact for one release: the sensitivity of A in
-    Frobenius norm (that of A X with X the identity) times the multiplier of the budget.
+    The noise is exact for one release: the sensitivity of A in Frobenius norm (that of A X with X the identity)
+    times the multiplier of the budget.
     """
     d = len(gram)
-    stddev = make_relation(relation, clip_norm=CLIP_NORM).sensitivity(np.eye(d)) * gaussian_multiplier(BUDGET, 1)
+    distance = make_relation(relation, clip_norm=CLIP_NORM).sensitivity(np.eye(d))
+    noise = distance * gaussian_multiplier(BUDGET, 1) * symmetric_noise(d, rng)
+    return np.asarray(np.linalg.eigh(gram + noise)[1][:, -K:])
+
+
+def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
+    """Every coordinate in an orthonormal basis of the symmetric matrices N(0, 1): 1/2 is the variance off the diagonal.
+
+    The original draws entries above the diagonal with variance 1: twice as much for the same promise.
+    """
     drawn = rng.standard_normal((d, d))
     upper = np.triu(drawn, 1) / np.sqrt(2)
-    noise = stddev * (upper + upper.T + np.diag(np.diag(drawn)))
-    return np.asarray(np.linalg.eigh(gram + noise)[1][:, -K:])
+    return np.asarray(upper + upper.T + np.diag(np.diag(drawn)))

@@ -105,8 +105,8 @@ def _private_run(folder: Path, store: Path, clock: Clock) -> npmdask.Solution:
 def _captured(store: Path, basis: np.ndarray) -> float:
     """tr(V^T A V) / n, in one plain pass."""
     data, block = zarr.open_array(store / "data", mode="r"), basis.astype(np.float32)
-    parts = (data[first : first + 20_000] @ block for first in range(0, len(data), 20_000))
-    return sum(float(np.square(part, dtype=np.float64).sum()) for part in parts) / len(data)
+    parts = (data[first : first + 20_000] @ block for first in range(0, data.shape[0], 20_000))
+    return sum(float(np.square(part, dtype=np.float64).sum()) for part in parts) / data.shape[0]
 
 
 def _max_sine(basis: np.ndarray, exact: np.ndarray) -> float:
