@@ -151,19 +151,24 @@ def _case(context: Context, spectrum: str, relation: str, size: int, columns: in
 
 def _why(worst: str, counted: dict[str, dict[str, Any]]) -> str:
     """Where it falls short, and from which n on it does not."""
-    from_here = []
-    for spectrum in SIZES:
-        found = [c for c in counted.values() if (c["spectrum"], c["relation"]) == (spectrum, "record_replace")]
-        missed = max((number for number, c in enumerate(found) if c["shortfall"] > GOAL), default=-1)
-        if missed + 1 < len(found):
-            case = found[missed + 1]
-            from_here.append(f"{spectrum} from n = {case['n']} on (Analyze Gauss captures {case['analyze_gauss']:.3f})")
-        else:
-            from_here.append(f"{spectrum} with more than n = {found[-1]['n']}")
+    parts = []
+    for relation in RELATIONS:
+        held = [_holds_from(spectrum, relation, counted) for spectrum in SIZES]
+        most = max(c["shortfall"] for c in counted.values() if c["relation"] == relation)
+        parts.append(f"{relation}: at most {most:.2f}, and {GOAL:g} or less with {', '.join(filter(None, held))}")
     return (
         f"where the noise is as large as the k-th eigenvalue, {STEPS} noisy products of d p entries tell less than one "
-        f"noisy matrix of d^2 (worst: {worst}). It holds, for record_replace: {'; '.join(from_here)}"
+        f"noisy matrix of d^2 (worst: {worst}; n as measured, in brackets what Analyze Gauss captures there). "
+        + "; ".join(parts)
     )
+
+
+def _holds_from(spectrum: str, relation: str, counted: dict[str, dict[str, Any]]) -> str:
+    found = [c for c in counted.values() if (c["spectrum"], c["relation"]) == (spectrum, relation)]
+    missed = max((number for number, c in enumerate(found) if c["shortfall"] > GOAL), default=-1)
+    if missed + 1 < len(found):
+        return f"{spectrum}: n >= {found[missed + 1]['n']} ({found[missed + 1]['analyze_gauss']:.3f})"
+    return f"{spectrum}: n > {found[-1]['n']}" if found else ""
 
 
 ROWS = (
