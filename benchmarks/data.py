@@ -13,6 +13,7 @@ import numpy as np
 import zarr
 from threadpoolctl import threadpool_limits
 
+from benchmarks.private_cases import make_records, write_records
 from benchmarks.registry import FACTORS, CannotRunError
 from npmdask.linalg import random_orthonormal
 from npmdask.randomness import generator
@@ -21,6 +22,7 @@ from npmdask.storage.generate import generate
 MIB = 2**20
 COLUMNS = 2048
 RANK = 20
+PRIVATE_COLUMNS = 1000
 SPARE = 2**30  # bytes of disk that are left free
 PROXY_ROWS = 8192  # of "peers", at most a quarter: where contestants look for their cheapest sufficient parameters
 
@@ -134,6 +136,15 @@ def _dct_rows(place: np.ndarray, length: int, rows: int) -> np.ndarray:
     return np.cos(turn * (math.pi / (2 * rows))) * math.sqrt(2 / rows)
 
 
+def _private(path: Path, size: int) -> None:
+    """Records of length 1 for a private run: float32, 1000 columns, variances 1 / i before they are scaled."""
+    rows = size // 4 // PRIVATE_COLUMNS // 1000 * 1000
+    rng = generator(0, "benchmarks", "private")
+    basis = random_orthonormal(PRIVATE_COLUMNS, PRIVATE_COLUMNS, rng)
+    batches = (make_records("1/i", min(4000, rows - first), basis, rng) for first in range(0, rows, 4000))
+    write_records(path, batches, rows, PRIVATE_COLUMNS)
+
+
 RECIPES: dict[str, Recipe] = {
     "samples": Recipe(64, 8192, _harmonic),
     "main": Recipe(64, 4096, _harmonic),
@@ -142,5 +153,6 @@ RECIPES: dict[str, Recipe] = {
     "slabs": Recipe(64, 4096, _slabs),
     "packed": Recipe(64, 4096, _packed),
     "sparse": Recipe(12, 1200, _sparse),
+    "private": Recipe(16, 3815, _private),
     "peers": Recipe(16, 2048, _peers, copies=2.5),
 }

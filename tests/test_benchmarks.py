@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from benchmarks.__main__ import BROKEN, MISSED, measure, status
 from benchmarks.data import RECIPES, DataSets
 from benchmarks.docs import PAGE, write_table
 from benchmarks.floor import programs, slab_files
+from benchmarks.private_cases import make_case, symmetric_noise
 from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,6 +85,25 @@ def test_the_floor_is_the_same_product(tmp_path: Path) -> None:
     for cold in (False, True):
         for name, program in programs(files, block, 2, cold).items():
             np.testing.assert_allclose(program(), x.T @ (x @ block), rtol=1e-4, atol=1e-2, err_msg=name)
+
+
+def test_the_noise_of_analyze_gauss_is_the_same_in_every_direction() -> None:
+    d, draws = 4, 5000
+    rng = np.random.default_rng(0)
+    basis = [np.outer(e, e) for e in np.eye(d)]
+    basis += [(np.outer(a, b) + np.outer(b, a)) / 2**0.5 for a, b in combinations(np.eye(d), 2)]
+    flat = np.array([direction.ravel() for direction in basis])
+    seen = np.array([flat @ symmetric_noise(d, rng).ravel() for _ in range(draws)])
+    # 10 variances and 45 covariances of 5000 draws: standard errors of 0.02 and 0.014
+    np.testing.assert_allclose(np.cov(seen.T), np.eye(len(basis)), atol=0.1)
+
+
+def test_both_private_methods_are_held_to_the_exact_components(tmp_path: Path) -> None:
+    case = make_case(tmp_path, "10 spikes", 4000, 12, seed=0)
+    exact = np.linalg.eigh(case.gram)[1]
+    assert case.captured(exact[:, -10:]) == pytest.approx(1.0)
+    assert case.captured(exact[:, :10]) < 0.85
+    assert case.analyze_gauss("record_zero_out") > 0.98 and case.power_method("record_zero_out") > 0.95
 
 
 def test_dropped_files_are_read_from_disk_again(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""Private components in two ways: the private power method through the front door, and Analyze Gauss beside it.
+
+Analyze Gauss (Dwork, Talwar, Thakurta and Zhang 2014) adds symmetric noise to the whole covariance matrix, once, and
+takes its eigenvectors. It is the best known method where d^2 numbers fit into memory: the private power method holds
+2 d p L. Both get the same records, the same relation and the same exact (Gaussian DP) accounting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from npmdask.accounting import Budget, gaussian_multiplier
+from npmdask.api import solve
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
+from npmdask.linalg import random_orthonormal
+from npmdask.privacy import Privacy
+from npmdask.problem import Request, make_problem
+from npmdask.randomness import generator
+from npmdask.relations import make_relation
+from npmdask.solution import Resources
+from npmdask.storage.dense_writer import DenseWriter
+from npmdask.storage.layout import open_source
+
+K = 10
+STEPS = 5
+BUDGET = Budget(1.0, 1e-6)
+CLIP_NORM = 1.0
+SPREAD = 0.7  # of the logarithm of the lengths of heavy-tailed records
+SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "1/i": lambda i: 1 / i,
+    "i^-0.5": lambda i: i**-0.5,
+    "10 spikes": lambda i: np.where(i <= 10, 1.0, 0.01),
+    "0.8^i": lambda i: 0.8**i,
+    "1/i, heavy tails": lambda i: 1 / i,
+}
+
+
+def make_records(spectrum: str, rows: int, basis: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Normal records with a covariance of that spectrum in ``basis`` (d x d), float32, scaled to length 1.
+
+    Heavy tails: lengths are log-normal around 1, and half of the records are clipped.
+    """
+    variances = SPECTRA[spectrum](np.arange(1, len(basis) + 1, dtype=np.float32))
+    latent = rng.standard_normal((rows, len(basis)), dtype=np.float32)
+    latent *= np.sqrt(variances).astype(np.float32)
+    records = latent @ basis.T.astype(np.float32)
+    records /= np.linalg.norm(records, axis=1, keepdims=True)
+    if "heavy" in spectrum:
+        records *= np.exp(SPREAD * rng.standard_normal((rows, 1), dtype=np.float32))
+    return records
+
+
+def write_records(path: Path, batches: Iterable[np.ndarray], rows: int, columns: int) -> None:
+    """A store as ingest makes it, with the fingerprint that a budget is bound to."""
+    identity = {"made": "benchmarks"}
+    writer = DenseWriter(path, columns=columns, dtype=np.dtype("f4"), kind="samples", rows=rows, identity=identity)
+    for batch in batches:
+        writer.write(batch)
+    writer.finish()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Records on disk, and what is true of them: ``gram``, the sum of a a^T over clipped records (d x d), and
+    ``best``, what its k leading eigenvectors capture."""
+
+    folder: Path
+    seed: int
+    gram: np.ndarray
+    best: float
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "records.zarr"
+
+    def captured(self, basis: np.ndarray) -> float:
+        """The share of what the exact components capture that an orthonormal ``basis`` (d x k) captures."""
+        return float(np.trace(basis.T @ self.gram @ basis)) / self.best
+
+    def analyze_gauss(self, relation: str, draws: int = 3) -> float:
+        """Captured by Analyze Gauss, the mean of some draws of its noise."""
+        rng = generator(self.seed, "benchmarks", "analyze-gauss", relation)
+        found = [noisy_components(self.gram, relation, rng) for _ in range(draws)]
+        return float(np.mean([self.captured(basis) for basis in found]))
+
+    def power_method(self, relation: str, *, clip_images: bool = True, steps: int = STEPS) -> float:
+        """Captured by a private run with a ledger of its own; its noise is that of a new secret key."""
+        run = self.folder / f"{relation}-{clip_images}-{steps}"
+        ledger = str(run.with_suffix(".sqlite"))
+        asked = {"relation": relation, "clip_norm": CLIP_NORM, "change": 1.0, "budget": BUDGET}
+        grant_source(open_ledger(ledger), "records", self.store, **asked)
+        privacy = Privacy(
+            epsilon=BUDGET.epsilon,
+            delta=BUDGET.delta,
+            neighboring_relation=relation,
+            clip_norm=CLIP_NORM,
+            clip_images=clip_images,
+            ledger=ledger,
+            dataset="records",
+        )
+        request = Request(target_rank=K, max_steps=steps, privacy=privacy, seed=self.seed)
+        return self.captured(solve(make_problem(open_source(self.store), request), run, Resources()).basis)
+
+
+def make_case(folder: Path, spectrum: str, rows: int, columns: int, seed: int) -> Case:
+    """Write the records; everything about them follows from the arguments."""
+    rng = generator(seed, "benchmarks", "private", spectrum, rows)
+    records = make_records(spectrum, rows, random_orthonormal(columns, columns, rng), rng)
+    write_records(folder / "records.zarr", [records], rows, columns)
+    records /= np.maximum(1.0, np.linalg.norm(records, axis=1, keepdims=True) / CLIP_NORM)
+    gram = (records.T @ records).astype(np.float64)
+    return Case(folder=folder, seed=seed, gram=gram, best=float(np.linalg.eigvalsh(gram)[-K:].sum()))
+
+
+def noisy_components(gram: np.ndarray, relation: str, rng: np.random.Generator) -> np.ndarray:
+    """Analyze Gauss: the k leading eigenvectors of A plus symmetric noise.
+
+    The noise is exact for one release: the sensitivity of A in Frobenius norm (that of A X with X the identity)
+    times the multiplier of the budget.
+    """
+    d = len(gram)
+    distance = make_relation(relation, clip_norm=CLIP_NORM).sensitivity(np.eye(d))
+    noise = distance * gaussian_multiplier(BUDGET, 1) * symmetric_noise(d, rng)
+    return np.asarray(np.linalg.eigh(gram + noise)[1][:, -K:])
+
+
+def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
+    """Every coordinate in an orthonormal basis of the symmetric matrices N(0, 1): 1/2 is the variance off the diagonal.
+
+    The original draws entries above the diagonal with variance 1: twice as much for the same promise.
+    """
+    drawn = rng.standard_normal((d, d))
+    upper = np.triu(drawn, 1) / np.sqrt(2)
+    return np.asarray(upper + upper.T + np.diag(np.diag(drawn)))
