@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 
+import npmdask.ledger.text as words
 from npmdask.checkpoint import RunStore
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.ledger import Ledger, Run, default_address, open_ledger
@@ -71,8 +72,8 @@ def budget_left(privacy: dict[str, Any], source: str) -> str:
         return f"unknown: {error}"
     budget = status.grant.budget
     return (
-        f"{status.spent_epsilon:.4g} of epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is spent by "
-        f"{len(status.runs)} runs; one more run may have epsilon = {status.left_epsilon:.4g}"
+        f"granted is {words.amount(budget)}; runs so far: {len(status.runs)}, which spent "
+        f"{words.cost(status.spent, budget)}; one more may have {words.left(status.left_epsilon)}"
     )
 
 
@@ -147,7 +148,8 @@ class PrivateCustody(Custody):
         assert self._ledger is not None
         digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         self._ledger.commit(self._run_id, step, digest)
-        return {"digest": digest, "noise_stddev": mechanism.noise_stddev(block, rows=len(released))}
+        noise = mechanism.noise_stddev(block, rows=len(released))
+        return {"digest": digest, "noise_stddev": noise, "image_norm": mechanism.image_norm}
 
     def finish(self) -> None:
         """Close the run in the ledger and destroy the key."""

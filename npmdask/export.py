@@ -16,7 +16,8 @@ from npmdask.storage.bundle import read_bundle
 def export(store: str | Path, target: str | Path) -> list[str]:
     """Write the result of a finished run; returns the names in the file.
 
-    ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time.
+    ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time. Of a private run
+    everything that was released is written, the low-rank factors and the spread of the values included.
 
     Raises
     ------
@@ -26,9 +27,9 @@ def export(store: str | Path, target: str | Path) -> list[str]:
     result, target = Path(store) / "result", Path(target)
     if not result.is_dir():
         raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
-    arrays, _ = read_bundle(result)
+    arrays, meta = read_bundle(result)
     aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-    names = ["basis", "values", "residual_norms"]
+    names = [*arrays] if "statement" in meta else ["basis", "values", "residual_norms"]  # a private release: all of it
     try:
         with zipfile.ZipFile(aside, "w", allowZip64=True) as archive:
             for name in names:

@@ -72,7 +72,7 @@ class PrivateParts:
                 "factor_right": state.product,
             }
         last = slice((state.step - 1) * p, state.step * p)
-        scale = self._scale(source)
+        scale = self.scale(source)
         values, spread = result.values * scale, stddevs_of_values(state, p, result.vectors) * scale
         if source.kind == "sparse":  # of A^T A: the singular values are their roots
             root = np.sqrt(np.maximum(values, 0.0))
@@ -86,14 +86,18 @@ class PrivateParts:
             "factor_right": state.products[:, last] * scale,
         }
 
-    def _scale(self, source: Source) -> float:
+    def scale(self, source: Source) -> float:
         """1 / n for samples, where n is public; the sum over the records where it is not."""
         return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
+
+    def values_are(self, source: Source) -> str:
+        """What the released values stand for, in words."""
+        scaled = self.relation.public_rows and source.kind == "samples"
+        return "divided by the (public) number of rows" if scaled else "sums, not divided by anything"
 
     def statement(self, source: Source, state: Any, noise: list[float], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
         charge, privacy = self.mechanism.charge(), self.privacy
-        scaled = self.relation.public_rows and source.kind == "samples"
         return {
             "relation": self.relation.spec(),
             "protects": self.relation.describe(),
@@ -109,7 +113,7 @@ class PrivateParts:
             "noise_stddev": noise,
             "noise_to_paper": self._noise_to_paper(source, state, p),
             "predicted_error": self._predicted(source, state, p),
-            "values_are": "divided by the (public) number of rows" if scaled else "sums, not divided by anything",
+            "values_are": self.values_are(source),
             "warnings": self.warnings(source, state, p),
         }
 

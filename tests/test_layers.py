@@ -73,7 +73,7 @@ FLOORS = [
     ["sampling"],
     ["measurement"],
     ["planning"],
-    ["plan_text", "progress", "share", "warm_start"],
+    ["plan_text", "private_plan", "progress", "share", "warm_start"],
     ["discretion"],
     ["driver"],
     ["rank_search"],
