@@ -48,20 +48,26 @@ def said_discreetly(function: Made) -> Made:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except BudgetError as error:
+        except (BudgetError, WithheldError) as error:
             return Failed(message=str(error), data=error)
         except NpmdaskError as error:
             say(str(error))
-            return Failed(message=_kind(error), data=error)
+            withheld = WithheldError(error)
         except Exception as error:
             traceback.print_exc()
-            return Failed(message=_kind(error), data=RefusedError(_kind(error)))
+            withheld = WithheldError(error)
+        return Failed(message=str(withheld), data=withheld)  # Prefect logs the data of a failed task too
 
     return call  # type: ignore[return-value]
 
 
-def _kind(error: Exception) -> str:
-    return f"{type(error).__name__}: what it says may tell of the data; it is on stderr of the process of this run"
+class WithheldError(NpmdaskError):
+    """What Prefect sees of an error whose sentence is not for it; with the exit code of that error."""
+
+    def __init__(self, error: Exception) -> None:
+        kind = type(error).__name__
+        super().__init__(f"{kind}: what it says may tell of the data; it is on stderr of the process of this run")
+        self.exit_code = getattr(error, "exit_code", NpmdaskError.exit_code)
 
 
 class Announcer(Observer):

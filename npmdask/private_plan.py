@@ -171,8 +171,7 @@ def lines(plan: PrivatePlan) -> list[str]:
         "promise": plan.promise,
         "releases": f"{plan.releases} noisy products, a pass each, and no other look at the data",
         "noise": _noise_line(plan),
-        "signal": f"values below {plan.smallest_value:.3g} drown ({plan.values_are}): the last release's noise has that "
-        "norm",
+        "signal": f"values below {plan.smallest_value:.3g} drown ({plan.values_are}): the norm of the last noise",
         "columns": f"target_rank = {plan.target_rank}, iteration_rank = {plan.iteration_rank}",
         "budget": plan.expense.said,
         "memory": _memory_line(plan.memory),
