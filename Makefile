@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run test check bench kills audit format lock lock-peers clean
+.PHONY: env peers run private test check bench kills audit format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -14,6 +14,9 @@ $(STAMP): infra/requirements.lock pyproject.toml infra/make-env
 
 run: env            ## the main job: 4 GiB of samples through the Prefect flow, inside 1 GiB of memory
 	@$(BIN)/python -m flows.main_job
+
+private: env        ## a scheduled private release of the same data, three times, until the budget refuses the fourth
+	@$(BIN)/python -m flows.private_job
 
 test: env           ## everything but the heavy suites
 	@$(BIN)/python -m pytest -m "not heavy"

@@ -185,15 +185,19 @@ def _load(a: argparse.Namespace) -> tuple[RunConfig, str]:
 
 
 def _scheduled(a: argparse.Namespace) -> int:
-    """Until the budget is spent (exit code 3, with the sentence), or a signal comes."""
     config, run_id = _load(a)
+    release_on_schedule(a, config, run_id)
+    return 0
+
+
+def release_on_schedule(a: argparse.Namespace, config: RunConfig, run_id: str) -> None:
+    """A new release at every tick, until the budget is spent (BudgetError) or a signal comes."""
     stopped = Path(str(config.run.store), STOPPED)
     stopped.unlink(missing_ok=True)  # whoever starts it again may have granted more
     parameters = {"config": config.model_dump(mode="json"), "run_id": run_id, "fresh": True}
     serve(a, private_release, run_id, parameters, over=stopped.exists)
     if stopped.exists():
         raise BudgetError(f"the schedule is over: {stopped.read_text().strip()}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@
 
 from npmdask.api import deflate, resume, top_k
 from npmdask.driver import Solution
-from npmdask.errors import BadInputError, CommitError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
+from npmdask.privacy import Privacy
 
 __all__ = [
     "BadInputError",
+    "BudgetError",
     "CommitError",
     "NpmdaskError",
+    "Privacy",
     "RefusedError",
     "Solution",
     "deflate",

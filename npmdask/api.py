@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
 from npmdask.privacy import Privacy
-from npmdask.problem import DEFAULT_STEPS, Locked, Problem, Request, make_problem
+from npmdask.problem import Locked, Problem, Request, make_problem
 from npmdask.progress import Observer
 from npmdask.rank_search import solve_share
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
-from npmdask.warm_start import find_start, keep_start, read_start
+from npmdask.stored_problem import identity_of, keep_locked, locked_result, problem_of, resources_of
+from npmdask.warm_start import find_start, keep_start
 
 
 def parse_memory(text: str | int | None) -> int | None:
@@ -56,12 +54,13 @@ def top_k(
     algorithm: Literal["auto", "power", "krylov"] = "auto",
     memory: str | int | None = None,
     tol: float | None = None,
-    max_steps: int = DEFAULT_STEPS,
+    max_steps: int | None = None,
     store: str | Path | None = None,
     seed: int = 0,
     start: str | Path | None = None,
     mechanism: str = "none",
     stddev: float = 0.0,
+    privacy: Privacy | None = None,
     workers: int = 0,
     threads: int | None = None,
     cluster: str | None = None,
@@ -84,13 +83,15 @@ def top_k(
         method, the only one for noise), or "auto": the first without noise, the second with it.
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
-    max_steps : give up (not converged) after so many passes.
+    max_steps : give up (not converged) after so many passes, 200 if None. Of a private run: how many are released.
     store : folder of the run. A killed run goes on from there, a finished one answers without a pass. A
         temporary folder if None.
     seed : of the random start block.
     start : folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins
         with. It saves passes; the answer is held to the same tolerance.
     mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
+    privacy : the promise that makes the run a differentially private release; needs a ``store`` and a budget granted in
+        the ledger (``npmdask ledger grant``).
     workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
     cluster : address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
     commit_seconds : between two commits inside a pass: what a kill costs at most, beside the tasks under way.
@@ -114,6 +115,7 @@ def top_k(
         seed=seed,
         mechanism=mechanism,
         stddev=stddev,
+        privacy=privacy,
     )
     resources = Resources(
         memory=parse_memory(memory),
@@ -142,7 +144,7 @@ def solve(
             return solve(problem, Path(folder) / "run", resources, observer)
     with RunStore(store, private=problem.private is not None) as held:
         if problem.locked is not None:
-            _keep_locked(held, problem.locked)
+            keep_locked(held, problem.locked)
         if problem.start is not None:
             keep_start(held, problem.start)
         return _drive(problem, held, resources, observer)
@@ -174,7 +176,7 @@ def resume(
     if not (path / "run.json").exists():
         raise BadInputError(f"there is no run in {path}; start one with `npmdask run CONFIG.toml --store {path}`")
     with RunStore(path) as held:
-        problem = _problem_of(held)
+        problem = problem_of(held)
         if max_steps is not None or tol is not None:
             problem = _restop(held, problem, max_steps, tol)
         asked = {"memory": parse_memory(memory), "threads": threads, "workers": workers, "cluster": cluster}
@@ -183,7 +185,7 @@ def resume(
             given = {"threads": None, "workers": 0, **given}
         elif given.keys() & {"threads", "workers", "cluster"}:
             given["cluster"] = None
-        return _drive(problem, held, replace(_resources_of(held), **given), observer)
+        return _drive(problem, held, replace(resources_of(held), **given), observer)
 
 
 def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
@@ -198,50 +200,9 @@ def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Obs
     return Driver(problem, held, resources, observer or Observer()).run()
 
 
-def _resources_of(held: RunStore) -> Resources:
-    """What the run was allowed to use when it was last started."""
-    return Resources(**(held.read_spec() or {}).get("resources", {}))
-
-
-def _problem_of(held: RunStore) -> Problem:
-    """The problem that a store's run.json describes."""
-    spec = held.read_spec() or {}
-    data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
-    if "privacy" in spec:
-        return _private_of(spec)
-    if spec["stop"].get("until_share") is not None:
-        raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
-    request = Request(
-        target_rank=algorithm["target_rank"],
-        iteration_rank=algorithm["iteration_rank"],
-        algorithm=algorithm["name"],
-        max_steps=spec["stop"]["max_steps"],
-        tol=spec["stop"]["tol"],
-        center=data["center"],
-        scale=data["scale"],
-        seed=spec["run"]["seed"],
-        mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
-        stddev=mechanism.get("stddev", 0.0),
-    )
-    source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
-    begun = read_start(held) if start else None
-    return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
-
-
-def _private_of(spec: dict[str, Any]) -> Problem:
-    request = Request(
-        target_rank=spec["algorithm"]["target_rank"],
-        iteration_rank=spec["algorithm"]["iteration_rank"],
-        max_steps=spec["stop"]["max_steps"],
-        seed=spec["run"]["seed"],
-        privacy=Privacy(**spec["privacy"]),
-    )
-    return make_problem(open_source(spec["source"], spec["data"]["kind"]), request)
-
-
 def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
-    if problem.private is not None:
+    if problem.parts is not None:
         raise RefusedError(
             "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
             "noise of every step depends on their number; start a new run, on a new budget"
@@ -291,38 +252,8 @@ def deflate(
     if meta["outcome"]["name"] != "converged":
         raise RefusedError(f"{path} did not converge ({meta['outcome']['sentence']}); deflating it would add its error")
     with RunStore(path) as held:
-        base = _problem_of(held)
-    locked = Locked(result=_locked_result(arrays), identity=_identity(arrays))
+        base = problem_of(held)
+    locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
     request = replace(base.request, target_rank=more, iteration_rank=iteration_rank)
     problem = make_problem(base.source, request, locked)
     return solve(problem, store, Resources(memory=parse_memory(memory), threads=threads, workers=workers), observer)
-
-
-def _locked_result(arrays: dict[str, np.ndarray]) -> Result:
-    return Result(
-        values=arrays["operator_values"],
-        vectors=arrays["operator_vectors"],
-        products=arrays["operator_products"],
-        residual_norms=arrays["operator_residual_norms"],
-    )
-
-
-def _identity(arrays: dict[str, np.ndarray]) -> str:
-    return hashlib.sha256(arrays["operator_vectors"].tobytes() + arrays["operator_products"].tobytes()).hexdigest()
-
-
-def _keep_locked(held: RunStore, locked: Locked) -> None:
-    """A copy of what is locked, so that the run can be resumed when the finished one is gone."""
-    r = locked.result
-    arrays = {
-        "operator_values": r.values,
-        "operator_vectors": r.vectors,
-        "operator_products": r.products,
-        "operator_residual_norms": r.residual_norms,
-    }
-    held.write_part("locked", arrays, {"identity": locked.identity})
-
-
-def _read_locked(held: RunStore, spec: dict[str, Any]) -> Locked | None:
-    part = held.read_part("locked") if spec["run"]["deflates"] else None
-    return None if part is None else Locked(result=_locked_result(part[0]), identity=part[1]["identity"])

@@ -26,7 +26,9 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         store.write_spec(problem.spec() | here)
         return []
     require_same(problem, spec, str(store.path))
-    if spec.get("resources") != here["resources"]:
+    if problem.nodes is not None:  # the same nodes may have moved
+        here["source"] = problem.source.path
+    if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
     before = spec.get("environment", {})
     return [

@@ -349,6 +349,28 @@ def _export(a: argparse.Namespace) -> int:
     return 0
 
 
+def _add_node(commands: Any) -> None:
+    p = commands.add_parser(
+        "node", help="answer a centre with (private) products of the data here, until it is stopped"
+    )
+    p.add_argument("config", help="a TOML file: source, [privacy], and what a centre may ask for at most")
+    p.add_argument("--port", type=int, default=0, help="default: any that is free; it is printed")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    p.set_defaults(command=_node)
+
+
+def _node(a: argparse.Namespace) -> int:
+    from npmdask.config import load_config
+    from npmdask.nodes.node import open_node
+    from npmdask.nodes.server import serve
+    from npmdask.nodes.wire import shared_token
+
+    token = shared_token()
+    with open_node(load_config(a.config)) as node:
+        serve(node, token, a.host, a.port)
+    return 0
+
+
 COMMANDS = (
     _add_ingest,
     _add_generate,
@@ -362,6 +384,7 @@ COMMANDS = (
     _add_export,
     add_ledger,
     add_audit,
+    _add_node,
 )
 
 if __name__ == "__main__":

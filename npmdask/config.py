@@ -8,19 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from npmdask.accounting import Budget
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
 from npmdask.ledger.granting import delta_warnings
+from npmdask.nodes.parts import open_nodes
 from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.privacy import Privacy
 from npmdask.private_plan import PrivatePlan, plan_private
 from npmdask.problem import Problem, Request, Start, checked_rank, make_problem
 from npmdask.progress import Observer
-from npmdask.storage.layout import open_source
+from npmdask.storage.layout import Source, open_source
 from npmdask.storage.remote import is_remote
 from npmdask.warm_start import find_start
 
@@ -32,12 +33,30 @@ class _Table(BaseModel):
 class SourceTable(_Table):
     """What is analysed."""
 
-    path: str = Field(description="a Zarr store: a folder relative to this file, or s3://bucket/key")
+    path: str = Field("", description="a Zarr store: a folder relative to this file, or s3://bucket/key")
+    nodes: list[str] | None = Field(
+        None, description="instead: addresses of `npmdask node` processes that hold the data, like http://host:9001"
+    )
+    patience: float = Field(60.0, ge=0, description="seconds that a node may be away before the run ends, resumable")
     kind: Literal["samples", "symmetric", "matrix", "sparse"] | None = Field(
         None, description="how to read it; what the store says of itself if left out"
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> SourceTable:
+        if bool(self.path) == (self.nodes is not None):
+            raise ValueError("give either path (a store) or nodes (addresses), and not both")
+        return self
+
+    def open(self) -> Source:
+        """The data, or the nodes that hold them; nothing is read."""
+        if self.nodes is None:
+            return open_source(self.path, self.kind)
+        if self.kind is not None:
+            raise BadInputError("source.kind is said by the nodes: leave it out at the centre")
+        return open_nodes(self.nodes, self.patience)
 
 
 class AlgorithmTable(_Table):
@@ -152,19 +171,28 @@ class RunConfig(_Table):
         request = self.request()
         if request.iteration_rank == "auto" and request.privacy is None:
             request = replace(request, iteration_rank=None)
-        return make_problem(open_source(self.source.path, self.source.kind), request)
+        return make_problem(self.source.open(), request)
 
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
-        source = open_source(self.source.path, self.source.kind)
+        source = self.source.open()
+        if self.source.nodes is not None:
+            self._require_threads()
+            return make_problem(source, self.request(), start=self._begun())
         request = resolve_rank(self.request(), source, self.resources(), self.run.store)
         return make_problem(source, request, start=self._begun())
+
+    def _require_threads(self) -> None:
+        if self.run.workers or self.run.cluster is not None:
+            raise BadInputError("a centre has no data to pass over: leave run.workers and run.cluster out")
 
     def _begun(self) -> Start | None:
         return None if self.run.start is None else find_start(self.run.start, self.run.store)
 
     def plan(self) -> Plan:
         """What running it would do and need."""
+        if self.source.nodes is not None:
+            raise BadInputError("a plan measures the data, which lie with the nodes: make it there, for one node")
         return plan_run(self.problem(), self.resources())
 
     def private_plan(self) -> PrivatePlan:
@@ -184,7 +212,7 @@ class RunConfig(_Table):
         """What the run may use."""
         return Resources(
             memory=parse_memory(self.run.memory),
-            threads=self.run.threads,
+            threads=self.run.threads or (None if self.source.nodes is None else len(self.source.nodes)),  # all at once
             workers=self.run.workers,
             cluster=self.run.cluster,
             commit_seconds=self.run.commit_seconds,
@@ -228,7 +256,7 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
 
 
 def _beside(folder: Path, path: str) -> str:
-    return path if is_remote(path) else str(folder / path)
+    return path if is_remote(path) or not path else str(folder / path)
 
 
 def _ledger_beside(folder: Path, privacy: PrivacyTable | None) -> PrivacyTable | None:

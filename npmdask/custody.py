@@ -14,6 +14,7 @@ would be a second release of it.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,6 +27,7 @@ from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.ledger import Ledger, Run, default_address, open_ledger
 from npmdask.linalg import Block
 from npmdask.mechanisms import Entropy, destroy_key
+from npmdask.nodes.link import Link, Traffic
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem
 from npmdask.storage.layout import Source
@@ -55,12 +57,57 @@ class Custody:
     def finish(self) -> None:
         """After the answer is committed; also where that was long ago."""
 
+    def close(self) -> None:
+        """At the end of this call, whatever ended it."""
+
 
 def custody_of(problem: Problem, store: RunStore) -> Custody:
     """The custody that a problem needs."""
+    if problem.nodes is not None:
+        return CentreCustody(problem.request.seed, problem.nodes.group.link, store)
     if problem.private is None:
         return Custody(problem.request.seed)
     return PrivateCustody(problem.private.privacy, problem.source, problem.mechanism, store)
+
+
+def name_of_run(store: RunStore) -> str:
+    """The name of the run for ledgers and nodes: drawn once, kept in run.json before anything is charged."""
+    spec = store.read_spec() or {}
+    if "release_id" not in spec:
+        spec = spec | {"release_id": uuid4().hex}
+        store.write_spec(spec)
+    return str(spec["release_id"])
+
+
+class CentreCustody(Custody):
+    """Of the centre of a distributed run: it has neither data nor secrets, and its nodes keep their own.
+
+    It tells them which release is asked for, so that a release that is asked for again is the same one, and keeps
+    account of what crossed.
+    """
+
+    def __init__(self, seed: int, link: Link, store: RunStore) -> None:
+        super().__init__(seed)
+        self._link, self._store = link, store
+
+    def open(self, history: list[dict[str, Any]]) -> None:
+        self._link.job, self._link.traffic = name_of_run(self._store), Traffic()
+        for step in history:
+            self._link.traffic.add(Traffic(**step["traffic"]))
+        self._before = replace(self._link.traffic)
+        self._link.reopen()
+
+    def begin(self, step: int) -> None:
+        self._link.step = step
+
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
+        now, before = asdict(self._link.traffic), asdict(self._before)
+        self._before = replace(self._link.traffic)
+        return {"traffic": {name: now[name] - before[name] for name in now}}
+
+    def close(self) -> None:
+        """Hang up: a node that is in the middle of its pass goes on, and keeps its release until it is asked again."""
+        self._link.close()
 
 
 def budget_left(privacy: dict[str, Any], source: str) -> str:
@@ -94,7 +141,7 @@ class PrivateCustody(Custody):
         BudgetError
             The budget of the data set does not suffice, the data changed since the grant, or there is none.
         """
-        self._run_id, self._ledger = self._identity(), open_ledger(self._privacy.ledger or default_address())
+        self._run_id, self._ledger = name_of_run(self._store), open_ledger(self._privacy.ledger or default_address())
         return self._ledger.reserve(
             self._privacy.name_of(self._source.path),
             run_id=self._run_id,
@@ -120,14 +167,6 @@ class PrivateCustody(Custody):
         self.entropy = self._key(bool(history or run.begun))
         for step in history:  # a kill may have come between the digest and the commit, or a backup was put back
             self._ledger.commit(self._run_id, step["step"], step["digest"])
-
-    def _identity(self) -> str:
-        """The name of the run in the ledger: drawn once, kept in run.json before anything is charged."""
-        spec = self._store.read_spec() or {}
-        if "release_id" not in spec:
-            spec = spec | {"release_id": uuid4().hex}
-            self._store.write_spec(spec)
-        return str(spec["release_id"])
 
     def _key(self, begun: bool) -> Entropy:
         if self._path.exists():
@@ -156,5 +195,5 @@ class PrivateCustody(Custody):
         if not self._path.exists() and self._ledger is None:
             return  # finished in an earlier call
         ledger = self._ledger or open_ledger(self._privacy.ledger or default_address())
-        ledger.finish(self._identity())
+        ledger.finish(name_of_run(self._store))
         destroy_key(self._path)

@@ -47,7 +47,7 @@ class Driver:
 
     def __init__(self, problem: Problem, store: RunStore, resources: Resources, observer: Observer) -> None:
         self.problem, self.store, self.resources = problem, store, resources
-        self.observer = observer if problem.private is None else Discreet(observer)
+        self.observer = observer if problem.parts is None else Discreet(observer)
         self.custody: Custody = custody_of(problem, store)
         self._history: list[dict[str, Any]] = []
         self._passes = self._bytes = 0
@@ -81,6 +81,10 @@ class Driver:
         solution = replace(solution, peak_rss_by_process=(*meter.by_process, *self._far))
         if self.problem.private is not None:
             solution = only_public(solution, *found)
+        elif self.problem.nodes is not None:
+            spread, statement = found[0].get("value_stddevs"), found[1]["statement"]
+            timed = solution.seconds if self.problem.parts is None else None  # follows the rows of the nodes
+            solution = replace(solution, statement=statement, value_stddevs=spread, seconds=timed)
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
         self._log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
@@ -137,6 +141,7 @@ class Driver:
                 self._answer(state, result, views[-1], outcome, executor, operator)
                 self._far = executor.peaks()
             finally:
+                self.custody.close()
                 executor.close()
 
     def _load(self) -> tuple[Any, list[StepView]]:
@@ -225,11 +230,12 @@ class Driver:
 
     def _log(self, event: str, **facts: Any) -> None:
         """A line of telemetry; none of a private run, where it would tell of the number of rows."""
-        if self.problem.private is None:
+        if self.problem.parts is None:
             self.store.log(event, **facts)
 
     def _remember(self, view: StepView, state: Any, record: SlabRecord, said: dict[str, Any]) -> None:
         public = self.problem.private is not None  # nobody is told how many bytes, or how far from a known truth
+        angle = self._angle(state.ritz_vectors) if self.problem.parts is None else None
         self._history.append(
             said
             | {
@@ -238,7 +244,7 @@ class Driver:
                 "residual_norms": view.residual_norms.tolist(),
                 "worst_residual": float(self.problem.rule.relative(view).max()),
                 "precision": view.precision,
-                "max_sin_theta": None if public else self._angle(state.ritz_vectors),
+                "max_sin_theta": angle,
                 "bytes_read": 0 if public else record.bytes_read,
                 "chunks": 0 if public else record.chunks,
             }
@@ -268,9 +274,10 @@ class Driver:
         self, state: Any, result: Result, view: StepView, outcome: Outcome, executor: Executor, operator: Operator
     ) -> None:
         """Put the result into the units of the question and commit it."""
-        if self.problem.private is not None:
+        parts, nodes = self.problem.parts, self.problem.nodes
+        if parts is not None:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
-            arrays, statement = self.problem.private.answer(source, state, result, self._history, p)
+            arrays, statement = parts.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             self.store.write_part("result", arrays, meta | {"statement": statement})
             return
@@ -286,6 +293,7 @@ class Driver:
         if "left_rotation" in arrays:
             outcome = self.problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
         facts = {"outcome": asdict(outcome), "explained_share": explained}
+        facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
 

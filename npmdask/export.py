@@ -1,4 +1,7 @@
-"""The answer as one ``.npz``: ``basis``, ``values`` and, for a matrix, ``left_basis``, written out of core."""
+"""The answer as one ``.npz``: ``basis``, ``values`` and, for a matrix, ``left_basis``, written out of core.
+
+Of a private run all that was released: the spread of the values, and the low-rank factors ``A ~ left @ right.T``.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from npmdask.errors import BadInputError, CommitError
 from npmdask.left import left_blocks, open_left_product
 from npmdask.storage.bundle import read_bundle
 
+RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
+
 
 def export(store: str | Path, target: str | Path) -> list[str]:
     """Write the result of a finished run; returns the names in the file.
 
-    ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time. Of a private run
-    everything that was released is written, the low-rank factors and the spread of the values included.
+    ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time.
 
     Raises
     ------
@@ -27,9 +31,9 @@ def export(store: str | Path, target: str | Path) -> list[str]:
     result, target = Path(store) / "result", Path(target)
     if not result.is_dir():
         raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
-    arrays, meta = read_bundle(result)
+    arrays, _ = read_bundle(result)
     aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-    names = [*arrays] if "statement" in meta else ["basis", "values", "residual_norms"]  # a private release: all of it
+    names = ["basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays)]
     try:
         with zipfile.ZipFile(aside, "w", allowZip64=True) as archive:
             for name in names:

@@ -71,20 +71,7 @@ class PrivateParts:
                 "factor_left": state.left,
                 "factor_right": state.product,
             }
-        last = slice((state.step - 1) * p, state.step * p)
-        scale = self.scale(source)
-        values, spread = result.values * scale, stddevs_of_values(state, p, result.vectors) * scale
-        if source.kind == "sparse":  # of A^T A: the singular values are their roots
-            root = np.sqrt(np.maximum(values, 0.0))
-            values, spread = root, spread / np.maximum(2 * root, np.sqrt(spread))
-        return {
-            "basis": result.vectors,
-            "values": values,
-            "residual_norms": result.residual_norms * scale,
-            "value_stddevs": spread,
-            "factor_left": state.blocks[:, last],
-            "factor_right": state.products[:, last] * scale,
-        }
+        return released_arrays(state, result, p, scale=self.scale(source), root=source.kind == "sparse")
 
     def scale(self, source: Source) -> float:
         """1 / n for samples, where n is public; the sum over the records where it is not."""
@@ -140,11 +127,7 @@ class PrivateParts:
         """The likely sine of the largest angle to the true vectors, from what was released."""
         if not isinstance(state, PrivateState):
             return None
-        last = slice((state.step - 1) * p, state.step * p)
-        inner = state.blocks[:, last].T @ state.products[:, last]
-        values = np.linalg.eigvalsh((inner + inner.T) / 2)
-        stddevs = [float(s) for s in state.stddevs[: state.step]]
-        return predicted_sine(values, stddevs, d=source.shape[1], k=self.target_rank).value
+        return likely_sine(state, p, self.target_rank)
 
     def warnings(self, source: Source, state: Any, p: int) -> list[str]:
         """What the releases themselves say about the choices that were made."""
@@ -177,6 +160,32 @@ def private_operator(source: Source, relation: Relation) -> Any:
         return ClippedSparseGram(reader=reader, clip_norm=clip)
     assert isinstance(reader, DenseReader)
     return ClippedGram(reader=reader, clip_norm=clip)
+
+
+def released_arrays(state: PrivateState, result: Result, p: int, *, scale: float, root: bool) -> dict[str, np.ndarray]:
+    """The arrays of an answer made of releases; ``root``: values are singular values, of A^T A was multiplied."""
+    last = slice((state.step - 1) * p, state.step * p)
+    values, spread = result.values * scale, stddevs_of_values(state, p, result.vectors) * scale
+    if root:
+        square_root = np.sqrt(np.maximum(values, 0.0))
+        values, spread = square_root, spread / np.maximum(2 * square_root, np.sqrt(spread))
+    return {
+        "basis": result.vectors,
+        "values": values,
+        "residual_norms": result.residual_norms * scale,
+        "value_stddevs": spread,
+        "factor_left": state.blocks[:, last],
+        "factor_right": state.products[:, last] * scale,
+    }
+
+
+def likely_sine(state: PrivateState, p: int, k: int) -> float:
+    """The likely sine of the largest angle to the true k leading vectors, from what was released."""
+    last = slice((state.step - 1) * p, state.step * p)
+    inner = state.blocks[:, last].T @ state.products[:, last]
+    values = np.linalg.eigvalsh((inner + inner.T) / 2)
+    stddevs = [float(s) for s in state.stddevs[: state.step]]
+    return predicted_sine(values, stddevs, d=len(state.blocks), k=k).value
 
 
 @dataclass(frozen=True)

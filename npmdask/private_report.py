@@ -69,6 +69,31 @@ def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]],
     ]
 
 
+def nodes_section(statement: dict[str, Any]) -> list[str]:
+    """Of a distributed run: what each node promises, and what crossed between the centre and its nodes."""
+    head = ("node", "rows", "protected", "epsilon", "delta", "mu", "releases")
+    lines = [
+        (n["url"], n["rows"], n["protects"], n.get("epsilon"), n.get("delta"), n.get("mu"), n.get("releases"))
+        for n in statement["nodes"]
+    ]
+    rows = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in line)}</tr>" for line in lines)
+    crossed = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in statement["communication"].items())
+    return [
+        "<h2>Nodes</h2>",
+        f"<p>Values are {html.escape(statement['values_are'])}. What each node adds to a product is its own, and "
+        "everything that was sent is public.</p>",
+        f"<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{rows}</table>",
+        "<h2>What crossed between the centre and its nodes</h2>",
+        f"<table>{crossed}</table>",
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "not said"
+    return f"{value:g}" if isinstance(value, float) else html.escape(str(value))
+
+
 def _limits() -> list[str]:
     return ["<h2>Scope and limits</h2>", "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in LIMITS) + "</ul>"]
 

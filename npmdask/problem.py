@@ -9,15 +9,24 @@ from typing import Any, Literal
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, PrivateAlternating, Result
+from npmdask.algorithms import (
+    Algorithm,
+    BlockKrylov,
+    PowerMethod,
+    PrivateAlternating,
+    PrivatePower,
+    Result,
+)
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.mechanisms import Mechanism
+from npmdask.nodes.parts import NodesParts, make_parts
+from npmdask.nodes.total import Group
 from npmdask.operators import Gram, Operator, SparseGram, Symmetric, Triangle
 from npmdask.privacy import Privacy
 from npmdask.private_parts import PrivateParts, make_pieces
-from npmdask.stopping import ResidualRule, Rule, default_tol
+from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
@@ -75,6 +84,12 @@ class Problem:
     start: Start | None = None
     share: float | None = None  # of the variance, that was asked for in place of a number of components
     private: PrivateParts | None = None
+    nodes: NodesParts | None = None  # of a centre, whose data lie with its nodes
+
+    @property
+    def parts(self) -> PrivateParts | NodesParts | None:
+        """What makes the answer, where noisy products were released."""
+        return self.nodes if self.nodes is not None and self.nodes.private else self.private
 
     @property
     def searches(self) -> bool:
@@ -92,6 +107,8 @@ class Problem:
         X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
         """
         reader, kind = self.source.reader, self.source.kind
+        if self.nodes is not None:
+            return self.nodes.operator()
         if self.private is not None:
             return self.private.operator(self.source)
         if isinstance(reader, TriangleReader):
@@ -135,8 +152,10 @@ class Problem:
 
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
-        private = {} if self.private is None else {"privacy": asdict(self.private.privacy)}
-        return private | {
+        more: dict[str, Any] = {} if self.private is None else {"privacy": asdict(self.private.privacy)}
+        if self.nodes is not None:
+            more = {"nodes": {a.node: a.as_dict() for a in self.nodes.group.announced}}
+        return more | {
             "data": {
                 "fingerprint": self.source.fingerprint,
                 "shape": list(self.source.shape),
@@ -186,6 +205,8 @@ def make_problem(
     """
     request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
+    if isinstance(source.reader, Group):
+        return _centre_problem(source, request, locked or start)
     if request.privacy is not None:
         return _private_problem(source, request, request.privacy, locked or start)
     if isinstance(request.target_rank, float):
@@ -231,6 +252,44 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
         rule=pieces.rule,
         private=pieces.parts,
     )
+
+
+def _centre_problem(source: Source, request: Request, earlier: object) -> Problem:
+    """The problem of a centre: the noisy power method on the sum of what its nodes hold, and release."""
+    _require_plain(request, earlier)
+    k = int(request.target_rank)
+    nodes = make_parts(source, k, request.iteration_rank, request.max_steps)  # type: ignore[arg-type]
+    k, p = _ranks(source, replace(request, iteration_rank=nodes.group.block_shape[1]), 0)
+    algorithm: Algorithm[Any]
+    rule: Rule
+    if nodes.releases is not None:
+        if request.tol is not None:
+            raise RefusedError("private nodes release a fixed number of products: leave tol out, it would end nothing")
+        algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
+        rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
+    else:
+        tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
+        steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
+        algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
+        rule = ResidualRule(tol=tol, max_steps=steps, d=source.shape[1], squared=source.kind == "sparse")
+    return Problem(source=source, request=request, algorithm=algorithm, mechanism=nodes, rule=rule, nodes=nodes)
+
+
+def _require_plain(request: Request, earlier: object) -> None:
+    """What a centre cannot do, because it has no data."""
+    if request.privacy is not None or request.mechanism != "none":
+        raise RefusedError(
+            "the centre of a distributed run has no data to protect: every node has a [privacy] table of its own, and "
+            "adds its own noise; leave [privacy] and [mechanism] out here"
+        )
+    if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
+        raise RefusedError("a distributed run takes a whole number for target_rank, and its nodes say iteration_rank")
+    if request.center or request.scale:
+        raise RefusedError("nodes do not centre or scale: none of them knows the means of all; leave the options out")
+    if request.algorithm not in ("auto", "power"):
+        raise RefusedError(f"algorithm = {request.algorithm!r} is not for distributed runs: leave it out")
+    if earlier is not None:
+        raise RefusedError("a distributed run starts from its seed: warm starts and deflation are not offered for it")
 
 
 def _require_public(request: Request, earlier: object) -> None:

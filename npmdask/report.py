@@ -14,15 +14,17 @@ from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
-from npmdask.private_report import name_of, private_page
+from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.storage.bundle import write_file_atomically
 
 
 def summary(solution: Solution) -> dict[str, Any]:
     """The facts of a solution as plain numbers and strings: the JSON that other people's scripts rely on."""
-    if solution.statement is not None:
-        return _private_summary(solution, solution.statement)
-    assert solution.seconds is not None
+    statement, spread = solution.statement, solution.value_stddevs
+    if statement is not None and "nodes" not in statement:
+        return _private_summary(solution, statement)
+    more: dict[str, Any] = {"statement": statement} if statement is not None else {}
+    more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
     return {
         "outcome": solution.outcome.name,
         "converged": solution.converged,
@@ -30,7 +32,7 @@ def summary(solution: Solution) -> dict[str, Any]:
         "data_passes": solution.data_passes,
         "bytes_read": solution.bytes_read,
         "dataset_bytes": solution.dataset_bytes,
-        "seconds": round(solution.seconds, 3),
+        "seconds": None if solution.seconds is None else round(solution.seconds, 3),
         "peak_rss_bytes": solution.peak_rss_bytes,
         "memory_limit_bytes": solution.memory_limit_bytes,
         "peak_rss_by_process": [asdict(process) for process in solution.peak_rss_by_process],
@@ -45,6 +47,7 @@ def summary(solution: Solution) -> dict[str, Any]:
         "target_rank": solution.target_rank,
         "explained_share": solution.explained_share,
         "answered": solution.answered,
+        **more,
     }
 
 
@@ -91,7 +94,7 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         return _HEAD.format(title=html.escape(name)) + "\n".join(sections) + "</main></body></html>\n"
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
-    good = outcome["name"] == "converged"
+    good = outcome["name"] in ("converged", "released")
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sections = [
         f"<h1>{html.escape(run.path.name)}</h1>",
@@ -100,10 +103,11 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),
         _spectrum_svg(np.asarray(values), spec["data"]["kind"]),
-        _cost_svg(telemetry),
+        *([_cost_svg(telemetry)] if telemetry else []),
         "</div>",
         "<h2>Components</h2>",
         _components(values, result),
+        *(nodes_section(result[1]["statement"]) if result and "statement" in result[1] else []),
         *_memory_section(telemetry),
         "<h2>Parameters</h2>",
         _parameters(spec),
@@ -124,8 +128,8 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
         ("data passes", f"{len(passed)}" if not result else f"{result[1]['total_data_passes']}"),
         ("a pass reads", _bytes(history[-1]["bytes_read"])),
         ("bytes read in all", _bytes(nbytes)),
-        ("time in passes", f"{seconds:.1f} s"),
-        ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s"),
+        ("time in passes", f"{seconds:.1f} s" if passed else "not kept"),
+        ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s" if passed else "not kept"),
         ("peak memory", _bytes(max(peaks)) if peaks else "?"),
         ("memory limit", _bytes(limit) if limit else "none"),
         ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),
@@ -157,7 +161,8 @@ def figure_svg(history: list[dict[str, Any]], tol: float) -> str:
     angles = [(h["step"], max(h["max_sin_theta"], 1e-17)) for h in history if h["max_sin_theta"] is not None]
     if angles:
         axis.semilogy(*zip(*angles, strict=True), "s-", color=ORANGE, label="max sin θ to the planted truth")
-    axis.axhline(tol, color=GREY, linestyle="--", linewidth=1, label=f"tol {tol:.0e}")
+    if tol:
+        axis.axhline(tol, color=GREY, linestyle="--", linewidth=1, label=f"tol {tol:.0e}")
     axis.legend(frameon=False, fontsize=8)
     axis.xaxis.get_major_locator().set_params(integer=True)
     return svg(figure)

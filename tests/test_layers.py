@@ -10,8 +10,10 @@ PACKAGE = ROOT / "npmdask"
 
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
-    ["charts", "environment", "errors", "randomness", "rounding"],
+    ["charts", "environment", "errors", "nodes", "randomness", "rounding"],
     ["linalg", "accounting.gdp"],
+    ["nodes.wire"],
+    ["nodes.link"],
     ["accounting.budget", "relations._protocol"],
     ["accounting.calibration", "accounting.paper", "relations.matrix", "relations.records"],
     ["accounting", "relations", "theory.private"],
@@ -42,7 +44,7 @@ FLOORS = [
     ["operators.clipping", "operators.bounded"],
     ["operators.clipped"],
     ["operators.clipped_sparse"],
-    ["operators"],
+    ["nodes.total", "operators"],
     ["passes"],
     ["memory_plan"],
     ["chunked.threads"],
@@ -68,6 +70,7 @@ FLOORS = [
     ["ledger"],
     ["kept_pass", "left", "survey", "privacy"],
     ["answer", "private_parts", "solution"],
+    ["nodes.parts"],
     ["problem"],
     ["binding", "checks", "custody", "private_report"],
     ["sampling"],
@@ -76,9 +79,11 @@ FLOORS = [
     ["plan_text", "private_plan", "progress", "share", "warm_start"],
     ["discretion"],
     ["driver"],
-    ["rank_search"],
+    ["rank_search", "stored_problem"],
     ["api"],
     ["config", "export", "inspection", "report"],
+    ["nodes.node"],
+    ["nodes.server"],
     ["cli_privacy"],
     ["cli"],
 ]

@@ -41,6 +41,20 @@ def write_csr(path: Path, matrix: sp.csr_matrix, chunk: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize("wrong", [7, -1])
+def test_a_column_index_that_is_outside_is_found(tmp_path: Path, wrong: int) -> None:
+    """Plain CSR groups are read as they are: an index below or beyond the columns must not reach a product."""
+    matrix = sp.random(40, 7, 0.5, "csr", random_state=0)
+    matrix.indices[60] = wrong
+    group = zarr.create_group(tmp_path / "wrong.zarr")
+    group.attrs.update({"encoding-type": "csr_matrix", "shape": [40, 7]})
+    for name in ("data", "indices", "indptr"):
+        group.create_array(name, data=getattr(matrix, name))
+    operator = SparseGram(reader=open_source(tmp_path / "wrong.zarr").reader)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match=r"a column index in chunk 0 is outside 0\.\.6"):
+        Threads(1).run_pass(operator, np.ones((7, 2)), ignore)
+
+
 layouts = st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(1, 70), st.integers(1, 45))
 
 

@@ -1,0 +1,272 @@
+"""A node of a distributed run: it answers with products of its own data, with its own noise, from its own budget.
+
+The centre is not trusted. A node takes a block as what it is (its sensitivity is computed here, from what came), makes
+no more releases of a job than its owner allows, pays for all of them before the first, and keeps each before it is
+answered: asked again, by a centre that crashed or after a crash of its own, it gives the same bytes, and for a step
+that was released it takes no other block. For a release the order is that of :mod:`npmdask.custody`::
+
+    begin in the ledger -> one pass -> noise, from the secret key -> digest in the ledger -> kept in the store -> answer
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from npmdask.algorithms import PrivateAlternating
+from npmdask.binding import bind
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import make_executor, single_threaded_blas
+from npmdask.config import RunConfig
+from npmdask.custody import custody_of
+from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.linalg import Block
+from npmdask.memory import tree_rss
+from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of, encode, size_of
+from npmdask.operators import Gram
+from npmdask.planning import memory_of
+from npmdask.problem import Problem, default_rank, make_problem
+from npmdask.solution import Resources
+from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.dense import SlabRecord
+
+ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
+JOB = re.compile(r"[0-9a-f]{32}")
+Form = Callable[[Block], Any]  # the product with a block, before any noise
+
+
+def open_node(config: RunConfig) -> Node:
+    """The node that a configuration describes: data, promise and limits of its owner.
+
+    ``max_steps`` and ``iteration_rank`` (or what follows from ``target_rank``) are what a centre may ask for.
+
+    Raises
+    ------
+    BadInputError, RefusedError
+        What is missing, or does not go together.
+    """
+    _require_node(config)
+    source, request = config.source.open(), config.request()
+    if not source.registered:
+        raise RefusedError(
+            f"{source.path} was never ingested, so nobody would see it change: `npmdask ingest` it first"
+        )
+    k, rank = int(request.target_rank), request.iteration_rank
+    p = default_rank(k, source.shape[1]) if rank is None else int(rank)
+    # How many components the centre makes of the releases is its business: a node may have fewer rows than that.
+    problem = make_problem(source, replace(request, target_rank=1, iteration_rank=p))
+    if isinstance(problem.algorithm, PrivateAlternating):
+        raise RefusedError(
+            "a node multiplies by A or by A^T A: a matrix with a private entry cannot be distributed yet"
+        )
+    return Node(problem, Path(str(config.run.store)), config.resources())
+
+
+def _require_node(config: RunConfig) -> None:
+    if config.source.nodes is not None:
+        raise BadInputError("a node has data of its own: give source.path, and source.nodes at the centre only")
+    said = "mechanism" in config.model_fields_set and "name" in config.mechanism.model_fields_set
+    if config.privacy is None and not (said and config.mechanism.name == "none"):
+        raise RefusedError(
+            'a node without a [privacy] table must say so: `[mechanism]` with `name = "none"` answers with exact '
+            "products, from which its data can be computed"
+        )
+    if config.source.center or config.source.scale:
+        raise RefusedError("a node does not centre or scale: it does not know the means of all; leave the options out")
+    rank = config.algorithm.target_rank
+    if config.algorithm.max_steps is None or isinstance(rank, float) or config.algorithm.iteration_rank == "auto":
+        raise BadInputError(
+            "a node says what may be asked for: max_steps, and whole numbers for target_rank and iteration_rank"
+        )
+
+
+class Node:
+    """Answers one request at a time. Use it in a ``with`` statement."""
+
+    def __init__(self, problem: Problem, store: Path, resources: Resources) -> None:
+        self.problem, self._store, self._resources = problem, store, resources
+        self._operator = _summing(problem)
+        self._executor = make_executor(
+            memory_of(problem, resources, tree_rss()), resources.cluster, problem.source.path
+        )
+        self._lock, self._jobs = threading.Lock(), dict[str, Job]()
+        self.announcement = self._announce()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._lock:
+            for job in self._jobs.values():
+                job.close()
+            self._executor.close()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """d x p of the blocks that it multiplies."""
+        return self.problem.d, self.problem.algorithm.iteration_rank
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a body that is read at all."""
+        return size_of(self.shape)
+
+    def _announce(self) -> Announcement:
+        source, (d, p) = self.problem.source, self.shape
+        parts = self.problem.private
+        public = source.kind != "symmetric" and (parts is None or parts.relation.public_rows)
+        return Announcement(
+            node=self._name(),
+            kind=source.kind,
+            columns=d,
+            iteration_rank=p,
+            max_steps=self.problem.rule.max_steps,
+            rows=source.shape[0] if public else None,
+            mechanism=self.problem.mechanism.event(),
+        )
+
+    def _name(self) -> str:
+        """Drawn once: not made of the data, whose fingerprint would confirm a guess of them."""
+        self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._store.chmod(0o700)
+        path = self._store / "node"
+        if not path.exists():
+            write_file_atomically(path, uuid4().hex.encode())
+        return path.read_text().strip()
+
+    def answer(self, job: str, step: int, body: bytes) -> bytes:
+        """What is released as step ``step`` of ``job`` for the block X in ``body``: a noisy product, encoded.
+
+        Raises
+        ------
+        UnansweredError
+            A request that no honest centre makes, or that the budget does not allow; the sentence is public.
+        NpmdaskError
+            Something is wrong here; what it says is for the owner of the data alone.
+        """
+        with self._lock, single_threaded_blas():
+            block = decode(body, self.shape)
+            _require_orthonormal(block)
+            _require_step(job, step, self.announcement.max_steps)
+            if self.problem.private is None:
+                return encode(self._form(block))
+            return encode(self._job(job).release(step, block, self._form))
+
+    def _form(self, block: Block) -> Any:
+        return self._executor.run_pass(self._operator, block, _told_nobody, None)[0]
+
+    def _job(self, name: str) -> Job:
+        if name not in self._jobs:
+            self._jobs[name] = Job(self.problem, self._store / "jobs" / name, self._resources)
+        return self._jobs[name]
+
+
+def _told_nobody(record: SlabRecord) -> None:
+    """How far a pass is tells of the number of rows."""
+
+
+def _summing(problem: Problem) -> Any:
+    """The operator of the sum over rows, not of their mean: the centre divides by all of them."""
+    operator = problem.operator(None, None)
+    weighted = problem.private is None and problem.source.kind == "samples"
+    return replace(operator, weight=1.0) if weighted and isinstance(operator, Gram) else operator
+
+
+def _require_orthonormal(block: Block) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = block.T @ block
+        off = np.abs(gram - np.eye(len(gram))).max()
+    if not off <= ORTHONORMAL:
+        raise UnansweredError(f"the columns of the block are not orthonormal: X^T X differs from I by {off:.2g}")
+
+
+def _require_step(job: str, step: int, most: int) -> None:
+    if not JOB.fullmatch(job):
+        raise UnansweredError("the name of a job is 32 hexadecimal digits")
+    if not 1 <= step <= most:
+        raise UnansweredError(f"step {step}: the owner of this node allows steps 1 to {most} of a job")
+
+
+class Job:
+    """What a private node releases for one run of a centre, in a store of its own (folder 0700).
+
+    ::
+
+        JOB/releases/000001/     X as it came, and what was answered
+        JOB/run.json, entropy    as of every private run
+    """
+
+    def __init__(self, problem: Problem, path: Path, resources: Resources) -> None:
+        assert problem.private is not None
+        self._problem, self._releases = problem, problem.private.releases
+        self._store = RunStore(path, private=True).open()
+        try:
+            bind(problem, self._store, resources)
+            self._custody = custody_of(problem, self._store)
+            self._history = [{"step": step, "digest": self._kept(step)[1]["digest"]} for step in self._steps()]
+            self._open()
+        except BudgetError as error:
+            self._store.close()
+            said = "the privacy budget of this node does not allow another job; its owner can see why"
+            raise UnansweredError(said) from error
+        except BaseException:
+            self._store.close()
+            raise
+
+    def close(self) -> None:
+        """Let others have the store."""
+        self._store.close()
+
+    def _open(self) -> None:
+        if len(self._history) < self._releases:
+            self._custody.open(self._history)
+        else:
+            self._custody.finish()  # a kill may have come before this
+
+    def _steps(self) -> list[int]:
+        return sorted(int(path.name) for path in (self._store.path / "releases").glob("[0-9]*"))
+
+    def _kept(self, step: int) -> Any:
+        return self._store.read_part(_part(step))
+
+    def release(self, step: int, block: Block, form: Form) -> Block:
+        """Release ``step`` for X: made now, or the one that was made for this X before.
+
+        Raises
+        ------
+        UnansweredError
+            It was made for another X, or it is not its turn.
+        """
+        asked, kept = digest_of(block), self._kept(step)
+        if kept is not None:
+            arrays, meta = kept
+            if meta["asked"] != asked:
+                raise UnansweredError(f"step {step} of this job is released, for another block: it is not made twice")
+            return arrays["released"]
+        if step != len(self._history) + 1:
+            raise UnansweredError(f"step {step} is not the next one: {len(self._history)} are released of this job")
+        return self._make(step, block, form, asked)
+
+    def _make(self, step: int, block: Block, form: Form, asked: str) -> Block:
+        prepared = self._problem.operator(None, None).prepare(block)  # type: ignore[attr-defined]
+        self._custody.begin(step)
+        product = form(prepared)
+        released = self._problem.mechanism.release(product, block=prepared, entropy=self._custody.entropy, step=step)
+        said = self._custody.released(step, self._problem.mechanism, prepared, released)
+        self._store.write_part(_part(step), {"block": block, "released": released}, {"asked": asked, **said})
+        self._history.append({"step": step, **said})
+        if step == self._releases:
+            self._custody.finish()
+        return released
+
+
+def _part(step: int) -> str:
+    return f"releases/{step:06d}"

@@ -1,0 +1,102 @@
+"""The problem that a store describes: what resume, deflate and every other door opens it with."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import Result
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.nodes.parts import open_nodes
+from npmdask.privacy import Privacy
+from npmdask.problem import Locked, Problem, Request, make_problem
+from npmdask.solution import Resources
+from npmdask.storage.layout import open_source
+from npmdask.warm_start import read_start
+
+
+def resources_of(held: RunStore) -> Resources:
+    """What the run was allowed to use when it was last started."""
+    return Resources(**(held.read_spec() or {}).get("resources", {}))
+
+
+def problem_of(held: RunStore) -> Problem:
+    """The problem that a store's run.json describes."""
+    spec = held.read_spec() or {}
+    data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
+    if "privacy" in spec:
+        return _private_of(spec)
+    if "nodes" in spec:
+        return _centre_of(spec)
+    if spec["stop"].get("until_share") is not None:
+        raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
+    request = Request(
+        target_rank=algorithm["target_rank"],
+        iteration_rank=algorithm["iteration_rank"],
+        algorithm=algorithm["name"],
+        max_steps=spec["stop"]["max_steps"],
+        tol=spec["stop"]["tol"],
+        center=data["center"],
+        scale=data["scale"],
+        seed=spec["run"]["seed"],
+        mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
+        stddev=mechanism.get("stddev", 0.0),
+    )
+    source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
+    begun = read_start(held) if start else None
+    return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
+
+
+def _centre_of(spec: dict[str, Any]) -> Problem:
+    private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
+    request = Request(
+        target_rank=spec["algorithm"]["target_rank"],
+        max_steps=spec["stop"]["max_steps"],
+        tol=None if private else spec["stop"]["tol"],
+        seed=spec["run"]["seed"],
+    )
+    return make_problem(open_nodes(spec["source"].split()), request)
+
+
+def _private_of(spec: dict[str, Any]) -> Problem:
+    request = Request(
+        target_rank=spec["algorithm"]["target_rank"],
+        iteration_rank=spec["algorithm"]["iteration_rank"],
+        max_steps=spec["stop"]["max_steps"],
+        seed=spec["run"]["seed"],
+        privacy=Privacy(**spec["privacy"]),
+    )
+    return make_problem(open_source(spec["source"], spec["data"]["kind"]), request)
+
+
+def locked_result(arrays: dict[str, np.ndarray]) -> Result:
+    return Result(
+        values=arrays["operator_values"],
+        vectors=arrays["operator_vectors"],
+        products=arrays["operator_products"],
+        residual_norms=arrays["operator_residual_norms"],
+    )
+
+
+def identity_of(arrays: dict[str, np.ndarray]) -> str:
+    return hashlib.sha256(arrays["operator_vectors"].tobytes() + arrays["operator_products"].tobytes()).hexdigest()
+
+
+def keep_locked(held: RunStore, locked: Locked) -> None:
+    """A copy of what is locked, so that the run can be resumed when the finished one is gone."""
+    r = locked.result
+    arrays = {
+        "operator_values": r.values,
+        "operator_vectors": r.vectors,
+        "operator_products": r.products,
+        "operator_residual_norms": r.residual_norms,
+    }
+    held.write_part("locked", arrays, {"identity": locked.identity})
+
+
+def _read_locked(held: RunStore, spec: dict[str, Any]) -> Locked | None:
+    part = held.read_part("locked") if spec["run"]["deflates"] else None
+    return None if part is None else Locked(result=locked_result(part[0]), identity=part[1]["identity"])
