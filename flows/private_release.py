@@ -10,30 +10,64 @@ No ``from __future__ import annotations`` here: Prefect could not read the param
 
 import argparse
 import json
+import shutil
 import sys
-from functools import partial
+import traceback
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_progress_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.states import Failed
 
 from flows.deployments import add_schedule, serve
 from flows.publish import artifact_key, try_to
-from flows.run import add_arguments, at_store, end_state, exit_code, load, publish_report, said_in_a_sentence, say
+from flows.run import Made, add_arguments, at_store, end_state, exit_code, load, publish_report, say
 from flows.server import local_server
 from npmdask.api import solve
 from npmdask.binding import bind
 from npmdask.checkpoint import RunStore
 from npmdask.config import RunConfig
-from npmdask.custody import custody_of
-from npmdask.errors import BudgetError, RefusedError
+from npmdask.custody import KEY, custody_of
+from npmdask.errors import BudgetError, NpmdaskError, RefusedError
+from npmdask.private_report import flat
 from npmdask.progress import Observer, Observers, ProgressBar
 from npmdask.report import summary
 from npmdask.solution import Step
 
 STOPPED = "stopped"  # file beside the releases: why the schedule is over
+
+
+def said_discreetly(function: Made) -> Made:
+    """Prefect is told the sentence of a budget. Other errors may quote the data (a shape, a chunk, a path of the key):
+    whoever runs this process reads them on stderr, and Prefect learns their kind."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (BudgetError, WithheldError) as error:
+            return Failed(message=str(error), data=error)
+        except NpmdaskError as error:
+            say(str(error))
+            withheld = WithheldError(error)
+        except Exception as error:
+            traceback.print_exc()
+            withheld = WithheldError(error)
+        return Failed(message=str(withheld), data=withheld)  # Prefect logs the data of a failed task too
+
+    return call  # type: ignore[return-value]
+
+
+class WithheldError(NpmdaskError):
+    """What Prefect sees of an error whose sentence is not for it; with the exit code of that error."""
+
+    def __init__(self, error: Exception) -> None:
+        kind = type(error).__name__
+        super().__init__(f"{kind}: what it says may tell of the data; it is on stderr of the process of this run")
+        self.exit_code = getattr(error, "exit_code", NpmdaskError.exit_code)
 
 
 class Announcer(Observer):
@@ -50,7 +84,7 @@ class Announcer(Observer):
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
+@said_discreetly
 def validate(config: RunConfig) -> str:
     """Everything that can be checked without reading the data; returns the promise."""
     problem = config.check()
@@ -61,7 +95,7 @@ def validate(config: RunConfig) -> str:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
+@said_discreetly
 def reserve(config: RunConfig) -> None:
     """Charge the ledger for the whole run, before anything is computed; a run that goes on is charged already."""
     problem = config.problem()
@@ -71,7 +105,7 @@ def reserve(config: RunConfig) -> None:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
-@said_in_a_sentence
+@said_discreetly
 def iterate(config: RunConfig, run_id: str) -> dict[str, Any]:
     """Run the driver to its end, from wherever the store is. Returns what was released of values, and the statement."""
     problem = config.problem()
@@ -80,14 +114,14 @@ def iterate(config: RunConfig, run_id: str) -> dict[str, Any]:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
+@said_discreetly
 def publish(run_id: str, facts: dict[str, Any]) -> str:
     """Write the page of the release, and show where it is."""
     return publish_report(run_id, facts)
 
 
 @flow(name="private-release", persist_result=False, retries=0)
-@said_in_a_sentence
+@said_discreetly
 def private_release(config: RunConfig, run_id: str = "release", fresh: bool = False) -> Any:
     """One private release. ``fresh``: a new one at every call, in numbered stores; otherwise always the same one."""
     config = at_store(config, run_id)
@@ -102,6 +136,7 @@ def private_release(config: RunConfig, run_id: str = "release", fresh: bool = Fa
     except BudgetError as error:
         if fresh:
             (home / STOPPED).write_text(f"{error}\n")
+            forget_if_new(Path(str(config.run.store)))
         raise
     facts = iterate(config, run_id, return_state=True).result()
     publish(run_id, facts, return_state=True).result()
@@ -109,12 +144,18 @@ def private_release(config: RunConfig, run_id: str = "release", fresh: bool = Fa
 
 
 def next_store(home: Path) -> str:
-    """The newest numbered store, if it is not finished; the next number otherwise."""
+    """The newest numbered store, if it is not finished and its key destroyed; the next number otherwise."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     numbered = sorted(path for path in home.iterdir() if path.name.isdigit())
-    if numbered and not (numbered[-1] / "result").exists():
+    if numbered and (not (numbered[-1] / "result").exists() or (numbered[-1] / KEY).exists()):
         return str(numbered[-1])
     return str(home / f"{int(numbered[-1].name) + 1 if numbered else 1:06d}")
+
+
+def forget_if_new(store: Path) -> None:
+    """Drop the store of a run that was refused before it began, so that whoever asks for less may begin again."""
+    if not (store / KEY).exists() and not any((store / "steps").glob("*")):
+        shutil.rmtree(store)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -124,20 +165,27 @@ def main(argv: list[str] | None = None) -> int:
     add_schedule(parser, required=False)
     parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
     a = parser.parse_args(argv)
-    return exit_code(lambda: _scheduled(a) if a.every or a.cron else _once(a))
+    return exit_code(lambda: _once(a) if a.every is None and a.cron is None else _scheduled(a))
 
 
 def _once(a: argparse.Namespace) -> int:
-    config, run_id = load(a)
+    config, run_id = _load(a)
     with local_server(a.port) as url:
         say(f"Prefect at {url.removesuffix('/api')}")
         facts: Any = private_release(config, run_id=run_id)
-    print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
+    print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in flat(facts)))
     return 0
 
 
-def _scheduled(a: argparse.Namespace) -> int:
+def _load(a: argparse.Namespace) -> tuple[RunConfig, str]:
     config, run_id = load(a)
+    for warning in config.warnings():
+        say(f"warning: {warning}")  # holds the number of records: for whoever runs this, not for Prefect
+    return config, run_id
+
+
+def _scheduled(a: argparse.Namespace) -> int:
+    config, run_id = _load(a)
     release_on_schedule(a, config, run_id)
     return 0
 

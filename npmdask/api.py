@@ -238,9 +238,14 @@ def deflate(
     BadInputError
         ``finished`` holds no answer yet, or there are not so many components.
     RefusedError
-        The finished run did not converge.
+        The finished run did not converge, or is a private release.
     """
     path = Path(finished).absolute()
+    if "privacy" in (RunStore(path).read_spec() or {}):
+        raise RefusedError(
+            f"{path} is a private release, and more components would be further products with the data, which nobody "
+            "has paid for; start a new private run with a larger target_rank, on what is left of the budget"
+        )
     if not (path / "result").is_dir():
         raise BadInputError(f"{path} holds no finished run; `npmdask resume {path}` finishes it")
     arrays, meta = read_bundle(path / "result")

@@ -197,6 +197,8 @@ def _run(a: argparse.Namespace) -> int:
 
     config = load_config(a.config, store=a.store, start=a.start)
     a.held_store = config.run.store
+    for warning in config.warnings():
+        print(f"npmdask: warning: {warning}", file=sys.stderr)
     return _print_solution(config.solve(ProgressBar(quiet=a.quiet)), a.json)
 
 
@@ -209,11 +211,17 @@ def _add_plan(commands: Any) -> None:
 
 
 def _plan(a: argparse.Namespace) -> int:
+    import npmdask.plan_text as text
+    import npmdask.private_plan as private
     from npmdask.config import load_config
-    from npmdask.plan_text import lines
 
-    plan = load_config(a.config, store=a.store).plan()
-    print(json.dumps(plan.facts()) if a.json else "\n".join(lines(plan)))
+    config = load_config(a.config, store=a.store)
+    if config.privacy is not None:
+        promised = config.private_plan()
+        print(json.dumps(promised.facts()) if a.json else "\n".join(private.lines(promised)))
+        return 0
+    plan = config.plan()
+    print(json.dumps(plan.facts()) if a.json else "\n".join(text.lines(plan)))
     return 0
 
 
@@ -278,6 +286,7 @@ def _deflate(a: argparse.Namespace) -> int:
 
 
 def _print_solution(solution: Any, as_json: bool) -> int:
+    from npmdask.private_report import flat
     from npmdask.report import summary
 
     facts = summary(solution)
@@ -287,8 +296,9 @@ def _print_solution(solution: Any, as_json: bool) -> int:
     if as_json:
         print(json.dumps(facts))
     else:
-        for name, value in facts.items():
-            print(f"{name:20} {value}")
+        rows = flat(facts)
+        width = max(20, *(len(name) for name, _ in rows))
+        print("\n".join(f"{name:{width}} {value}" for name, value in rows))
     return 0 if solution.answered else NOT_CONVERGED
 
 

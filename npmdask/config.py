@@ -10,12 +10,15 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from npmdask.accounting import Budget
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
+from npmdask.ledger.granting import delta_warnings
 from npmdask.nodes.parts import open_nodes
 from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.privacy import Privacy
+from npmdask.private_plan import PrivatePlan, plan_private
 from npmdask.problem import Problem, Request, Start, checked_rank, make_problem
 from npmdask.progress import Observer
 from npmdask.storage.layout import Source, open_source
@@ -166,7 +169,8 @@ class RunConfig(_Table):
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" stands for the default."""
         request = self.request()
-        request = replace(request, iteration_rank=None) if request.iteration_rank == "auto" else request
+        if request.iteration_rank == "auto" and request.privacy is None:
+            request = replace(request, iteration_rank=None)
         return make_problem(self.source.open(), request)
 
     def problem(self) -> Problem:
@@ -190,6 +194,19 @@ class RunConfig(_Table):
         if self.source.nodes is not None:
             raise BadInputError("a plan measures the data, which lie with the nodes: make it there, for one node")
         return plan_run(self.problem(), self.resources())
+
+    def private_plan(self) -> PrivatePlan:
+        """The same of a private run, from public numbers: the data are not looked at."""
+        return plan_private(self.problem(), self.resources(), self.run.store)
+
+    def warnings(self) -> list[str]:
+        """What whoever runs it should know before it starts; may hold the number of rows: not to be published."""
+        if self.privacy is None:
+            return []
+        problem, budget = self.check(), Budget(self.privacy.epsilon, self.privacy.delta)
+        assert problem.private is not None
+        relation = problem.private.relation
+        return delta_warnings(problem.source, relation.name, budget) if relation.public_rows else []
 
     def resources(self) -> Resources:
         """What the run may use."""

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 
+import npmdask.ledger.text as words
 from npmdask.checkpoint import RunStore
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.ledger import Ledger, Run, default_address, open_ledger
@@ -118,8 +119,8 @@ def budget_left(privacy: dict[str, Any], source: str) -> str:
         return f"unknown: {error}"
     budget = status.grant.budget
     return (
-        f"{status.spent_epsilon:.4g} of epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is spent by "
-        f"{len(status.runs)} runs; one more run may have epsilon = {status.left_epsilon:.4g}"
+        f"granted is {words.amount(budget)}; runs so far: {len(status.runs)}, which spent "
+        f"{words.cost(status.spent, budget)}; one more may have {words.left(status.left_epsilon)}"
     )
 
 

@@ -12,6 +12,7 @@ def environment() -> dict[str, str]:
     """What the last bits depend on besides the parameters: recorded, compared, and said when it changed."""
     from threadpoolctl import threadpool_info
 
-    blas: dict[str, Any] = next((i for i in threadpool_info() if i.get("user_api") == "blas"), {})
+    found = [i for i in threadpool_info() if i.get("user_api") == "blas"]  # NumPy's, and SciPy's if it is loaded too
+    blas: dict[str, Any] = min(found, key=lambda i: ("numpy" not in i["filepath"], i["filepath"]), default={})
     kind = f"{blas.get('internal_api', '?')} {blas.get('version', '?')} {blas.get('architecture', '')}".strip()
     return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}

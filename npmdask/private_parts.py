@@ -71,16 +71,20 @@ class PrivateParts:
                 "factor_left": state.left,
                 "factor_right": state.product,
             }
-        return released_arrays(state, result, p, scale=self._scale(source), root=source.kind == "sparse")
+        return released_arrays(state, result, p, scale=self.scale(source), root=source.kind == "sparse")
 
-    def _scale(self, source: Source) -> float:
+    def scale(self, source: Source) -> float:
         """1 / n for samples, where n is public; the sum over the records where it is not."""
         return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
+
+    def values_are(self, source: Source) -> str:
+        """What the released values stand for, in words."""
+        scaled = self.relation.public_rows and source.kind == "samples"
+        return "divided by the (public) number of rows" if scaled else "sums, not divided by anything"
 
     def statement(self, source: Source, state: Any, history: list[dict[str, Any]], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
         charge, privacy = self.mechanism.charge(), self.privacy
-        scaled = self.relation.public_rows and source.kind == "samples"
         return {
             "relation": self.relation.spec(),
             "protects": self.relation.describe(),
@@ -97,7 +101,7 @@ class PrivateParts:
             "image_norms": [step["image_norm"] for step in history],
             "noise_to_paper": self._noise_to_paper(source, state, p),
             "predicted_error": self._predicted(source, state, p),
-            "values_are": "divided by the (public) number of rows" if scaled else "sums, not divided by anything",
+            "values_are": self.values_are(source),
             "warnings": self.warnings(source, state, p),
         }
 

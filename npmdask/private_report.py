@@ -6,6 +6,7 @@ Made of the release bundle alone (result, or the history of the steps so far): e
 from __future__ import annotations
 
 import html
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,25 @@ LIMITS = (
 )
 
 
+def flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Facts without nesting, for people: ``statement.mechanism.budget.epsilon``."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in facts.items():
+        rows += [(f"{name}.{inner}", v) for inner, v in flat(value)] if isinstance(value, dict) else [(name, value)]
+    return rows
+
+
+def name_of(store: Path) -> str:
+    """What a run is called: its folder; with the one above it where that numbers its releases."""
+    return f"{store.parent.name}, release {int(store.name)}" if store.name.isdigit() else store.name
+
+
 def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, left: str) -> list[str]:
     """The sections of the page. ``left``: what is left of the budget, in a sentence of the ledger."""
     if result is None:
         done = f"{len(history)} of {spec['stop']['max_steps']} releases are made; go on with `npmdask resume`"
-        return [f"<h1>{html.escape(name)}</h1>", f'<p class="outcome bad">{done}</p>', *_limits()]
+        head = [f"<h1>{html.escape(name)}</h1>", f'<p class="outcome bad">{done}</p>']
+        return [*head, "<h2>Releases</h2>", _releases(history), *_limits()]
     arrays, meta = result
     statement = meta["statement"]
     return [
@@ -46,6 +61,8 @@ def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]],
         f"<p>Values are {html.escape(statement['values_are'])}; ± is what the noise alone does (one standard "
         "deviation).</p>",
         _components(arrays),
+        "<h2>Releases</h2>",
+        _releases(history),
         "<h2>What was promised</h2>",
         _facts(statement, left),
         *_limits(),
@@ -143,6 +160,21 @@ def _components(arrays: dict[str, np.ndarray]) -> str:
     return f"<table><tr><th>component</th><th>value</th><th>noise</th></tr>{rows}</table>"
 
 
+def _releases(history: list[dict[str, Any]]) -> str:
+    """A line for each product that was released; the digest is the one that the ledger holds the run to."""
+    rows = "".join(
+        f"<tr><td>{h['step']}</td><td>{h['noise_stddev']:.4g}</td><td>{_clipped(h.get('image_norm'))}</td>"
+        f"<td>{h['ritz_values'][0]:.6g}</td><td>{h['digest'][:16]}</td></tr>"
+        for h in history
+    )
+    heads = ("release", "noise of an entry", "images clipped to", "largest value (of the sum)", "SHA-256 in the ledger")
+    return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{rows}</table>"
+
+
+def _clipped(image_norm: float | None) -> str:
+    return "not clipped" if image_norm is None else f"{image_norm:.4g}"
+
+
 def _facts(statement: dict[str, Any], left: str) -> str:
     charge, event = statement["charge"], statement["mechanism"]
     facts = [
@@ -154,7 +186,7 @@ def _facts(statement: dict[str, Any], left: str) -> str:
         ("predicted error", _error(statement["predicted_error"])),
         ("images clipped to, step by step", _norms(statement)),
         ("left in the ledger", left),
-        *((f"mechanism.{name}", value) for name, value in event.items()),
+        *((f"mechanism.{name}", value) for name, value in flat(event)),
     ]
     rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>" for name, value in facts)
     return f"<table>{rows}</table>"

@@ -14,7 +14,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
-from npmdask.private_report import nodes_section, private_page
+from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.storage.bundle import write_file_atomically
 
 
@@ -89,8 +89,9 @@ def write_report(store: str | Path, output: str | Path | None = None) -> Path:
 
 def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> str:
     if "privacy" in spec:
-        sections = private_page(run.path.name, spec, history, result, budget_left(spec["privacy"], spec["source"]))
-        return _HEAD.format(title=html.escape(run.path.name)) + "\n".join(sections) + "</main></body></html>\n"
+        name, left = name_of(run.path), budget_left(spec["privacy"], spec["source"])
+        sections = private_page(name, spec, history, result, left)
+        return _HEAD.format(title=html.escape(name)) + "\n".join(sections) + "</main></body></html>\n"
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     good = outcome["name"] in ("converged", "released")

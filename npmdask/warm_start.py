@@ -23,7 +23,7 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
     BadInputError
         There is no run in ``earlier``, or it has not committed a step.
     RefusedError
-        ``earlier`` is ``store`` itself.
+        ``earlier`` is ``store`` itself, or a private release.
     """
     path = Path(earlier).absolute()
     if store is not None and path.resolve() == Path(store).resolve():
@@ -35,7 +35,17 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
         if kept is None:
             raise BadInputError(f"there is no run to start from in {path}; name the store of one, or leave `start` out")
         return kept
+    _require_not_private(RunStore(path))
     return start_of(RunStore(path))
+
+
+def _require_not_private(earlier: RunStore) -> None:
+    """Sound it would be, but of no use: its vectors are noisy, and what starts from them reads the data unprotected."""
+    if "privacy" in (earlier.read_spec() or {}):
+        raise RefusedError(
+            f"the run to start from, {earlier.path}, is a private release: a run that is not private would mix exact "
+            "products with it in one folder, and a private one starts from its public seed; leave `start` out"
+        )
 
 
 def start_of(earlier: RunStore) -> Start:

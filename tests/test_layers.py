@@ -76,7 +76,7 @@ FLOORS = [
     ["sampling"],
     ["measurement"],
     ["planning"],
-    ["plan_text", "progress", "share", "warm_start"],
+    ["plan_text", "private_plan", "progress", "share", "warm_start"],
     ["discretion"],
     ["driver"],
     ["rank_search", "stored_problem"],

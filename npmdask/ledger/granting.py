@@ -62,11 +62,14 @@ def grant_source(
         larger=larger,
         data_changed=data_changed,
     )
-    return status, _delta_warnings(opened, relation, budget)
+    return status, delta_warnings(opened, relation, budget)
 
 
-def _delta_warnings(source: Source, relation: str, budget: Budget) -> list[str]:
-    """For relations of which n is a number of things that are protected: records, or entries of a matrix."""
+def delta_warnings(source: Source, relation: str, budget: Budget) -> list[str]:
+    """For relations of which n is a number of things that are protected: records, or entries of a matrix.
+
+    For whoever runs it, on a terminal: the sentence holds n, and must not go into what is released.
+    """
     rows, columns = source.shape
     protected = {"entry": rows * columns, "symmetric_entry": rows * (rows + 1) // 2}.get(relation, rows)
     warning = "" if relation.endswith("_norm") else budget.warning(protected)

@@ -22,6 +22,7 @@ class Shop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.environment: dict[str, str] = {}  # more of it, for everything that is started
         self.started: list[subprocess.Popen[str]] = []
         self.seen: set[psutil.Process] = set()
 
@@ -35,7 +36,7 @@ class Shop:
 
     def start(self, *arguments: str | Path, cwd: Path | None = None) -> "subprocess.Popen[str]":
         env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        env |= {"PREFECT_HOME": str(self.folder / "prefect"), "PYTHONWARNINGS": "default"}
+        env |= {"PREFECT_HOME": str(self.folder / "prefect"), "PYTHONWARNINGS": "default"} | self.environment
         with open(self.folder / "out", "w") as out, open(self.folder / "err", "w") as err:
             process = subprocess.Popen(
                 [sys.executable, *map(str, arguments)],

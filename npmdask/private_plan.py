@@ -1,0 +1,194 @@
+"""What a private run will promise, cost and resolve, said before it starts: from public numbers alone.
+
+No sample is drawn and no pass is timed: a spectrum of the data that decided on rank, steps or clip_norm would be a
+look that nobody has paid for. The start block is public, so the noise of its release is known exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import npmdask.ledger.text as words
+from npmdask.accounting import Charge
+from npmdask.checkpoint import RunStore
+from npmdask.errors import NpmdaskError
+from npmdask.ledger import Ledger, Run, Status, default_address, open_ledger
+from npmdask.ledger.rules import remaining_epsilon, unit
+from npmdask.memory import tree_rss
+from npmdask.memory_plan import MemoryPlan
+from npmdask.planning import memory_of
+from npmdask.problem import Problem
+from npmdask.randomness import generator
+from npmdask.solution import Resources
+from npmdask.theory.private import gaussian_norm
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expense:
+    """What a run takes of the budget of its data set, in epsilon at the delta of the grant; None without a grant."""
+
+    said: str
+    covered: bool
+    granted: float | None = None
+    spent: float | None = None
+    cost: float | None = None
+    left: float | None = None  # for one more run after this one
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivatePlan:
+    """A private run that has not started.
+
+    ``noise_stddev``: of every entry of a release, given the start block; ``first_noise_stddev``: of the first one,
+    where images of records are clipped too. ``smallest_value``: the norm that the noise of the last release hardly ever
+    exceeds, in the units of the values that are released; what is smaller cannot stand out. ``memory``: None where
+    the number of rows, which it follows, is private.
+    """
+
+    source: str
+    kind: str
+    promise: str
+    mu: float
+    releases: int
+    target_rank: int
+    iteration_rank: int
+    first_noise_stddev: float
+    noise_stddev: float
+    smallest_value: float
+    values_are: str
+    expense: Expense
+    memory: MemoryPlan | None
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as plain numbers and strings, for scripts."""
+        peak = {} if self.memory is None else {"memory": asdict(self.memory) | {"peak": self.memory.predicted_peak}}
+        return asdict(self) | peak
+
+
+def plan_private(problem: Problem, resources: Resources, store: str | Path | None) -> PrivatePlan:
+    """Put the public numbers together and ask the ledger. Nothing is read of the data, and nothing is written.
+
+    Raises
+    ------
+    RefusedError
+        The memory limit is too small, as for the run itself.
+    """
+    parts, algorithm = problem.private, problem.algorithm
+    assert parts is not None
+    memory = memory_of(problem, resources, tree_rss())
+    charge = problem.mechanism.charge()  # type: ignore[attr-defined]
+    first, later, rows = _noise(problem)
+    return PrivatePlan(
+        source=problem.source.path,
+        kind=problem.source.kind,
+        promise=problem.rule.promise,  # type: ignore[attr-defined]
+        mu=sqrt(charge.mu_squared),
+        releases=parts.releases,
+        target_rank=algorithm.target_rank,
+        iteration_rank=algorithm.iteration_rank,
+        first_noise_stddev=first,
+        noise_stddev=later,
+        smallest_value=_in_units(problem, gaussian_norm(later, rows, algorithm.iteration_rank)),
+        values_are=parts.values_are(problem.source),
+        expense=_expense(problem, charge, store),
+        memory=memory if parts.relation.public_rows else None,
+    )
+
+
+def _noise(problem: Problem) -> tuple[float, float, int]:
+    """Of the first release, of one like it without clipped images, and how many rows the product has."""
+    start = problem.algorithm.init(problem.d, rng=generator(problem.request.seed, "start"))
+    query, operator = problem.algorithm.query(start), problem.operator(None, None)
+    block = operator.prepare(query.block)  # type: ignore[attr-defined]
+    rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
+    plain: Any = problem.mechanism_of(operator)
+    later = plain.noise_stddev(block, rows=rows)
+    if query.image_norm is None:
+        return later, later, rows
+    clips: Any = replace(operator, image_norm=query.image_norm)  # type: ignore[type-var]
+    clipped: Any = problem.mechanism_of(clips)
+    return clipped.noise_stddev(block, rows=rows), later, rows
+
+
+def _in_units(problem: Problem, norm: float) -> float:
+    assert problem.private is not None
+    scaled = norm * problem.private.scale(problem.source)
+    return sqrt(scaled) if problem.source.kind == "sparse" else scaled  # singular values, of A^T A their squares
+
+
+def _expense(problem: Problem, charge: Charge, store: str | Path | None) -> Expense:
+    assert problem.private is not None
+    privacy = problem.private.privacy
+    try:
+        ledger = open_ledger(privacy.ledger or default_address())
+        status = ledger.status(privacy.name_of(problem.source.path))
+    except NpmdaskError as error:
+        return Expense(said=str(error), covered=False)
+    granted, asked = unit(status.grant.relation), unit(problem.private.relation.spec())
+    if granted != asked:
+        return Expense(said=words.other_relation(status.dataset, granted, asked), covered=False)
+    return _of_budget(status, charge, _reserved(ledger, store))
+
+
+def _of_budget(status: Status, charge: Charge, reserved: Run | None) -> Expense:
+    """``reserved``: the same run, if it has begun: then it is paid for."""
+    budget, cost = status.grant.budget, Charge() if reserved else charge
+    after = status.spent + cost
+    covered, left = after.within(budget), remaining_epsilon(after, budget)
+    if not covered:
+        said = words.exceeded(status.dataset, budget, status.spent, charge, status.left_epsilon)
+    elif reserved:
+        said = f"this run is reserved already; {words.left(left)} is left for another"
+    else:
+        said = f"costs {words.cost(charge, budget)} of {words.amount(budget)}; then {words.left(left)} is left"
+    return Expense(
+        said=said,
+        covered=covered,
+        granted=budget.epsilon,
+        spent=status.spent_epsilon,
+        cost=charge.epsilon_at(budget.delta),
+        left=left if covered else status.left_epsilon,
+    )
+
+
+def _reserved(ledger: Ledger, store: str | Path | None) -> Run | None:
+    spec = RunStore(store).read_spec() if store is not None else None
+    try:
+        return ledger.run(spec["release_id"]) if spec and "release_id" in spec else None
+    except NpmdaskError:
+        return None  # a name that was drawn, and a refusal
+
+
+def lines(plan: PrivatePlan) -> list[str]:
+    """One line for every thing that a person decides by."""
+    table = {
+        "data": f"{plan.source}: kind {plan.kind}; nothing was read of it",
+        "promise": plan.promise,
+        "releases": f"{plan.releases} noisy products, a pass each, and no other look at the data",
+        "noise": _noise_line(plan),
+        "signal": f"values below {plan.smallest_value:.3g} drown ({plan.values_are}): the norm of the last noise",
+        "columns": f"target_rank = {plan.target_rank}, iteration_rank = {plan.iteration_rank}",
+        "budget": plan.expense.said,
+        "memory": _memory_line(plan.memory),
+    }
+    return [f"{name:9} {said}" for name, said in table.items()]
+
+
+def _noise_line(plan: PrivatePlan) -> str:
+    mu = f"; mu = {plan.mu:.4g} for all of them together" if plan.mu else ""
+    said = f"stddev {plan.noise_stddev:.4g} on every entry of a product with the (public) start block{mu}"
+    if plan.first_noise_stddev > 0.999 * plan.noise_stddev:
+        return said
+    return f"{said}; {plan.first_noise_stddev:.4g} in the first release, whose images are clipped"
+
+
+def _memory_line(m: MemoryPlan | None) -> str:
+    if m is None:
+        return "it fits; how much is not said, as it follows the number of rows, which is private"
+    limit = f"of {m.limit / MIB:.0f} MiB" if m.limit else "(no limit set)"
+    return f"predicted peak {m.predicted_peak / MIB:.0f} MiB {limit}, {m.threads} threads"

@@ -1,0 +1,266 @@
+"""A private release as a flow: one release, scheduled ones, killed ones, and what the server is told of them."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import numpy as np
+import psutil
+import pytest
+
+from npmdask.checkpoint import RunStore
+from npmdask.ledger import Status
+from tests.flows.conftest import Shop, alive, wait_until
+from tests.flows.told import Secrets, told
+from tests.private.conftest import COLUMNS, World, make_world, records
+
+pytestmark = pytest.mark.slow
+
+ROWS, CLIP = 4507, 1.5
+CONFIG = """
+[source]
+path = "world/x.zarr"
+[algorithm]
+target_rank = 2
+iteration_rank = 4
+max_steps = {steps}
+[privacy]
+epsilon = {epsilon}
+delta = 1e-6
+neighboring_relation = "record_replace"
+clip_norm = {clip}
+ledger = "world/ledger.sqlite"
+dataset = "people"
+"""
+# The real door, with a change; and a copy of the key, of which nothing else is left at the end.
+DOOR = """
+import sys
+from pathlib import Path
+from npmdask.mechanisms import Entropy
+make = Entropy.create
+def copied(path, **more):
+    made = make(path, **more)
+    Path("key").write_bytes(Path(path).read_bytes())
+    return made
+Entropy.create = copied
+import flows.private_release as door
+{change}
+sys.exit(door.main(sys.argv[1:]))
+"""
+LOGS_THE_SHAPE = """
+from prefect import get_run_logger
+steps = door.Announcer.on_step
+def on_step(self, step):
+    import zarr
+    get_run_logger().info("after %s", zarr.open_group("world/x.zarr", mode="r")["data"].shape)
+    steps(self, step)
+door.Announcer.on_step = on_step
+"""
+RETURNS_THE_SOURCE = """
+from prefect import task
+def look(config):
+    return config.check().source.fingerprint
+door.validate = task(look, persist_result=True)
+"""
+QUOTES_AN_ERROR = """
+def look(config, run_id):
+    raise {kind}(f"the data are {ROWS} x 12, {config.check().source.fingerprint}, of 3.1 GB")
+door.iterate = door.task({wrapped}(look), cache_policy=door.NO_CACHE)
+"""
+
+
+class Place(Shop):
+    """A shop whose data are private."""
+
+    world: World
+
+    def write(self, name: str, *, epsilon: float = 0.5, steps: int = 3) -> Path:
+        file = self.folder / f"{name}.toml"
+        file.write_text(CONFIG.format(epsilon=epsilon, steps=steps, clip=CLIP))
+        return file
+
+    @property
+    def status(self) -> Status:
+        return self.world.ledger.status("people")
+
+    def release(self, config: Path, change: str = "") -> int:
+        return self.run("-c", DOOR.replace("{change}", change), config, "--json")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return made
+
+    @property
+    def secrets(self) -> Secrets:
+        x = np.load(self.world.folder / "x.npy")
+        x = x * np.minimum(1, CLIP / np.linalg.norm(x, axis=1))[:, None]
+        values = np.linalg.eigvalsh(x.T @ x)[::-1][:2]
+        return Secrets(
+            fingerprint=self.world.problem().source.fingerprint,
+            rows=ROWS,
+            row_bytes=COLUMNS * 8,
+            key=(self.folder / "key").read_bytes(),
+            exact=(*values, *values / ROWS, np.trace(x.T @ x), np.trace(x.T @ x) / ROWS),
+        )
+
+
+@pytest.fixture
+def place(shop: Shop) -> Place:
+    made = shop
+    made.__class__ = Place
+    assert isinstance(made, Place)
+    made.world = make_world(made.folder / "world", records(ROWS))
+    return made
+
+
+@pytest.fixture
+def server(place: Place) -> Iterator[str]:
+    """A real server for several runs, and its URL; gone with the shop."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place.start("-m", "flows.server", str(port), str(os.getpid()))
+    url = f"http://127.0.0.1:{port}/api"
+    wait_until(lambda: _healthy(url), 90, place.err)
+    place.environment = {"PREFECT_API_URL": url}
+    yield url
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def given_away(place: Place, url: str) -> list[str]:
+    """What Prefect knows and should not: told to its server, written to its home, or kept there as a result."""
+    home, text = place.folder / "prefect", told(url)
+    (place.folder / "told.json").write_text(text)  # to look at, where a test fails
+    results = ["a result" for path in (home / "storage").rglob("*") if path.is_file()]
+    return place.secrets.found_in(text) + place.secrets.found_below(home) + results
+
+
+def test_what_prefect_is_told(place: Place, server: str) -> None:
+    config = place.write("daily")
+    assert place.release(config) == 0, place.err
+    first = place.facts
+    assert first["answered"] and first["statement"]["epsilon_spent"] <= 0.5
+    assert (place.folder / "runs" / "daily" / "report.html").exists()
+
+    assert place.release(config) == 0, place.err  # the same run id: the same release
+    assert place.facts == first and len(place.status.runs) == 1
+
+    assert place.release(place.write("greedy", epsilon=5.0)) == 3
+    assert "does not suffice" in place.err and "Traceback" not in place.err
+
+    for name, kind, code in (("refuses", "door.RefusedError", 3), ("breaks", "ValueError", 1)):
+        change = QUOTES_AN_ERROR.replace("{kind}", kind).replace("{wrapped}", "door.said_discreetly")
+        assert place.release(place.write(name, epsilon=0.1), change.replace("{ROWS}", str(ROWS))) == code
+        assert f"{ROWS} x 12" in place.err, "the sentence is for whoever runs it"
+
+    assert given_away(place, server) == []
+    text = told(server)
+    assert "release 3 of 3 is made" in text and first["sentence"] in text and "daily-report" in text
+    assert "the budget of 'people' does not suffice" in text
+    states = {run["state_name"] for run in _runs(text)}
+    assert states == {"Completed", "Failed"}
+
+
+def _runs(text: str) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = json.loads(text)["flow_runs"]
+    return runs
+
+
+def test_a_flow_that_tells_more_is_caught(place: Place, server: str) -> None:
+    assert place.release(place.write("logs"), LOGS_THE_SHAPE) == 0, place.err
+    assert given_away(place, server) == ["number of rows"]
+    assert place.release(place.write("returns"), RETURNS_THE_SOURCE) == 0, place.err
+    assert given_away(place, server) == ["number of rows", "a result"]
+    change = QUOTES_AN_ERROR.replace("{kind}", "door.RefusedError").replace("{ROWS}", str(ROWS))
+    assert place.release(place.write("quotes", epsilon=0.1), change.replace("{wrapped}", "")) != 0
+    assert {"fingerprint", "size or rate"} <= set(given_away(place, server))
+
+
+def test_a_schedule_releases_until_the_budget_is_spent(place: Place) -> None:
+    """Three of epsilon 0.5 fit a grant of 0.9; the fourth tick ends it, and whoever asks for less goes on."""
+    regrant(place, 0.9)
+    config = place.write("daily")
+    assert place.run("-m", "flows.private_release", config, "--every", "4") == 3, place.err
+    assert "the schedule is over: the budget of 'people' does not suffice" in place.err
+    assert "Traceback" not in place.err
+    home = place.folder / "runs" / "daily"
+    assert [p.name for p in sorted(home.iterdir()) if p.is_dir()] == ["000001", "000002", "000003"]
+    assert all((store / "result").exists() and not (store / "entropy").exists() for store in home.glob("0*"))
+    runs = place.status.runs
+    assert len(runs) == 3 and all(run.finished for run in runs)
+    digests = [digest for run in runs for digest in run.committed.values()]
+    assert len(set(digests)) == 9, "every release has noise of its own"
+
+
+def regrant(place: Place, epsilon: float) -> None:
+    """The grant of the world is for three runs of epsilon 1: here for less."""
+    code = (
+        "from npmdask.cli import main; import sys; sys.exit(main(['ledger', 'grant', 'people', 'world/x.zarr', "
+        f"'--relation', 'record_replace', '--clip-norm', '{CLIP}', '--epsilon', '{epsilon}', '--delta', '1e-6', "
+        "'--ledger', 'world/ledger.sqlite']))"
+    )
+    assert place.run("-c", code) == 0, place.err
+
+
+def test_a_killed_release_goes_on_at_the_next_tick(place: Place) -> None:
+    """kill -9 of the process of a flow run: the next tick takes the same store, key and reservation."""
+    config, home = place.write("long", steps=60), place.folder / "runs" / "long"
+    process = place.start("-m", "flows.private_release", config, "--every", "3")
+    wait_until(lambda: (home / "000001" / "steps" / "000004").exists(), 120, "step 4")
+    child = next(p for p in place.below(process) if str(home) in open_files(p))
+    os.kill(child.pid, signal.SIGKILL)
+    wait_until(lambda: not alive([child]), 10, "the kill")
+    assert not (home / "000001" / "result").exists(), "killed too late to test anything"
+    key = (home / "000001" / "entropy").read_bytes()
+    (before,) = place.status.runs
+    assert 4 <= len(before.committed) < 60
+    wait_until(lambda: (home / "000001" / "steps" / "000060").exists(), 120, f"the end: {place.err}")
+    wait_until(lambda: not (home / "000001" / "entropy").exists(), 30, "the key destroyed")
+    children = place.below(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(45) == 0, place.err
+    wait_until(lambda: not alive(children), 10, "no process left")
+
+    after = next(run for run in place.status.runs if run.run_id == before.run_id)
+    assert after.finished and set(after.committed) == set(range(1, 61))
+    assert all(after.committed[step] == digest for step, digest in before.committed.items())
+    last = RunStore(home / "000001").last_step()
+    assert last is not None
+    assert {h["step"]: h["digest"] for h in last[1]["history"]} == after.committed
+    spec = json.loads((home / "000001" / "run.json").read_text())
+    assert spec["release_id"] == before.run_id and len(key) >= 32
+
+
+def open_files(process: psutil.Process) -> str:
+    """Paths that it holds open: of the run, its lock."""
+    try:
+        return " ".join(file.path for file in process.open_files())
+    except psutil.Error:
+        return ""
+
+
+@pytest.mark.parametrize("arguments", [("--every", "0"), ("--every", "-5"), ("--cron", "every night")])
+def test_a_schedule_that_cannot_be(place: Place, arguments: tuple[str, str]) -> None:
+    assert place.run("-m", "flows.private_release", place.write("never"), *arguments) == 2
+    assert "schedule" in place.err and "Traceback" not in place.err
+
+
+def test_a_configuration_without_a_promise(place: Place) -> None:
+    config = place.write("open")
+    config.write_text(config.read_text().split("[privacy]")[0])
+    assert place.run("-m", "flows.private_release", config) in (2, 3)
+    assert "no [privacy] table" in place.err and "Traceback" not in place.err
