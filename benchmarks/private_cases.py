@@ -18,8 +18,9 @@ from npmdask.api import solve
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.linalg import random_orthonormal
+from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
-from npmdask.problem import Request, make_problem
+from npmdask.problem import Request
 from npmdask.randomness import generator
 from npmdask.relations import make_relation
 from npmdask.solution import Resources

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.chunked import Executor
-from npmdask.problem import Request, make_problem
+from npmdask.posing import make_problem
+from npmdask.problem import Request
 from npmdask.storage.layout import open_source
 
 

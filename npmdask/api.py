@@ -14,8 +14,9 @@ from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
+from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
-from npmdask.problem import Locked, Problem, Request, make_problem
+from npmdask.problem import Locked, Problem, Request
 from npmdask.progress import Observer
 from npmdask.rank_search import solve_share
 from npmdask.storage.bundle import read_bundle

@@ -17,9 +17,10 @@ from npmdask.errors import BadInputError, closest
 from npmdask.ledger.granting import delta_warnings
 from npmdask.nodes.parts import open_nodes
 from npmdask.planning import Plan, plan_run, resolve_rank
+from npmdask.posing import checked_rank, make_problem
 from npmdask.privacy import Privacy
 from npmdask.private_plan import PrivatePlan, plan_private
-from npmdask.problem import Problem, Request, Start, checked_rank, make_problem
+from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.remote import is_remote

@@ -99,7 +99,7 @@ def _too_little(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int,
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
     rank = largest_rank(plan, operator, p, state_blocks, base, locked)
     if rank:
-        # As problem.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).
+        # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).
         default = rank - 10 if rank >= 64 else min(rank // 2, rank - 10)
         room = f"target_rank up to {default} if it is left out, " if default > 0 else ""
         remedies.append(f"or an iteration_rank of at most {rank} ({room}up to {rank} if it is given)")

@@ -15,8 +15,9 @@ from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan, largest_rank, plan_memory
 from npmdask.passes import runs_of
+from npmdask.posing import default_rank, make_problem
 from npmdask.prediction import predict_passes
-from npmdask.problem import Problem, Request, default_rank, make_problem
+from npmdask.problem import Problem, Request
 from npmdask.solution import Resources
 from npmdask.storage.advice import LayoutAdvice, Reading, advise, how_read
 from npmdask.storage.layout import Source

@@ -1,32 +1,26 @@
-"""From what a person asks for to the pieces that the driver runs: one place, used by every door."""
+"""What is asked for, and everything that determines the answer, bit for bit."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
 
-from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import (
     Algorithm,
-    BlockKrylov,
-    PowerMethod,
     PrivateAlternating,
-    PrivatePower,
     Result,
 )
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import RefusedError
 from npmdask.linalg import Block
-from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.mechanisms import Mechanism
-from npmdask.nodes.parts import NodesParts, make_parts
-from npmdask.nodes.total import Group
+from npmdask.nodes.parts import NodesParts
 from npmdask.operators import Gram, Operator, SparseGram, Symmetric, Triangle
 from npmdask.privacy import Privacy
-from npmdask.private_parts import PrivateParts, make_pieces
-from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
+from npmdask.private_parts import PrivateParts
+from npmdask.stopping import Rule
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
@@ -183,242 +177,6 @@ class Problem:
             },
             "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
         }
-
-
-def make_problem(
-    source: Source,
-    request: Request,
-    locked: Locked | None = None,
-    start: Start | None = None,
-    share: float | None = None,
-) -> Problem:
-    """Check a request against its source and choose what was left open.
-
-    ``share``: what was asked for, where the ``target_rank`` of the request is the number that was found for it.
-
-    Raises
-    ------
-    BadInputError
-        Ranks that do not fit the data, options that do not fit the kind, a tolerance out of range.
-    RefusedError
-        A start that does not fit the data, or that noise forbids.
-    """
-    request = replace(request, target_rank=checked_rank(request.target_rank))
-    _require_options(source, request)
-    if isinstance(source.reader, Group):
-        return _centre_problem(source, request, locked or start)
-    if request.privacy is not None:
-        return _private_problem(source, request, request.privacy, locked or start)
-    if isinstance(request.target_rank, float):
-        share = request.target_rank
-        _require_search(request, start)
-    if start is not None:
-        _require_start(source, request, start)
-    k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
-    tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
-    mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
-    algorithm = _algorithm(request, k, p, tol, source.reader.dtype == np.float32)
-    rule = ResidualRule(
-        tol=tol,
-        max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps,
-        d=source.shape[1],
-        noise_stddev=mechanism.stddev,
-        squared=source.kind in ("matrix", "sparse"),
-    )
-    if start is not None:  # no more of it than is used: it stays in memory as long as the problem
-        start = replace(start, basis=np.ascontiguousarray(start.basis[:, :p]))
-    return Problem(
-        source=source,
-        request=request,
-        algorithm=algorithm,
-        mechanism=mechanism,
-        rule=rule,
-        locked=locked,
-        start=start,
-        share=share,
-    )
-
-
-def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
-    """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
-    _require_public(request, earlier)
-    k, p = _ranks(source, request, 0)
-    pieces = make_pieces(source, privacy, k, p, request.max_steps)
-    return Problem(
-        source=source,
-        request=request,
-        algorithm=pieces.algorithm,
-        mechanism=pieces.mechanism,
-        rule=pieces.rule,
-        private=pieces.parts,
-    )
-
-
-def _centre_problem(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of a centre: the noisy power method on the sum of what its nodes hold, and release."""
-    _require_plain(request, earlier)
-    k = int(request.target_rank)
-    nodes = make_parts(source, k, request.iteration_rank, request.max_steps)  # type: ignore[arg-type]
-    k, p = _ranks(source, replace(request, iteration_rank=nodes.group.block_shape[1]), 0)
-    algorithm: Algorithm[Any]
-    rule: Rule
-    if nodes.releases is not None:
-        if request.tol is not None:
-            raise RefusedError("private nodes release a fixed number of products: leave tol out, it would end nothing")
-        algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
-        rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
-    else:
-        tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
-        steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
-        algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
-        rule = ResidualRule(tol=tol, max_steps=steps, d=source.shape[1], squared=source.kind == "sparse")
-    return Problem(source=source, request=request, algorithm=algorithm, mechanism=nodes, rule=rule, nodes=nodes)
-
-
-def _require_plain(request: Request, earlier: object) -> None:
-    """What a centre cannot do, because it has no data."""
-    if request.privacy is not None or request.mechanism != "none":
-        raise RefusedError(
-            "the centre of a distributed run has no data to protect: every node has a [privacy] table of its own, and "
-            "adds its own noise; leave [privacy] and [mechanism] out here"
-        )
-    if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
-        raise RefusedError("a distributed run takes a whole number for target_rank, and its nodes say iteration_rank")
-    if request.center or request.scale:
-        raise RefusedError("nodes do not centre or scale: none of them knows the means of all; leave the options out")
-    if request.algorithm not in ("auto", "power"):
-        raise RefusedError(f"algorithm = {request.algorithm!r} is not for distributed runs: leave it out")
-    if earlier is not None:
-        raise RefusedError("a distributed run starts from its seed: warm starts and deflation are not offered for it")
-
-
-def _require_public(request: Request, earlier: object) -> None:
-    """What a private run cannot have, because it would be a function of the data that nobody pays for."""
-    if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
-        raise RefusedError(
-            'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen '
-            "by looking at the data, and the choice would tell of them"
-        )
-    if request.center or request.scale:
-        raise RefusedError(
-            "a private run does not centre or scale: column means and deviations are statistics of the data that would "
-            "have to be released too. Subtract public means when the data are written, or leave the options out"
-        )
-    if request.tol is not None:
-        raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
-    if request.mechanism != "none" or request.algorithm not in ("auto", "power"):
-        raise RefusedError(
-            f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
-            "both out, the [privacy] table chooses the noise"
-        )
-    if earlier is not None:
-        raise RefusedError(
-            "a private run starts from its public seed: warm starts and deflation are not offered for it"
-        )
-
-
-def _algorithm(request: Request, k: int, p: int, tol: float, single: bool) -> Algorithm[Any]:
-    """``single``: of float32 data the power method multiplies in float32 as long as that can do no harm.
-
-    Block Krylov does not: the change to float64 costs it what it has kept, one or two passes of some ten.
-    """
-    noise = request.mechanism != "none"
-    if request.algorithm == "krylov" and noise:
-        raise RefusedError(
-            "algorithm = 'krylov' keeps its products and would keep the noise too: use 'power' with a noise mechanism"
-        )
-    if request.algorithm == "power" or noise:
-        return PowerMethod(target_rank=k, iteration_rank=p, mixed_precision=single and not noise, tol=tol)
-    return BlockKrylov(target_rank=k, iteration_rank=p, tol=tol)
-
-
-def checked_rank(rank: Any) -> int | float:
-    """A number of components (int), or a share of the variance (float strictly between 0 and 1).
-
-    Raises
-    ------
-    BadInputError
-        Neither.
-    """
-    if isinstance(rank, int | np.integer) and not isinstance(rank, bool):
-        return int(rank)
-    if isinstance(rank, float | np.floating) and 0 < rank < 1:
-        return float(rank)
-    raise BadInputError(
-        f"target_rank = {rank!r} is neither a whole number of components (write 1, not 1.0) nor a share of the "
-        "variance strictly between 0 and 1, like 0.95"
-    )
-
-
-def _require_search(request: Request, start: Start | None) -> None:
-    asked = f"target_rank = {request.target_rank}"
-    if request.iteration_rank is not None:
-        raise BadInputError(f"{asked} is a share, whose iteration_rank follows from what is found; leave it out")
-    if request.mechanism != "none":
-        raise RefusedError(f"{asked} is a share, which cannot be told under noise; give a whole number")
-    if start is not None:
-        raise RefusedError(f"{asked} is a share, whose search starts from its own stages; leave `start` out")
-
-
-def _require_start(source: Source, request: Request, start: Start) -> None:
-    if start.basis.shape[0] != source.shape[1]:
-        raise RefusedError(
-            f"the run to start from has {start.basis.shape[0]} columns and {source.path} has {source.shape[1]}: a warm "
-            "start needs the same columns (more rows are fine); leave `start` out"
-        )
-    if request.mechanism != "none":
-        raise RefusedError(
-            f"start cannot be combined with mechanism = {request.mechanism!r}: what a run with noise starts from would "
-            "have to be a release itself; leave `start` out"
-        )
-
-
-def _require_options(source: Source, request: Request) -> None:
-    if source.kind == "symmetric" and (request.center or request.scale):
-        raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
-    if request.algorithm not in ("auto", *ALGORITHMS):
-        known = closest(request.algorithm, ["auto", *ALGORITHMS])
-        raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
-    if request.mechanism not in MECHANISMS:
-        raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
-    if request.tol is not None and not 0 < request.tol < 1:
-        raise BadInputError(f"tol = {request.tol} must be between 0 and 1 (it is relative to each value)")
-    if request.max_steps is not None and request.max_steps < 1:
-        raise BadInputError(f"max_steps = {request.max_steps} must be at least 1")
-    if not 0 <= request.stddev < np.inf:
-        raise BadInputError(f"stddev = {request.stddev} must be a finite number, not negative")
-    if request.seed < 0:
-        raise BadInputError(f"seed = {request.seed} must not be negative")
-
-
-def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
-    smallest = min(source.shape)
-    if isinstance(request.target_rank, float):
-        return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)
-    k = request.target_rank
-    if k < 1 or k + locked > smallest:
-        more = f" (and {locked} are found already)" if locked else ""
-        raise BadInputError(
-            f"target_rank = {k} is not possible: the data are {source.shape[0]} x {source.shape[1]}, so at most "
-            f"{smallest} components exist{more}"
-        )
-    room = source.shape[1] - locked
-    if request.iteration_rank == "auto":
-        raise BadInputError('iteration_rank = "auto" is chosen by top_k and `npmdask run`; give a number here')
-    p = default_rank(k, room) if request.iteration_rank is None else request.iteration_rank
-    if p < k:
-        raise BadInputError(f"iteration_rank = {p} is smaller than target_rank = {k}; leave it out or use {2 * k}")
-    if p > room:
-        raise BadInputError(f"iteration_rank = {p} is larger than the {room} columns there are; leave it out")
-    return k, p
-
-
-def default_rank(k: int, room: int) -> int:
-    """p for k wanted vectors where nothing is said, with ``room`` columns to choose from.
-
-    Twice as many, up to 64: beyond that columns cost more than the passes that they save (decision 11).
-    """
-    return min(max(k + 10, min(2 * k, 64)), room)
 
 
 def require_same(problem: Problem, found: dict[str, Any], store: str) -> None:

@@ -21,7 +21,8 @@ from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.problem import FIRST_STAGE, Problem, Start, default_rank, make_problem
+from npmdask.posing import default_rank, make_problem
+from npmdask.problem import FIRST_STAGE, Problem, Start
 from npmdask.progress import Observer, Observers
 from npmdask.share import ShareRule
 from npmdask.solution import Resources, Solution

@@ -11,8 +11,9 @@ from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.nodes.parts import open_nodes
+from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
-from npmdask.problem import Locked, Problem, Request, make_problem
+from npmdask.problem import Locked, Problem, Request
 from npmdask.solution import Resources
 from npmdask.storage.layout import open_source
 from npmdask.warm_start import read_start

@@ -72,6 +72,7 @@ FLOORS = [
     ["answer", "private_parts", "solution"],
     ["nodes.parts"],
     ["problem"],
+    ["posing"],
     ["binding", "checks", "custody", "private_report"],
     ["sampling"],
     ["measurement"],

@@ -26,8 +26,9 @@ from npmdask.measurement import Measurement, spread
 from npmdask.memory_plan import plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan_run
+from npmdask.posing import make_problem
 from npmdask.prediction import MOST, predict_passes
-from npmdask.problem import Request, make_problem
+from npmdask.problem import Request
 from npmdask.sampling import spectrum_of
 from npmdask.solution import Resources
 from npmdask.storage.dense import DenseReader, SlabRecord

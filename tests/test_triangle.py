@@ -19,7 +19,8 @@ from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
 from npmdask.operators import Symmetric, Triangle
 from npmdask.passes import runs_of
-from npmdask.problem import Request, make_problem
+from npmdask.posing import make_problem
+from npmdask.problem import Request
 from npmdask.storage import triangle
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import open_source

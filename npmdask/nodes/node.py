@@ -33,7 +33,8 @@ from npmdask.memory import tree_rss
 from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of, encode, size_of
 from npmdask.operators import Gram
 from npmdask.planning import memory_of
-from npmdask.problem import Problem, default_rank, make_problem
+from npmdask.posing import default_rank, make_problem
+from npmdask.problem import Problem
 from npmdask.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.dense import SlabRecord

@@ -21,7 +21,8 @@ from npmdask.nodes.node import Node, open_node
 from npmdask.nodes.parts import _fingerprint, _kind_of
 from npmdask.nodes.total import Group
 from npmdask.nodes.wire import Announcement, decode, encode, size_of
-from npmdask.problem import Request, make_problem
+from npmdask.posing import make_problem
+from npmdask.problem import Request
 from npmdask.solution import Resources
 from npmdask.storage.layout import Source
 from tests.nodes.conftest import private_tables, write_site

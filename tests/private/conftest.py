@@ -13,8 +13,9 @@ from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.ledger import Ledger, open_ledger
 from npmdask.ledger.granting import grant_source
+from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
-from npmdask.problem import Problem, Request, make_problem
+from npmdask.problem import Problem, Request
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
 from npmdask.storage.ingest import ingest

@@ -16,8 +16,9 @@ from npmdask.chunked import Threads
 from npmdask.linalg import random_orthonormal
 from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.operators import ClippedGram
+from npmdask.posing import make_problem
 from npmdask.private_parts import PrivateParts
-from npmdask.problem import Request, make_problem
+from npmdask.problem import Request
 from npmdask.relations import make_relation
 from npmdask.storage.layout import open_source
 from tests.private.conftest import STEPS, World, make_world, records

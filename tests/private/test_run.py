@@ -19,8 +19,9 @@ from npmdask.export import export
 from npmdask.inspection import inspect
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
+from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
-from npmdask.problem import Request, make_problem
+from npmdask.problem import Request
 from npmdask.report import summary, write_report
 from npmdask.solution import Resources
 from npmdask.storage.ingest import ingest
