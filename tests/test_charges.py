@@ -73,6 +73,14 @@ def test_a_sum_of_many_is_never_below_the_exact_sum() -> None:
     assert total.mu_squared >= 1 + 1e-14
 
 
+def test_where_slack_is_the_limit_the_calibration_and_the_ledger_agree() -> None:
+    """The best epsilon is far below the budget's and nearly a double root. Mutant: the iteration from below alone."""
+    budget, slack = Budget(100.0, 1e-4), Charge(epsilon=0.1, delta=1e-14)
+    cost = gaussian_charge(gaussian_multiplier(budget, 1, slack), 1) + slack
+    assert cost.within(budget)
+    assert not (cost + Charge(mu_squared=0.01)).within(budget)
+
+
 def test_an_exact_sum_is_not_rounded() -> None:
     """Four runs of 0.25 fit a grant of 1. Mutant: the next float in any case."""
     quarter = Charge(epsilon=0.25)

@@ -179,8 +179,10 @@ class Wider(Entry):
 
     wider: ClassVar[float] = 1.0
 
-    def sensitivity(self, block: np.ndarray, norm: Norm = "l2", *, rows: int | None = None) -> float:
-        return self.wider * super().sensitivity(block, norm, rows=rows)
+    def sensitivity(
+        self, block: np.ndarray, norm: Norm = "l2", *, rows: int | None = None, image_norm: float | None = None
+    ) -> float:
+        return self.wider * super().sensitivity(block, norm, rows=rows, image_norm=image_norm)
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -12,6 +12,7 @@ from npmdask.accounting.gdp import epsilon_for, log_delta
 from npmdask.errors import BadInputError
 
 ATTEMPTS = 200
+SHARES = 40  # candidates for the part of delta that goes to the samplers: 2^-1 ... 2^-40
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,16 @@ class Budget:
             f"delta = {self.delta:g} is not below 1 / (number of records) = {1 / records:.1e}: publishing one record "
             f"of this data set as it is would satisfy the promise; choose delta <= {0.01 / records:.0e}"
         )
+
+    def smaller(self, slack: float) -> list[float]:
+        """Smaller epsilons, each of which is a stronger promise: a ``slack`` in delta is counted 1 + e^epsilon times.
+
+        The first leaves half of delta, the next three quarters, and so on.
+        """
+        if slack == 0 or self.delta == 0:
+            return []
+        each = (math.log(self.delta) - math.log(slack) - share * math.log(2) for share in range(1, SHARES + 1))
+        return [epsilon for epsilon in each if 0 < epsilon < self.epsilon]
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
@@ -151,9 +162,9 @@ class Charge:
 
     def within(self, budget: Budget) -> bool:
         """Whether the promise ``budget`` holds for all that is charged here."""
-        if self.delta_at(budget.epsilon) <= budget.delta:
+        if any(self.delta_at(epsilon) <= budget.delta for epsilon in (budget.epsilon, *budget.smaller(self.delta))):
             return True
-        return self.epsilon_at(budget.delta) <= budget.epsilon  # a smaller epsilon has less slack
+        return self.epsilon_at(budget.delta) <= budget.epsilon
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)

@@ -14,7 +14,6 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.errors import BadInputError, RefusedError
 
 MARGIN = 1 + 1e-12  # so that thousands of charges, each sum rounded up, still fit into what they were computed from
-SHARES = 40  # candidates for the part of delta that goes to the samplers: 2^-1 ... 2^-40
 
 
 def gaussian_multiplier(budget: Budget, releases: int, slack: Charge = Charge()) -> float:  # noqa: B008 (frozen)
@@ -91,12 +90,8 @@ def _affordable(epsilon: float, budget: Budget, slack: Charge) -> float:
 
 def _affordable_below(budget: Budget, slack: Charge) -> list[float]:
     """The same for smaller epsilons: (1 + e^epsilon) times the slack outgrows delta when epsilon is large."""
-    if slack.delta == 0:
-        return [0.0]
-    smaller = [math.log(budget.delta) - math.log(slack.delta) - share * math.log(2) for share in range(1, SHARES + 1)]
-    return [_affordable(epsilon, budget, slack) for epsilon in smaller if slack.epsilon < epsilon < budget.epsilon] or [
-        0.0
-    ]
+    smaller = [epsilon for epsilon in budget.smaller(slack.delta) if epsilon > slack.epsilon]
+    return [_affordable(epsilon, budget, slack) for epsilon in smaller] or [0.0]
 
 
 def _check(releases: int) -> None:
