@@ -38,7 +38,7 @@ from npmdask.randomness import generator
 
 FIRST = 1.25  # times the root mean square of the image in a random block: with p = 20, 3 % of them are longer
 LATER = 1.0  # times the same, as the releases tell it: measured best of 0.4 to 1.6 where noise matters
-CLEAR = 2.0  # times the norm of the noise without clipping: larger values need no help, and clipping would bend them (23)
+CLEAR = 2.0  # times the norm of the noise without clipping: larger values need no help, clipping bends them
 
 
 class NoiseLevel(Protocol):
