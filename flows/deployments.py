@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def serve(
     a: argparse.Namespace, flow: Any, run_id: str, parameters: dict[str, Any], over: Callable[[], bool] | None = None
 ) -> None:
     """Run ``flow`` by the schedule in ``a`` until a signal comes, or until ``over`` (asked every second) says so."""
+    if a.every is not None and not 0 < a.every < inf:
+        raise BadInputError(f"the schedule cannot be: --every {a.every:g} is not a time between two runs, in seconds")
     try:
         schedule = Cron(a.cron, timezone=a.timezone) if a.cron else Interval(a.every)
     except ValueError as error:

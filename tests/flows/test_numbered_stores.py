@@ -1,0 +1,66 @@
+"""Which store a tick takes, without a server."""
+
+from pathlib import Path
+
+import pytest
+
+from npmdask.errors import BudgetError
+
+pytestmark = pytest.mark.filterwarnings("default")  # of Prefect's own
+
+
+def numbered(home: Path, name: str, *parts: str) -> Path:
+    store = home / name
+    (store / "steps").mkdir(parents=True)
+    for part in parts:
+        (store / part).write_text("")
+    return store
+
+
+def test_a_tick_takes_the_unfinished_store_or_the_next_number(tmp_path: Path) -> None:
+    from flows.private_release import next_store
+
+    home = tmp_path / "daily"
+    assert next_store(home) == str(home / "000001")
+    assert home.stat().st_mode & 0o777 == 0o700
+    first = numbered(home, "000001")
+    assert next_store(home) == str(first), "begun"
+    (first / "result").mkdir()
+    assert next_store(home) == str(home / "000002")
+    (first / "entropy").write_text("")
+    assert next_store(home) == str(first), "killed before its key was destroyed: that is still to be done"
+    (first / "entropy").unlink()
+    (home / "stopped").write_text("")
+    numbered(home, "000009", "result")
+    assert next_store(home) == str(home / "000010")
+
+
+def test_only_a_store_that_never_began_is_dropped(tmp_path: Path) -> None:
+    from flows.private_release import forget_if_new
+
+    with_key = numbered(tmp_path, "000001", "run.json", "entropy")
+    with_step = numbered(tmp_path, "000002", "run.json")
+    (with_step / "steps" / "000001").mkdir()
+    new = numbered(tmp_path, "000003", "run.json")
+    for store in (with_key, with_step, new):
+        forget_if_new(store)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["000001", "000002"]
+
+
+def test_what_prefect_hears_of_an_error() -> None:
+    from flows.private_release import WithheldError, said_discreetly
+
+    def heard(error: Exception) -> tuple[str, str, int]:
+        @said_discreetly
+        def fail() -> None:
+            raise error
+
+        state = fail()
+        return state.message, repr(state.data), state.data.exit_code
+
+    message, data, code = heard(ValueError("4507 rows"))
+    assert "4507" not in message + data and code == 1 and "ValueError" in message
+    message, data, code = heard(BudgetError("spent"))
+    assert (message, code) == ("spent", 3)
+    withheld = WithheldError(FileNotFoundError("/a/b"))
+    assert heard(withheld)[0] == str(withheld) and "/a/b" not in str(withheld)
