@@ -58,9 +58,9 @@ def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]],
         _noise_svg(history, statement),
         "</div>",
         "<h2>Components</h2>",
-        f"<p>Values are {html.escape(statement['values_are'])}; ± is what the noise of the last release alone does (one "
-        "standard deviation, the vectors held fixed). Where it is not small, vectors follow the noise, and values lie too "
-        "high.</p>",
+        f"<p>Values are {html.escape(statement['values_are'])}; ± is what the noise of the last release does "
+        "(one standard deviation, the vectors held fixed). Where it is not small, vectors follow the noise, and values "
+        "lie too high.</p>",
         _components(arrays),
         "<h2>Releases</h2>",
         _releases(history),
