@@ -39,6 +39,7 @@ from npmdask.randomness import generator
 FIRST = 1.25  # times the root mean square of the image in a random block: with p = 20, 3 % of them are longer
 LATER = 1.0  # times the same, as the releases tell it: measured best of 0.4 to 1.6 where noise matters
 CLEAR = 2.0  # times the norm of the noise without clipping: larger values need no help, clipping bends them
+WORTH = 0.95  # of the noise without clipping: what clipping must come below
 
 
 class NoiseLevel(Protocol):
@@ -97,15 +98,15 @@ class PrivatePower:
     ) -> PrivateState:
         """Line 1: X_0, from the public seed alone. ``locked`` and ``start`` are refused before (problem)."""
         assert locked is None and start is None
-        width = self.iteration_rank * self.releases
+        width, basis = self.iteration_rank * self.releases, random_orthonormal(d, self.iteration_rank, rng)
         return PrivateState(
             step=0,
-            basis=random_orthonormal(d, self.iteration_rank, rng),
+            basis=basis,
             blocks=np.zeros((d, width)),
             products=np.zeros((d, width)),
             stddevs=np.zeros(self.releases),
             trace=0.0,
-            image_norm=self._first_image_norm(d),
+            image_norm=self._first_image_norm(basis),
         )
 
     def query(self, state: PrivateState) -> Query:
@@ -129,14 +130,15 @@ class PrivatePower:
         trace = (
             state.trace if state.step else len(released) / self.iteration_rank * float(np.vdot(state.basis, released))
         )
+        basis = orth(released, generator(0, "completion", state.step))
         after = PrivateState(
             step=state.step + 1,
-            basis=orth(released, generator(0, "completion", state.step)),
+            basis=basis,
             blocks=blocks,
             products=products,
             stddevs=stddevs,
             trace=trace,
-            image_norm=self._next_image_norm(released, trace, float(stddevs[state.step]), state.basis, state.step + 2),
+            image_norm=self._next_image_norm(released, trace, float(stddevs[state.step]), basis, state.step + 2),
         )
         return after, info
 
@@ -146,14 +148,14 @@ class PrivatePower:
         clipped: NoiseLevel = replace(self.noise, image_norm=image_norm)  # type: ignore[type-var]
         return clipped.noise_stddev(block)
 
-    def _first_image_norm(self, d: int) -> float:
+    def _first_image_norm(self, block: Block) -> float:
         if self.clip_norm is None or self.releases == 1:
             return 0.0
-        return self._useful(FIRST * self.clip_norm * math.sqrt(self.iteration_rank / d))
+        return self._useful(FIRST * self.clip_norm * math.sqrt(self.iteration_rank / len(block)), block)
 
-    def _useful(self, norm: float) -> float:
-        """No image is longer than a record: clipping to more than that would only round."""
-        return 0.0 if self.clip_norm is None or norm >= self.clip_norm else norm
+    def _useful(self, norm: float, block: Block) -> float:
+        """``norm``, if clipping images to it saves noise; 0 if it would only bend them."""
+        return norm if self._stddev(block, norm) < WORTH * self._stddev(block, 0.0) else 0.0
 
     def _next_image_norm(self, released: Block, trace: float, stddev: float, block: Block, step: int) -> float:
         """As long as an image in the next block is likely to be: the root of the share of the trace that it captures.
@@ -169,7 +171,7 @@ class PrivatePower:
             return 0.0
         captured = float(np.sqrt(np.maximum(values**2 - stddev**2 * d, 0.0)).sum())
         share = captured / trace if trace > 0 else 1.0
-        return self._useful(LATER * self.clip_norm * math.sqrt(min(1.0, max(share, p / d))))
+        return self._useful(LATER * self.clip_norm * math.sqrt(min(1.0, max(share, p / d))), block)
 
     def finalize(self, state: PrivateState) -> Result:
         """The k leading pairs of B, from everything that was released."""
