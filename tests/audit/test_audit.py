@@ -25,6 +25,8 @@ from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian
 from npmdask.relations import REGISTRY, make_relation
 
+pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
+
 BUDGET = Budget(8.0, 1e-6)
 MU = mu_for(8.0, 1e-6)
 

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.mutants import MUTANTS, Mutant
 
+pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit.md"
 
 

@@ -217,6 +217,8 @@ import time
 slow = clipped.ClippedGram.partial
 clipped.ClippedGram.partial = lambda self, slabs, block: (time.sleep(0.8), slow(self, slabs, block))[1]
 from npmdask.api import resume
+
+pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 resume(Path(sys.argv[1]))
 """
 
