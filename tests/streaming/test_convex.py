@@ -115,14 +115,30 @@ def test_the_sufficient_tests_are_sufficient_and_the_printed_one_is_not() -> Non
     assert counts["exact"] > counts["lemma"] > 50 and counts["sound"] > 50 and counts["wrong"] > 0
 
 
+def test_the_tests_by_hand() -> None:
+    """C = diag(1, 0.2) and P at an angle t: <P* - P, C> = 0.8 sin^2 t, and gap(C) = 0.8."""
+    batch = np.sqrt(2 * np.diag([1.0, 0.2]))
+    limits = {"printed": (0.0, 0.25), "sound": (0.0, 0.5), "lemma": (0.0, 0.5)}
+    ridged = {"printed": (0.4, 0.25), "sound": (0.4, 0.25), "lemma": (0.4, 0.25)}
+    for test, (ridge, limit) in [*limits.items(), *ridged.items()]:
+        for square in (limit - 0.01, limit + 0.01):
+            u = np.array([[np.sqrt(1 - square)], [np.sqrt(square)]])
+            found = RankTest(batch @ u, np.array([1.0, 0.2]), np.zeros(0), 1, ridge).holds(test)
+            assert found == (square < limit), (test, ridge, square)
+
+
 def test_doubling_ends_at_the_cap_and_begins_again() -> None:
     """Rows without structure never pass: k + 1, doubled, up to the cap; each row is used once."""
     algorithm = MiniBatchMSG(target_rank=K, gap=0.2, batch_rows=50, warm_rows=20)
     rng = np.random.default_rng(0)
-    state, asked, used = algorithm.init(D, rng=rng), [], []
+    state, asked, used, given = algorithm.init(D, rng=rng), [], [], np.zeros((0, D))
     for _ in range(12):
         wanted = algorithm.query(state).rows
-        state, info = algorithm.update(state, rng.standard_normal((wanted, D)))
+        batch = rng.standard_normal((wanted, D))
+        state, info = algorithm.update(state, batch)
+        given = np.concatenate([given, batch])
+        assert np.array_equal(state.pending, given[state.rows :])
+        assert state.pending.base is None, "a view would keep all rows of the step alive"
         asked.append(wanted)
         used.append(info.batch_rows)
     assert asked == [8, 8, 4, 4, 4, 8, 16, 18, 4, 4, 8, 16]

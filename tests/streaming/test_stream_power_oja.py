@@ -122,6 +122,15 @@ def test_frequent_directions_keep_their_promise() -> None:
         assert state.shed > 0 and len(state.sketch) <= 24
 
 
+def test_frequent_directions_lose_nothing_of_few_directions() -> None:
+    """Rows of rank l: delta is the (l + 1)-th value, which is zero; the l-th would shed."""
+    rng = np.random.default_rng(5)
+    a = rng.standard_normal((300, 6)) @ rng.standard_normal((6, D))
+    state = fed(FrequentDirections(target_rank=K, sketch_rows=6), a)
+    np.testing.assert_allclose(state.sketch.T @ state.sketch, a.T @ a, atol=1e-9 * np.linalg.norm(a) ** 2)
+    assert state.shed < 1e-9 * np.linalg.norm(a) ** 2
+
+
 def test_bad_configurations_are_refused() -> None:
     for make, message in [
         (lambda: spm(memory=1.5), "no share"),
