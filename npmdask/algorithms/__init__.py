@@ -1,20 +1,45 @@
 """Algorithms: public configuration and the three lines in which they differ. They never import each other."""
 
 from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, state_fields
+from npmdask.algorithms._stream_protocol import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
+from npmdask.algorithms.convex import MSG, RMSG, ConvexState
+from npmdask.algorithms.convex_batch import BatchState, MiniBatchMSG, MiniBatchRMSG
+from npmdask.algorithms.frequent_directions import FrequentDirections, SketchState
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
+from npmdask.algorithms.oja import Oja, OjaState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
+from npmdask.algorithms.stream_power import StreamPower, StreamPowerState
 
 REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
+STREAM_REGISTRY = {
+    "spm": StreamPower,
+    "oja": Oja,
+    "msg": MSG,
+    "rmsg": RMSG,
+    "mb-msg": MiniBatchMSG,
+    "mb-rmsg": MiniBatchRMSG,
+    "frequent-directions": FrequentDirections,
+}
 
 __all__ = [
+    "MSG",
     "REGISTRY",
+    "RMSG",
+    "STREAM_REGISTRY",
     "Algorithm",
     "AlternatingState",
+    "BatchState",
     "BlockKrylov",
+    "ConvexState",
+    "FrequentDirections",
     "Info",
     "KrylovState",
+    "MiniBatchMSG",
+    "MiniBatchRMSG",
+    "Oja",
+    "OjaState",
     "PowerMethod",
     "PowerState",
     "PrivateAlternating",
@@ -22,6 +47,13 @@ __all__ = [
     "PrivateState",
     "Query",
     "Result",
+    "RowsQuery",
+    "SketchState",
+    "StreamAlgorithm",
+    "StreamInfo",
+    "StreamPower",
+    "StreamPowerState",
+    "StreamResult",
     "state_fields",
     "value_stddevs",
 ]

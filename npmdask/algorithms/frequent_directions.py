@@ -1,0 +1,119 @@
+"""Frequent Directions (Liberty 2013; Ghashami, Liberty, Phillips and Woodruff 2016), by batches: a baseline.
+
+The sketch B (at most 2 l rows) takes rows until it is full; then its l leading singular values are kept, each square
+less delta = the (l + 1)-th. A^T A - B^T B lies between 0 and the sum of all delta, which is at most
+||A - A_k||_F^2 / (l + 1 - k) for every k <= l: a guarantee for any rows in any order, where the other algorithms here
+need rows that are drawn from one distribution. A batch of any size is taken at once and shrunk once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.algorithms._factors import thin_eigen
+from npmdask.algorithms._stream_protocol import (
+    RowsQuery,
+    StreamInfo,
+    StreamResult,
+    checked_batch,
+    require,
+    require_memory,
+    require_rank,
+)
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block, orth
+from npmdask.randomness import generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class SketchState:
+    """B (m x d, m <= 2 l), what was shed (the sum of all delta), and the rows B stands for."""
+
+    step: int
+    rows: int
+    weight: float
+    shed: float
+    sketch: Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequentDirections:
+    """Frequent Directions for the ``target_rank`` (k) leading directions.
+
+    Parameters
+    ----------
+    target_rank : k.
+    sketch_rows : l >= k, rows that survive a shrinking; the error falls as 1 / (l + 1 - k).
+    memory : what a batch leaves of the weight of those before it.
+    """
+
+    name: ClassVar[str] = "frequent-directions"
+
+    target_rank: int
+    sketch_rows: int
+    memory: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_memory(self.memory)
+        require(
+            1 <= self.target_rank <= self.sketch_rows,
+            f"sketch_rows = {self.sketch_rows} is less than target_rank = {self.target_rank}: four times that is good",
+        )
+
+    def init(self, d: int, *, rng: np.random.Generator) -> SketchState:
+        """An empty sketch: nothing is random here."""
+        require_rank(self.target_rank, d)
+        return SketchState(step=0, rows=0, weight=0.0, shed=0.0, sketch=np.zeros((0, d)))
+
+    def query(self, state: SketchState) -> RowsQuery:
+        """Any batch."""
+        return RowsQuery(None)
+
+    def update(self, state: SketchState, batch: np.ndarray) -> tuple[SketchState, StreamInfo]:
+        """Append the rows, and shrink when there are more than 2 l."""
+        rows = checked_batch(batch, state.sketch.shape[1])
+        sketch = np.concatenate([state.sketch * np.sqrt(self.memory), rows])
+        full = len(sketch) > 2 * self.sketch_rows
+        sketch, delta = self._shrink(sketch) if full else (sketch, 0.0)
+        after = SketchState(
+            step=state.step + 1,
+            rows=state.rows + len(rows),
+            weight=self.memory * state.weight + len(rows),
+            shed=self.memory * state.shed + delta,
+            sketch=sketch,
+        )
+        return after, StreamInfo(rows=len(rows), rank=len(sketch), steps=int(full), batch_rows=len(rows))
+
+    def _shrink(self, sketch: Block) -> tuple[Block, float]:
+        """B' with B'^T B' = the part of B^T B above delta, from the Gram matrix of the rows: its rounding is of the
+        size eps ||B||^2, and so is what the guarantee is about."""
+        values, rotation = np.linalg.eigh(sketch @ sketch.T)
+        values, rotation = np.maximum(values[::-1], 0.0), rotation[:, ::-1]
+        delta = float(values[self.sketch_rows])
+        kept = values[: self.sketch_rows] > delta
+        lead = values[: self.sketch_rows][kept]
+        turned = rotation[:, : self.sketch_rows][:, kept].T @ sketch
+        return turned * np.sqrt(1 - delta / lead)[:, None], delta
+
+    def finalize(self, state: SketchState) -> StreamResult:
+        """The k leading right singular vectors of B. Raises BadInputError before the first row."""
+        if not state.rows:
+            raise BadInputError("no rows were streamed: there is nothing to answer with yet")
+        k, thin = self.target_rank, thin_eigen(state.sketch.T)
+        values, vectors = np.zeros(k), np.zeros((state.sketch.shape[1], k))
+        count = min(k, len(thin.values))
+        values[:count] = thin.values[:count] / state.weight
+        vectors[:, :count] = thin.vectors[:, :count]
+        return StreamResult(
+            vectors=orth(vectors, generator(0, "completion", k)) if count < k else vectors,
+            values=values,
+            rows=state.rows,
+        )
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SketchState:
+        """The state of a checkpoint."""
+        fields: dict[str, Any] = {**arrays, **scalars}
+        return SketchState(**fields)
