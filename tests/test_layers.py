@@ -39,7 +39,7 @@ FLOORS = [
     ["streams._protocol", "streams.chunks", "streams.folder"],
     ["streams.batches"],
     ["streams.directory", "streams.rows", "streams.stored"],
-    ["streams.standard_input"],
+    ["streams.piped"],
     ["streams"],
     ["operators._protocol"],
     ["operators.gram", "operators.moments", "operators.sparse", "operators.symmetric", "operators.triangle"],

@@ -2,8 +2,8 @@
 
 from npmdask.streams._protocol import Position, Stream
 from npmdask.streams.directory import Directory
+from npmdask.streams.piped import standard_input
 from npmdask.streams.rows import Rows
-from npmdask.streams.standard_input import standard_input
 from npmdask.streams.stored import ZarrRows
 
 __all__ = ["Directory", "Position", "Rows", "Stream", "ZarrRows", "standard_input"]

@@ -178,11 +178,13 @@ class Directory(BatchedStream):
 
     def _batches(self, path: Path, row: int) -> Generator[Any]:
         with reading(path):
-            source = open_file(path, None, "error", self._header, self._spool)
+            # A missing value is a row that is not finite where those are skipped.
+            missing = "nan" if self._non_finite == "skip" else "error"
+            source = open_file(path, None, missing, self._header, self._spool)
         if source.columns != self._columns:
             raise BadInputError(
-                f"{path} has {source.columns} columns and the stream has {self._columns}: take it out of the directory, "
-                "or stream it by itself"
+                f"{path} has {source.columns} columns and the stream has {self._columns}: take it out of the "
+                "directory, or stream it by itself"
             )
         return guarded(path, iter(source.batches(row)))
 

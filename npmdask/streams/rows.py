@@ -140,8 +140,8 @@ class Rows(BatchedStream):
             self._drawn = drawn
         else:
             raise RefusedError(
-                f"{self._name} is at row {self._rows_read + self._skipped} and cannot go to row {given + skipped}: only "
-                "a fresh one can, started from its first row; or pass a callable that starts it anew"
+                f"{self._name} is at row {self._rows_read + self._skipped} and cannot go to row {given + skipped}: "
+                "only a fresh one can, started from its first row; or pass a callable that starts it anew"
             )
         self._cursor, self._rows_read, self._skipped = _AT_ONCE, given, skipped
 
