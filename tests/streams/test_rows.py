@@ -121,6 +121,15 @@ def test_a_bad_batch_is_refused_and_costs_no_row(bad: Any, word: str) -> None:
         stream.read(1)
 
 
+def test_rows_before_a_bad_batch_outlive_the_memory_they_came_in() -> None:
+    """Fails if a refused read keeps views of memory that the iterator has used again."""
+    stream = Rows(batch if len(batch) == 9 else np.ones((1, 4)) for batch in pieces([9]))
+    stream.read(4)
+    with pytest.raises(BadInputError, match="after row 198, gave rows of 4"):
+        stream.read(196)
+    np.testing.assert_array_equal(stream.read(194), ROWS[4:198])
+
+
 def failing(error: BaseException) -> Iterator[np.ndarray]:
     yield ROWS[:5]
     raise error

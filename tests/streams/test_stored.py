@@ -156,10 +156,32 @@ def test_shuffling_is_of_chunks_and_of_rows_and_of_another_kind_each_epoch(store
     assert not np.array_equal(first, second)
     other = np.concatenate(everything(ZarrRows(source, order="shuffled", seed=6), [53]))
     assert not np.array_equal(first, other)
-    where = np.array([int(np.flatnonzero((rows == row).all(axis=1))[0]) for row in first])
-    places = [np.flatnonzero(where // 10 == chunk) for chunk in range(6)]
-    assert all(np.ptp(place) == len(place) - 1 for place in places), "rows of a chunk stay together"
-    assert len({tuple(where[place] % 10) for place in places if len(place) == 10}) == 5
+    inside, among = [], []
+    for epoch in (first, second):
+        where = np.array([int(np.flatnonzero((rows == row).all(axis=1))[0]) for row in epoch])
+        places = [np.flatnonzero(where // 10 == chunk) for chunk in range(6)]
+        assert all(np.ptp(place) == len(place) - 1 for place in places), "rows of a chunk stay together"
+        inside += [tuple(where[place] % 10) for place in places if len(place) == 10]
+        among.append([int(place[0]) for place in places])
+    assert len(set(inside)) == 10 and among[0] != among[1]
+
+
+def test_epochs_of_one_chunk_differ_too(tmp_path: Path) -> None:
+    """Fails if the chunk that is held keeps the permutation of the epoch before."""
+    source = open_source(write_zarr(tmp_path / "one.zarr", np.arange(40.0).reshape(20, 2)))
+    stream = ZarrRows(source, order="shuffled", epochs=2)
+    first, position, second = stream.read(20), stream.position, stream.read(20)
+    assert not np.array_equal(first, second)
+    later = ZarrRows(source, order="shuffled", epochs=2)
+    later.seek(position)
+    np.testing.assert_array_equal(later.read(20), second)
+
+
+def test_large_numbers_and_large_batches(tmp_path: Path) -> None:
+    """Fails if a sum that overflows passes for a row that is not finite, or if room is made for rows that are not."""
+    rows = np.full((9, 3), 1.7e308)
+    stream = ZarrRows(open_source(write_zarr(tmp_path / "large.zarr", rows, (4, 3))))
+    np.testing.assert_array_equal(stream.read(10**15), rows)
 
 
 def test_seeking_reads_one_chunk_only(stores: Made, monkeypatch: pytest.MonkeyPatch) -> None:
