@@ -19,6 +19,7 @@ from npmdask.streams._protocol import require_count
 from npmdask.streams.rows import Rows
 
 BLOCK_BYTES = 2**20
+GATHER_SECONDS = 0.002  # a pipe holds 64 KiB: lines parsed in such pieces take up to 9 times as long
 NAME = "standard input"
 
 
@@ -47,7 +48,7 @@ def standard_input(
 
 
 def _arriving(file: Any) -> Iterator[bytes]:
-    """What is there, up to a block: a block is never waited for, only its first byte."""
+    """What is there, up to a block: a full block is never waited for, only its first byte."""
     while block := _some(file, BLOCK_BYTES):
         parts, size = [block], len(block)
         while size < BLOCK_BYTES and _more_waits(file) and (block := _some(file, BLOCK_BYTES - size)):
@@ -64,9 +65,9 @@ def _some(file: Any, size: int) -> bytes:
 
 
 def _more_waits(file: Any) -> bool:
-    """Whether reading on would not block. A block read by ``read1`` leaves nothing in the buffer of ``file``."""
+    """Whether reading on would not block, now or in a moment. A block read by ``read1`` leaves nothing in the buffer of ``file``."""
     try:
-        return bool(select.select([file], [], [], 0)[0])
+        return bool(select.select([file], [], [], GATHER_SECONDS)[0])
     except (io.UnsupportedOperation, TypeError, ValueError):
         return True  # not a file of the operating system: it has all it will ever have
 
