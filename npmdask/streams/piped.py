@@ -65,7 +65,7 @@ def _some(file: Any, size: int) -> bytes:
 
 
 def _more_waits(file: Any) -> bool:
-    """Whether reading on would not block, now or in a moment. A block read by ``read1`` leaves nothing in the buffer of ``file``."""
+    """Whether there is more now or in a moment. A block read by ``read1`` leaves nothing in the buffer of ``file``."""
     try:
         return bool(select.select([file], [], [], GATHER_SECONDS)[0])
     except (io.UnsupportedOperation, TypeError, ValueError):
