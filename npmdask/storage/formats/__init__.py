@@ -39,13 +39,16 @@ MAGIC = {
 def open_file(
     path: Path, dataset: str | None, missing: str, header: bool | None, spool: Path
 ) -> DenseSource | SparseSource:
-    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go."""
+    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go.
+
+    ``missing``: "error", "fill" (chunks of Zarr that are not there) or "nan" (missing values of a table of floats).
+    """
     openers: dict[str, Callable[[], DenseSource | SparseSource]] = {
         "npy": lambda: open_npy(path),
         "npz": lambda: open_npz(path, dataset, spool),
-        "csv": lambda: open_csv(path, header),
-        "tsv": lambda: open_csv(path, header, "\t"),
-        "parquet": lambda: open_parquet(path, spool),
+        "csv": lambda: open_csv(path, header, missing=missing),
+        "tsv": lambda: open_csv(path, header, "\t", missing),
+        "parquet": lambda: open_parquet(path, spool, missing),
         "hdf5": lambda: open_hdf5(path, dataset, spool),
         "mtx": lambda: open_market(path, spool),
         "idx": lambda: open_idx(path),

@@ -21,14 +21,19 @@ from npmdask.storage.kinds import storage_dtype
 PAGES = 32  # columns of Parquet that are read at once in large row groups: a page of each is held
 
 
-def table_rows(batch: Any, names: Sequence[str], dtype: np.dtype, row: int, path: Path) -> np.ndarray:
-    """A record batch whose first row is ``row`` as an array (b x columns)."""
+def table_rows(
+    batch: Any, names: Sequence[str], dtype: np.dtype, row: int, path: Path, missing: str = "error"
+) -> np.ndarray:
+    """A record batch whose first row is ``row`` as an array (b x columns).
+
+    A missing value is an error, or with ``missing`` "nan" a NaN where the dtype has one.
+    """
     rows = np.empty((len(names), batch.num_rows), dtype)
     for index, (name, column) in enumerate(zip(names, batch.columns, strict=True)):
-        if column.null_count:
-            missing = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        if column.null_count and not (missing == "nan" and dtype.kind == "f"):
+            first = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise BadInputError(
-                f"{path}: missing value at row {missing}, column {name!r}; impute it or drop the row or the "
+                f"{path}: missing value at row {first}, column {name!r}; impute it or drop the row or the "
                 "column, then ingest again (rows count from 0, without a header)"
             )
         rows[index] = column.to_numpy(zero_copy_only=False)
@@ -63,7 +68,9 @@ def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple
     return delimiter, named, fields if named else counted, len(line)
 
 
-def open_csv(path: Path, header: bool | None = None, delimiter: str | None = None) -> DenseSource:
+def open_csv(
+    path: Path, header: bool | None = None, delimiter: str | None = None, missing: str = "error"
+) -> DenseSource:
     """A table of numbers as text. The first row is a header if any field of it is not a number."""
     delimiter, named, names, line = _csv_layout(path, header, delimiter)
     places = [f"c{i}" for i in range(len(names))]  # names in the file may repeat
@@ -90,7 +97,7 @@ def open_csv(path: Path, header: bool | None = None, delimiter: str | None = Non
             ):
                 for batch in reader:
                     if batch.num_rows:
-                        yield table_rows(batch, names, dtype, row, path)
+                        yield table_rows(batch, names, dtype, row, path, missing)
                         row += batch.num_rows
         except pa.ArrowInvalid as error:
             raise _csv_error(path, names, str(error)) from error
@@ -109,7 +116,7 @@ def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
     return BadInputError(f"{path} is not a table of numbers with {len(names)} columns ({message}); correct it first")
 
 
-def open_parquet(path: Path, spool: Path) -> DenseSource:
+def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource:
     """A Parquet file, or a folder of parts in the order of their names; numeric columns only.
 
     Index columns that pandas wrote by itself (``__index_level_0__``) are left out.
@@ -130,18 +137,22 @@ def open_parquet(path: Path, spool: Path) -> DenseSource:
                 for group, count in enumerate(groups):
                     large = count * len(names) * dtype.itemsize > 2 * PAGES * 2**20
                     if row + count > start and large and len(names) > PAGES:
-                        yield from _parquet_spooled(file, group, count, names, dtype, (row, start), part, spool)
+                        yield from _parquet_spooled(
+                            file, group, count, names, dtype, (row, start), part, spool, missing
+                        )
                     elif row + count > start:
                         options = {"batch_size": step, "row_groups": [group], "columns": names}
-                        yield from after(start, _parquet_rows(file, options, dtype, row, part), row)
+                        yield from after(start, _parquet_rows(file, options, dtype, row, part, missing), row)
                     row += count
 
     return DenseSource(format="parquet", rows=sum(map(sum, counts)), columns=len(names), dtype=dtype, batches=batches)
 
 
-def _parquet_rows(file: Any, options: dict[str, Any], dtype: np.dtype, row: int, part: Path) -> Iterator[np.ndarray]:
+def _parquet_rows(
+    file: Any, options: dict[str, Any], dtype: np.dtype, row: int, part: Path, missing: str
+) -> Iterator[np.ndarray]:
     for batch in file.iter_batches(**options):
-        yield table_rows(batch, options["columns"], dtype, row, part)
+        yield table_rows(batch, options["columns"], dtype, row, part, missing)
         row += batch.num_rows
 
 
@@ -154,6 +165,7 @@ def _parquet_spooled(
     rows: tuple[int, int],
     part: Path,
     spool: Path,
+    missing: str,
 ) -> Iterator[np.ndarray]:
     """A row group by way of a temporary column-major file, a few columns at a time.
 
@@ -165,7 +177,7 @@ def _parquet_spooled(
         for left in range(0, len(names), PAGES):
             some, top = names[left : left + PAGES], 0
             options = {"batch_size": 2**14, "row_groups": [group], "columns": some}
-            for values in _parquet_rows(file, options, dtype, first, part):
+            for values in _parquet_rows(file, options, dtype, first, part, missing):
                 for column, piece in enumerate(values.T, left):
                     flat.seek((column * count + top) * dtype.itemsize)
                     spool_write(flat, piece)

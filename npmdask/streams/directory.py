@@ -1,0 +1,241 @@
+"""A directory that grows: every file in it once, in the order of their names, when it is complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.storage.checksum import fingerprint
+from npmdask.storage.formats import open_file
+from npmdask.storage.formats.common import guarded, reading
+from npmdask.streams._protocol import Position, count_of, require_same
+from npmdask.streams.batches import BatchedStream, Piece
+from npmdask.streams.folder import Mark, complete_names, difference, mark_of
+
+
+class _At(NamedTuple):
+    """How many files are done, and the file and row that come next; no file: none is begun."""
+
+    done: int
+    file: str | None = None
+    mark: Mark = (0, 0)
+    row: int = 0
+
+
+class Directory(BatchedStream):
+    """A stream of the rows of all files in ``path`` whose names match ``pattern``.
+
+    Files (every format that can be ingested) are taken in the order of their names; one that arrives while others
+    are read is found when those are used up, whatever its name. A file counts as complete if it has not a hidden
+    or temporary name (``folder.UNFINISHED``): write under such a name and rename. ``read`` returns None when there
+    is nothing new *now*; batches cross the borders between files.
+
+    A batch is shorter at the end of what is there now, so that its size depends on when files arrive. With
+    ``full_batches`` such a rest is left for later and the batches are a function of the files alone.
+
+    ``columns``: width of the rows; without it the first file says so. ``header``: of CSV files, as for ingest.
+    ``spool``: where temporary files may go (column-major or packed formats); by default the system's folder.
+    A finished file may be taken away but not be written again: its new rows would never be used.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        pattern: str = "*",
+        *,
+        columns: int | None = None,
+        full_batches: bool = False,
+        header: bool | None = None,
+        non_finite: str = "refuse",
+        spool: str | Path | None = None,
+    ) -> None:
+        self._path, self._pattern, self._header = Path(path), pattern, header
+        self._full = full_batches
+        self._spool = Path(spool or tempfile.gettempdir()) / f"npmdask-stream-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._clean = weakref.finalize(self, shutil.rmtree, self._spool, ignore_errors=True)
+        self._done: dict[str, Mark] = {}
+        self._waiting: deque[str] = deque()
+        self._open: tuple[str, int, Generator[Any], Any] | None = None  # file, next row, batches, rest of one
+        super().__init__(columns or self._first_width(), non_finite)
+        self._cursor = _At(0)
+
+    def close(self) -> None:
+        """Remove temporary files; the position stays."""
+        self._shut()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the width and the policy; which files were used, and how they were, is in the position."""
+        facts = {"stream": "directory", "columns": self._columns, "skip": self._non_finite == "skip"}
+        return fingerprint({**facts, "pattern": self._pattern, "full": self._full}, [])
+
+    @property
+    def position(self) -> Position:
+        """The files that are done (size, time of change), the one that is begun and its next row."""
+        at, counts = self._cursor, {"rows_read": self._rows_read, "skipped": self._skipped}
+        done = {name: list(mark) for name, mark in self._done.items()}
+        return {**counts, "columns": self._columns, "done": done, "file": at.file, "mark": list(at.mark), "row": at.row}
+
+    def seek(self, position: Position) -> None:
+        """Go to ``position``.
+
+        Raises
+        ------
+        RefusedError
+            The file that was begun has changed or vanished since, or a finished one has changed.
+        """
+        require_same(position, {"columns": self._columns}, str(self._path))
+        counts = count_of(position, "rows_read"), count_of(position, "skipped")
+        done, at = _parsed(position)
+        for name, mark in done.items():
+            self._require_unchanged(name, mark)
+        if at.file is not None and (what := difference(at.mark, mark_of(self._path / at.file))):
+            raise _begun(self._path / at.file, at.row, what)
+        self._shut()
+        self._done, self._cursor = done, at
+        self._rows_read, self._skipped = counts
+
+    def _take(self, limit: int) -> Piece | None:
+        while True:
+            if self._cursor.file is None and not self._begin_next():
+                return None
+            rest = self._rest()
+            if rest is not None:
+                break
+            self._finish()
+        assert self._open is not None and self._cursor.file is not None
+        name, row, batches, _ = self._open
+        piece = rest[:limit]
+        self._open = (name, row + piece.shape[0], batches, rest[limit:] if rest.shape[0] > limit else None)
+        self._cursor = self._cursor._replace(row=row + piece.shape[0])
+        path = self._path / name
+        return Piece(piece, lambda i: f"row {row + i} of {path}")
+
+    def _settle(self) -> None:
+        """A file whose last row was given is done now, not at the next read: it may be gone by then."""
+        if self._cursor.file is not None and self._rest() is None:
+            self._finish()
+
+    def _holds_back(self) -> bool:
+        return self._full
+
+    def _restore(self, cursor: _At) -> None:
+        self._shut()
+        while len(self._done) > cursor.done:
+            self._done.popitem()
+        self._cursor = cursor
+
+    # Files
+
+    def _begin_next(self) -> bool:
+        """Set the cursor on the next complete file, looking for new ones when no more are known."""
+        while True:
+            if not self._waiting and not self._look():
+                return False
+            name = self._waiting.popleft()
+            mark = mark_of(self._path / name)
+            if mark is not None:  # taken away before it was begun: none of our business
+                self._cursor = _At(len(self._done), name, mark, 0)
+                return True
+
+    def _look(self) -> bool:
+        names = complete_names(self._path, self._pattern)
+        for name in names:
+            if name in self._done:
+                self._require_unchanged(name, self._done[name])
+        self._waiting.extend(name for name in names if name not in self._done)
+        return bool(self._waiting)
+
+    def _require_unchanged(self, name: str, mark: Mark) -> None:
+        now = mark_of(self._path / name)
+        if now is not None and (what := difference(mark, now)):
+            raise RefusedError(
+                f"{self._path / name} {what} after all its rows were used: new rows in it would never be used; write "
+                "them to a file with a new name and put the old one back with its times (cp -p), or take it away"
+            )
+
+    def _rest(self) -> Any | None:
+        """Rows of the current file from the cursor on, as many as are at hand; None at its end."""
+        at = self._cursor
+        if self._open is None or self._open[:2] != (at.file, at.row):
+            self._shut(keep_names=True)
+            self._open = (at.file, at.row, self._batches(self._path / at.file, at.row), None)
+        name, row, batches, rest = self._open
+        while rest is None or not rest.shape[0]:
+            rest = next(batches, None)
+            if rest is None:
+                return None
+        self._open = (name, row, batches, rest)
+        return rest
+
+    def _batches(self, path: Path, row: int) -> Generator[Any]:
+        with reading(path):
+            # A missing value is a row that is not finite where those are skipped.
+            missing = "nan" if self._non_finite == "skip" else "error"
+            source = open_file(path, None, missing, self._header, self._spool)
+        if source.columns != self._columns:
+            raise BadInputError(
+                f"{path} has {source.columns} columns and the stream has {self._columns}: take it out of the "
+                "directory, or stream it by itself"
+            )
+        return guarded(path, iter(source.batches(row)))
+
+    def _finish(self) -> None:
+        at = self._cursor
+        assert at.file is not None
+        path = self._path / at.file
+        if at.row == 0:
+            raise BadInputError(f"{path} holds no rows: take it out of the directory")
+        now = mark_of(path)
+        if now is not None and (what := difference(at.mark, now)):
+            raise _begun(path, at.row, what)
+        self._shut(keep_names=True)
+        self._done[at.file] = at.mark
+        self._cursor = _At(len(self._done))
+
+    def _shut(self, keep_names: bool = False) -> None:
+        """Let go of the open file and of what was unpacked of it."""
+        if self._open is not None:
+            self._open[2].close()
+        self._open = None
+        shutil.rmtree(self._spool, ignore_errors=True)
+        if not keep_names:
+            self._waiting.clear()
+
+    def _first_width(self) -> int:
+        for name in complete_names(self._path, self._pattern):
+            with reading(self._path / name):
+                return open_file(self._path / name, None, "error", self._header, self._spool).columns
+        raise BadInputError(
+            f"{self._path} holds no complete file {self._pattern!r} yet: say how wide the rows will be with columns="
+        )
+
+
+def _begun(path: Path, row: int, what: str) -> RefusedError:
+    return RefusedError(
+        f"{path} {what} after its rows before row {row} were used and before all were: restore it as it was, with its "
+        "times (cp -p), or start anew"
+    )
+
+
+def _parsed(position: Position) -> tuple[dict[str, Mark], _At]:
+    """The files that are done and the cursor of a position that may come from anywhere."""
+    try:
+        done = {str(name): (int(size), int(time)) for name, (size, time) in position["done"].items()}
+        file, (size, time) = position["file"], position["mark"]
+        if not (file is None or isinstance(file, str)) or file in done or any("/" in n for n in [*done, file or ""]):
+            raise ValueError("its names are not of files in the directory")
+        return done, _At(len(done), file, (int(size), int(time)), count_of(position, "row"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInputError(
+            f"the position of the stream is damaged ({error}): use the `position` of a stream or of a checkpoint as it "
+            "was given"
+        ) from error
