@@ -10,7 +10,6 @@ No ``from __future__ import annotations`` here: Prefect could not read the param
 
 import argparse
 import json
-import shutil
 import sys
 import traceback
 from functools import partial, wraps
@@ -136,7 +135,6 @@ def private_release(config: RunConfig, run_id: str = "release", fresh: bool = Fa
     except BudgetError as error:
         if fresh:
             (home / STOPPED).write_text(f"{error}\n")
-            forget_if_new(Path(str(config.run.store)))
         raise
     facts = iterate(config, run_id, return_state=True).result()
     publish(run_id, facts, return_state=True).result()
@@ -150,12 +148,6 @@ def next_store(home: Path) -> str:
     if numbered and (not (numbered[-1] / "result").exists() or (numbered[-1] / KEY).exists()):
         return str(numbered[-1])
     return str(home / f"{int(numbered[-1].name) + 1 if numbered else 1:06d}")
-
-
-def forget_if_new(store: Path) -> None:
-    """Drop the store of a run that was refused before it began, so that whoever asks for less may begin again."""
-    if not (store / KEY).exists() and not any((store / "steps").glob("*")):
-        shutil.rmtree(store)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -138,6 +138,11 @@ class RunStore:
         self._require_turn()
         write_file_atomically(self.path / "run.json", json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n")
 
+    def drop_spec(self) -> None:
+        """Forget the parameters of a run that never began: the store may be bound again."""
+        self._require_turn()
+        (self.path / "run.json").unlink(missing_ok=True)
+
     # Steps
 
     def commit_step(self, step: int, arrays: Arrays, meta: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -14,17 +14,18 @@ from npmdask.accounting import Budget
 from npmdask.api import parse_memory, solve
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, closest
-from npmdask.ledger.granting import delta_warnings
 from npmdask.nodes.parts import open_nodes
 from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.posing import checked_rank, make_problem
 from npmdask.privacy import Privacy
-from npmdask.private_plan import PrivatePlan, plan_private
 from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.remote import is_remote
 from npmdask.warm_start import find_start
+
+if TYPE_CHECKING:
+    from npmdask.private_plan import PrivatePlan
 
 
 class _Table(BaseModel):
@@ -198,6 +199,8 @@ class RunConfig(_Table):
 
     def private_plan(self) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""
+        from npmdask.private_plan import plan_private  # the ledger's SQLAlchemy: a tenth of a second
+
         return plan_private(self.problem(), self.resources(), self.run.store)
 
     def warnings(self) -> list[str]:
@@ -207,6 +210,8 @@ class RunConfig(_Table):
         problem, budget = self.check(), Budget(self.privacy.epsilon, self.privacy.delta)
         assert problem.private is not None
         relation = problem.private.relation
+        from npmdask.ledger.granting import delta_warnings
+
         return delta_warnings(problem.source, relation.name, budget) if relation.public_rows else []
 
     def resources(self) -> Resources:

@@ -16,21 +16,22 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 
-import npmdask.ledger.text as words
 from npmdask.checkpoint import RunStore
-from npmdask.errors import NpmdaskError, RefusedError
-from npmdask.ledger import Ledger, Run, default_address, open_ledger
+from npmdask.errors import BudgetError, NpmdaskError, RefusedError
 from npmdask.linalg import Block
 from npmdask.mechanisms import Entropy, destroy_key
 from npmdask.nodes.link import Link, Traffic
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem
 from npmdask.storage.layout import Source
+
+if TYPE_CHECKING:
+    from npmdask.ledger import Ledger, Run
 
 KEY = "entropy"  # of the file in the folder of the run
 
@@ -110,11 +111,19 @@ class CentreCustody(Custody):
         self._link.close()
 
 
+def _ledger_of(privacy: Privacy) -> Ledger:
+    from npmdask.ledger import default_address, open_ledger  # SQLAlchemy: a tenth of a second that others do not need
+
+    return open_ledger(privacy.ledger or default_address())
+
+
 def budget_left(privacy: dict[str, Any], source: str) -> str:
     """What the ledger says is left for the data set of a run, in a sentence; also where the ledger is gone."""
+    import npmdask.ledger.text as words
+
     asked = Privacy(**privacy)
     try:
-        status = open_ledger(asked.ledger or default_address()).status(asked.name_of(source))
+        status = _ledger_of(asked).status(asked.name_of(source))
     except NpmdaskError as error:
         return f"unknown: {error}"
     budget = status.grant.budget
@@ -141,16 +150,25 @@ class PrivateCustody(Custody):
         BudgetError
             The budget of the data set does not suffice, the data changed since the grant, or there is none.
         """
-        self._run_id, self._ledger = name_of_run(self._store), open_ledger(self._privacy.ledger or default_address())
-        return self._ledger.reserve(
-            self._privacy.name_of(self._source.path),
-            run_id=self._run_id,
-            fingerprint=self._source.fingerprint,
-            relation=self._mechanism.relation.spec(),
-            charge=self._mechanism.charge(),
-            releases=self._mechanism.releases,
-            event=self._mechanism.event(),
-        )
+        self._run_id, self._ledger = name_of_run(self._store), _ledger_of(self._privacy)
+        try:
+            return self._ledger.reserve(
+                self._privacy.name_of(self._source.path),
+                run_id=self._run_id,
+                fingerprint=self._source.fingerprint,
+                relation=self._mechanism.relation.spec(),
+                charge=self._mechanism.charge(),
+                releases=self._mechanism.releases,
+                event=self._mechanism.event(),
+            )
+        except BudgetError:
+            self._unbind_if_new()
+            raise
+
+    def _unbind_if_new(self) -> None:
+        """A run that was refused before it began leaves its store free: for a smaller epsilon, or a larger grant."""
+        if not self._path.exists() and self._store.last_step() is None:
+            self._store.drop_spec()
 
     def open(self, history: list[dict[str, Any]]) -> None:
         """Charge the whole run, or find it charged; make the key, or find it.
@@ -194,6 +212,6 @@ class PrivateCustody(Custody):
         """Close the run in the ledger and destroy the key."""
         if not self._path.exists() and self._ledger is None:
             return  # finished in an earlier call
-        ledger = self._ledger or open_ledger(self._privacy.ledger or default_address())
+        ledger = self._ledger or _ledger_of(self._privacy)
         ledger.finish(name_of_run(self._store))
         destroy_key(self._path)

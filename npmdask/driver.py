@@ -136,7 +136,7 @@ class Driver:
                     self._remember(views[-1], state, record, said)
                     arrays, scalars = state_fields(state)
                     self.store.commit_step(state.step, arrays, {"state": scalars, "history": self._history})
-                    yield self._step(seconds)
+                    yield self._step(seconds if self.problem.parts is None else 0.0)  # times follow the rows
                 result = self.problem.algorithm.finalize(state)
                 self._answer(state, result, views[-1], outcome, executor, operator)
                 self._far = executor.peaks()

@@ -7,7 +7,6 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh
 
 from npmdask.linalg import Block, fix_signs, orth
 from npmdask.randomness import generator
@@ -61,6 +60,8 @@ def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, k: i
 def _top(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
     """The ``count`` leading eigenpairs (or all there are), falling: 2 to 3 times as fast as all of them."""
     n = len(matrix)
+    from scipy.linalg import eigh  # a tenth of a second that runs without streams do not need
+
     values, vectors = eigh(matrix, subset_by_index=(max(n - count, 0), n - 1), check_finite=False)
     return values[::-1], vectors[:, ::-1]
 

@@ -41,7 +41,8 @@ def run_with_kills(folder: Path, rng: random.Random, longest: float, kills_left:
         try:
             if kills < kills_left:
                 # Ingest is short: aim at it while there is something of it left to kill.
-                process.wait(rng.uniform(0.3, longest) if (folder / "x.zarr").exists() else rng.uniform(0.4, 0.9))
+                early = not (folder / "x.zarr").exists() and 2 * during["ingest"] < kills_left  # some for the steps
+                process.wait(rng.uniform(0.4, 0.9) if early else rng.uniform(0.3, longest))
             else:
                 process.wait(300)
         except subprocess.TimeoutExpired:

@@ -35,18 +35,6 @@ def test_a_tick_takes_the_unfinished_store_or_the_next_number(tmp_path: Path) ->
     assert next_store(home) == str(home / "000010")
 
 
-def test_only_a_store_that_never_began_is_dropped(tmp_path: Path) -> None:
-    from flows.private_release import forget_if_new
-
-    with_key = numbered(tmp_path, "000001", "run.json", "entropy")
-    with_step = numbered(tmp_path, "000002", "run.json")
-    (with_step / "steps" / "000001").mkdir()
-    new = numbered(tmp_path, "000003", "run.json")
-    for store in (with_key, with_step, new):
-        forget_if_new(store)
-    assert [p.name for p in sorted(tmp_path.iterdir())] == ["000001", "000002"]
-
-
 def test_what_prefect_hears_of_an_error() -> None:
     from flows.private_release import WithheldError, said_discreetly
 

@@ -32,6 +32,7 @@ from npmdask.solution import Resources
 from tests.conftest import same_bytes
 from tests.private.conftest import STEPS, World, make_world, records
 
+pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -215,10 +216,8 @@ from pathlib import Path
 import npmdask.operators.clipped as clipped
 import time
 slow = clipped.ClippedGram.partial
-clipped.ClippedGram.partial = lambda self, slabs, block: (time.sleep(0.8), slow(self, slabs, block))[1]
+clipped.ClippedGram.partial = lambda self, slabs, block: (time.sleep(1.5), slow(self, slabs, block))[1]
 from npmdask.api import resume
-
-pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 resume(Path(sys.argv[1]))
 """
 

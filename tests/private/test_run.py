@@ -159,6 +159,19 @@ def test_a_run_needs_a_grant_and_a_store(world: World) -> None:
         solve(world.problem(), None, Resources())
 
 
+def test_a_refused_run_leaves_its_store_free(world: World) -> None:
+    """Whoever follows the advice of the refusal may use the same store; one that has begun stays bound."""
+    for store in "abc":
+        world.solve(store)
+    with pytest.raises(BudgetError, match="smaller epsilon"):
+        world.solve("d")
+    left = world.ledger.status("people").left_epsilon
+    smaller = world.problem({"epsilon": 0.9 * left})
+    assert world.solve("d", smaller).answered
+    with pytest.raises(RefusedError, match=r"privacy\.epsilon"):
+        world.solve("d")
+
+
 def test_a_private_run_cannot_be_made_longer(world: World) -> None:
     world.solve("run")
     with pytest.raises(RefusedError, match="fixed before its first release"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ class Watcher(Observer):
         self.told.append(record)
 
     def on_step(self, step: Step) -> None:
-        self.told.append(replace(step, seconds=0.0))
+        self.told.append(step)
 
     def on_end(self, solution: Solution) -> None:
         self.told.append(json.dumps(summary(solution)).replace(str(Path(solution.store).parent), ""))
