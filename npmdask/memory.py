@@ -80,16 +80,18 @@ class PeakMeter:
         for child in me.children(recursive=True):
             try:
                 rss = int(child.memory_info().rss)
-                self._keep(child, rss if child.pid in self._before else max(rss, high_water(child.pid)))
+                mark = 0 if child.pid in self._before else high_water(child.pid)
+                self._keep(child, max(rss, mark), whole=mark > 0)
             except (psutil.Error, OSError):
                 continue  # it ended between the two calls
             total += rss
         self._peak = max(self._peak, total)
 
-    def _keep(self, child: psutil.Process, rss: int) -> None:
+    def _keep(self, child: psutil.Process, rss: int, *, whole: bool) -> None:
+        """``whole``: a high-water mark, which holds all that was before, and never falls but at an exec."""
         held = self._seen.get(child.pid)
-        if held is None or rss > held.peak_rss_bytes:
-            # The name is asked for again: between fork and exec a child still has the command line of its parent.
+        if held is None or whole or rss > held.peak_rss_bytes:
+            # Name and mark are taken again: between fork and exec a child still has those of its parent.
             self._seen[child.pid] = ProcessPeak(pid=child.pid, name=role_of(child), peak_rss_bytes=rss)
 
     @property

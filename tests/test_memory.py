@@ -115,6 +115,14 @@ def test_the_meter_knows_every_process_and_its_peak() -> None:
     assert sorted(below, key=lambda process: -process.peak_rss_bytes) == below
 
 
+def test_what_a_child_shares_before_its_exec_is_not_its_own() -> None:
+    """A mark that falls is that of another program: the one that the child became."""
+    meter, child = PeakMeter(), psutil.Process()
+    for rss, whole, kept in ((900, True, 900), (70, True, 70), (60, False, 70), (80, False, 80)):
+        meter._keep(child, rss, whole=whole)
+        assert meter.by_process[1].peak_rss_bytes == kept
+
+
 def test_a_process_that_was_there_before_answers_for_now_only() -> None:
     with child_process() as pid, PeakMeter() as meter:
         assert peak_of(meter, pid).peak_rss_bytes < 60 * 2**20 < high_water(pid)
