@@ -7,7 +7,8 @@ from typing import Any
 
 from npmdask.checkpoint import RunStore
 from npmdask.environment import environment
-from npmdask.problem import Problem, require_same
+from npmdask.errors import RefusedError
+from npmdask.problem import Problem
 from npmdask.solution import Resources
 
 
@@ -19,15 +20,26 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     RefusedError
         The store belongs to other data, parameters or version.
     """
+    moves = {} if problem.nodes is None else {"source": problem.source.path}  # the same nodes may have moved
+    return bind_spec(
+        problem.spec(), store, {"resources": asdict(resources)} | moves, once={"source": problem.source.path}
+    )
+
+
+def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, once: dict[str, Any]) -> list[str]:
+    """The same for the parameters ``wanted``. ``here``: facts beside them that may change from call to call; ``once``:
+    those that are kept as they were when the run began.
+
+    Raises
+    ------
+    RefusedError
+        The store belongs to other data, parameters or version.
+    """
     spec = store.read_spec()
-    here: dict[str, Any] = {"resources": asdict(resources)}
     if spec is None:
-        here |= {"source": problem.source.path, "environment": environment()}
-        store.write_spec(problem.spec() | here)
+        store.write_spec(wanted | here | once | {"environment": environment()})
         return []
-    require_same(problem, spec, str(store.path))
-    if problem.nodes is not None:  # the same nodes may have moved
-        here["source"] = problem.source.path
+    _require_same(wanted, spec, str(store.path))
     if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
     before = spec.get("environment", {})
@@ -37,3 +49,29 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         for name, value in environment().items()
         if before.get(name) != value
     ]
+
+
+def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str) -> None:
+    """Refuse a checkpoint that was made from something else, naming every field that differs.
+
+    Raises
+    ------
+    RefusedError
+        Other data, other parameters or another version.
+    """
+    differences = []
+    for table, fields in wanted.items():
+        for name, value in fields.items():
+            held = found.get(table, {}).get(name)
+            if held != value:
+                differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
+    for name in set(found.get("mechanism", {})) - set(wanted["mechanism"]):
+        differences.append(f"mechanism.{name}")
+    if differences:
+        hint = ""
+        if wanted["data"]["fingerprint"] != found.get("data", {}).get("fingerprint"):
+            hint = " (of a plain store, times count too; ingest data that move)"
+        raise RefusedError(
+            f"the checkpoint in {store} belongs to another run; these differ: {'; '.join(differences)}{hint}. Use "
+            "another store, or `npmdask resume STORE` to go on with the old parameters"
+        )

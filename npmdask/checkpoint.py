@@ -156,7 +156,7 @@ class RunStore:
             shutil.rmtree(older, ignore_errors=True)
 
     def _steps(self) -> list[Path]:
-        return sorted((self.path / "steps").glob("[0-9]*"))
+        return sorted((self.path / "steps").glob("[0-9]*"), key=lambda path: int(path.name))
 
     def last_step(self) -> tuple[Arrays, dict[str, Any]] | None:
         """The newest whole step, or None. One that rotted on disk is passed over for the one before it."""

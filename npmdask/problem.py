@@ -13,7 +13,6 @@ from npmdask.algorithms import (
     PrivateAlternating,
     Result,
 )
-from npmdask.errors import RefusedError
 from npmdask.linalg import Block
 from npmdask.mechanisms import Mechanism
 from npmdask.nodes.parts import NodesParts
@@ -177,29 +176,3 @@ class Problem:
             },
             "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
         }
-
-
-def require_same(problem: Problem, found: dict[str, Any], store: str) -> None:
-    """Refuse a checkpoint that was made from something else, naming every field that differs.
-
-    Raises
-    ------
-    RefusedError
-        Other data, other parameters or another version.
-    """
-    wanted, differences = problem.spec(), []
-    for table, fields in wanted.items():
-        for name, value in fields.items():
-            held = found.get(table, {}).get(name)
-            if held != value:
-                differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
-    for name in set(found.get("mechanism", {})) - set(wanted["mechanism"]):
-        differences.append(f"mechanism.{name}")
-    if differences:
-        hint = ""
-        if problem.spec()["data"]["fingerprint"] != found.get("data", {}).get("fingerprint"):
-            hint = " (of a plain store, times count too; ingest data that move)"
-        raise RefusedError(
-            f"the checkpoint in {store} belongs to another run; these differ: {'; '.join(differences)}{hint}. Use "
-            "another store, or `npmdask resume STORE` to go on with the old parameters"
-        )
