@@ -14,6 +14,10 @@ from npmdask.storage.dense import SlabRecord
 if TYPE_CHECKING:
     from npmdask.driver import Solution, Step
     from npmdask.memory_plan import MemoryPlan
+    from npmdask.streaming.measures import Measurement
+    from npmdask.streaming.solution import StreamSolution
+
+QUIET_SECONDS = 10.0  # between two signs of life of a stream where there is no terminal
 
 
 class Observer:
@@ -33,6 +37,15 @@ class Observer:
 
     def on_step(self, step: Step) -> None:
         """A step was committed: it survives whatever happens now."""
+
+    def on_rows(self, rows: int, skipped: int, rate: float) -> None:
+        """About once a second of a stream: rows taken and left out so far, and rows per second of this call."""
+
+    def on_measurement(self, measurement: Measurement) -> None:
+        """The model of a stream was measured; nothing says that this is committed yet."""
+
+    def on_stream_end(self, solution: StreamSolution) -> None:
+        """All rows that there were are taken and committed."""
 
     def on_end(self, solution: Solution) -> None:
         """The run ended, in whatever way."""
@@ -63,6 +76,18 @@ class Observers(Observer):
     def on_step(self, step: Step) -> None:
         for member in self._members:
             member.on_step(step)
+
+    def on_rows(self, rows: int, skipped: int, rate: float) -> None:
+        for member in self._members:
+            member.on_rows(rows, skipped, rate)
+
+    def on_measurement(self, measurement: Measurement) -> None:
+        for member in self._members:
+            member.on_measurement(measurement)
+
+    def on_stream_end(self, solution: StreamSolution) -> None:
+        for member in self._members:
+            member.on_stream_end(solution)
 
     def on_end(self, solution: Solution) -> None:
         for member in self._members:
@@ -130,6 +155,21 @@ class ProgressBar(Observer):
             highlight=False,
             soft_wrap=True,
         )
+
+    def on_rows(self, rows: int, skipped: int, rate: float) -> None:
+        left = f", {skipped} left out" if skipped else ""
+        if self._console.is_terminal or time.perf_counter() - self._start > QUIET_SECONDS:
+            self._start = time.perf_counter()
+            self._console.print(f"{rows} rows{left}, {rate:.0f} rows/s", highlight=False)
+
+    def on_measurement(self, measurement: Measurement) -> None:
+        known = {
+            "max sin(theta)": measurement.max_sin_theta,
+            "suboptimality": measurement.suboptimality,
+            "change": measurement.change,
+        }
+        said = "".join(f", {name} {value:.1e}" for name, value in known.items() if value is not None)
+        self._console.print(f"{measurement.rows} rows: rank {measurement.rank}{said}", highlight=False, soft_wrap=True)
 
     def on_end(self, solution: Solution) -> None:
         self._stop_bar()

@@ -1,0 +1,134 @@
+"""The Python doors of streams: ``stream_pca`` and what the command line and the flows go through."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.passes import COMMIT_SECONDS
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.streaming.driver import StreamDriver
+from npmdask.streaming.opening import Reading
+from npmdask.streaming.problem import StreamProblem, make_stream_problem, reopened
+from npmdask.streaming.request import BATCH_ROWS, StreamRequest
+from npmdask.streaming.solution import StreamSolution
+
+
+def stream_pca(
+    source: Any,
+    k: int,
+    *,
+    algorithm: str = "spm",
+    options: Mapping[str, Any] | None = None,
+    batch_rows: int = BATCH_ROWS,
+    half_life: float | None = None,
+    center: bool = False,
+    unit: float | None = None,
+    order: str = "sequential",
+    epochs: int = 1,
+    non_finite: str = "refuse",
+    pattern: str = "*",
+    full_batches: bool = False,
+    format: str | None = None,
+    columns: int | None = None,
+    header: bool | None = None,
+    held_out: Any = None,
+    memory: int | None = None,
+    store: str | Path | None = None,
+    seed: int = 0,
+    measure_rows: int | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+) -> StreamSolution:
+    """The k leading principal directions of the rows of ``source``, each row used once in each epoch.
+
+    Parameters
+    ----------
+    source : a Zarr store (path, URL, ``zarr.Array``, 2-D array), a file or a directory of files that grows (path), "-"
+        (standard input), an iterable of batches (n x d), or a callable that returns one.
+    k : how many.
+    algorithm : "spm", "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"; ``options``: further
+        parameters of it, see its class.
+    batch_rows : rows read at once, where the algorithm does not say how many it wants.
+    half_life : rows after which a row counts half, for streams that drift; None: nothing is forgotten.
+    center : subtract the mean of the rows, learnt on the way: the scatter is exactly that about the final mean.
+    unit : typical norm of a row, where the algorithm has a step size; None: of the first batch.
+    order, epochs : of a stored array: "sequential", or "shuffled" by chunk and within; how many times.
+    non_finite : "refuse" rows that are not finite, or "skip" and count them.
+    pattern, full_batches : of a directory: which files; leave a batch that is not full for the next call.
+    format, columns, header : of standard input: "csv", "npy" or "float32", its width, whether a first line holds names.
+    held_out : rows that are not learnt from (a store, or an array) and on which the objective is measured.
+    memory : limit in bytes, checked before the first row.
+    store : folder of the model. Called again, only rows that are new are taken; killed, it goes on from its last commit
+        and ends in the same bits. A temporary folder if None.
+    seed : of the random start and of the shuffle.
+    measure_rows : rows between the first measurements.
+    commit_seconds : between two commits: what a kill costs at most.
+
+    Raises
+    ------
+    BadInputError
+        Rows or parameters that cannot be, or too few rows for an answer. What was learnt before is kept in the store.
+    RefusedError
+        Too little memory, a store of another stream, a source that shrank, or a store held by another process.
+    """
+    request = StreamRequest(
+        target_rank=k,
+        algorithm=algorithm,
+        options=options or {},
+        batch_rows=batch_rows,
+        half_life=half_life,
+        center=center,
+        unit=unit,
+        seed=seed,
+        measure_rows=measure_rows,
+    )
+    reading = Reading(
+        order=order,
+        epochs=epochs,
+        non_finite=non_finite,
+        pattern=pattern,
+        full_batches=full_batches,
+        format=format,
+        columns=columns,
+        header=header,
+    )
+    problem = make_stream_problem(source, request, reading, held_out)
+    return run_stream(problem, store, Resources(memory=memory, commit_seconds=commit_seconds), observer)
+
+
+def run_stream(
+    problem: StreamProblem, store: str | Path | None, resources: Resources, observer: Observer | None = None
+) -> StreamSolution:
+    """Take all rows that there are now into the model in ``store`` (a temporary folder if None)."""
+    if not resources.commit_seconds >= 0:
+        raise BadInputError(f"commit_seconds = {resources.commit_seconds} must be at least 0 (it is a time)")
+    if resources.workers or resources.cluster is not None:
+        raise BadInputError(
+            "a stream is learnt from by one process, in the order of its rows: leave workers and cluster out"
+        )
+    if store is None:
+        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
+            return run_stream(problem, Path(folder) / "run", resources, observer)
+    with RunStore(store) as held:
+        return StreamDriver(problem, held, resources, observer or Observer()).run()
+
+
+def resume_stream(store: str | Path, *, memory: int | None = None, observer: Observer | None = None) -> StreamSolution:
+    """Go on with the stream in ``store``: the rows after its last commit, and what is new.
+
+    Raises
+    ------
+    RefusedError
+        It was fed from standard input or from Python: only that program can give the rows again.
+    """
+    spec = RunStore(store).read_spec() or {}
+    resources = Resources(**spec.get("resources", {}))
+    problem = reopened(spec, str(store))
+    return run_stream(problem, store, resources if memory is None else replace(resources, memory=memory), observer)

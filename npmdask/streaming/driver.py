@@ -1,0 +1,237 @@
+"""The loop over batches: read -> absorb -> measure -> commit state and position as one.
+
+It is a second loop beside ``npmdask.driver``, whose step is a pass over all data and a commit: here a step is a batch
+of a few megabytes and takes less than a commit, so that only every so often one is made (docs/decisions/0025). What
+was read after it is read again; the state is a function of the rows alone, and so are the bits of the result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from npmdask.algorithms import StreamInfo
+from npmdask.binding import bind_spec
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import single_threaded_blas
+from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.memory import PeakMeter, tree_rss
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.stopping import Outcome
+from npmdask.streaming.measures import Measures, measure
+from npmdask.streaming.memory import plan_stream
+from npmdask.streaming.model import ModelState
+from npmdask.streaming.problem import StreamProblem
+from npmdask.streaming.solution import StreamSolution
+
+TELL_SECONDS = 1.0  # between two signs of life
+
+
+class StreamDriver:
+    """Takes a model in one store through all rows that there are now, from wherever the store is."""
+
+    def __init__(self, problem: StreamProblem, store: RunStore, resources: Resources, observer: Observer) -> None:
+        self.problem, self.store, self.resources, self.observer = problem, store, resources, observer
+        self._stream = problem.opened.stream
+        self._before = {"rows": 0, "skipped": 0}  # of sources that were used up before this one (standard input)
+        self._measures = Measures.begin(problem.measure_rows)
+        self._info = StreamInfo(rows=0, rank=0, steps=0)
+        self._committed: tuple[int, bool] | None = None  # batches, and whether the stream had ended
+        self._new = 0
+
+    def run(self) -> StreamSolution:
+        """Take every row that is there, commit, and return the answer.
+
+        Raises
+        ------
+        RefusedError
+            The store belongs to another stream or model, the source shrank or changed, or memory does not suffice.
+        BadInputError
+            Rows that cannot be used, or too few of them for an answer. All that was taken before is committed.
+        CommitError
+            A checkpoint cannot be written; the last one is intact.
+        """
+        start = time.perf_counter()
+        with PeakMeter() as meter, single_threaded_blas():
+            warnings = self._bind()
+            state = self._load()
+            self._plan()
+            state = self._guarded(state)
+            answer = self._answer(state)
+            outcome = self._outcome(state)
+        arrays = {"basis": answer.vectors, "values": answer.values}
+        arrays |= {"mean": state.mean} if self.problem.model.center else {}
+        self._keep(arrays, outcome, state)
+        solution = StreamSolution(
+            basis=answer.vectors,
+            values=answer.values,
+            mean=arrays.get("mean"),
+            outcome=outcome,
+            rows=state.rows,
+            rows_used=state.rows_used,
+            skipped=self._skipped,
+            new_rows=self._new,
+            steps=state.steps,
+            last=self._measures.history[-1],
+            history=self._measures.history,
+            seconds=time.perf_counter() - start,
+            peak_rss_bytes=meter.peak,
+            memory_limit_bytes=self.resources.memory,
+            store=str(self.store.path),
+            source=self.problem.opened.name,
+            warnings=tuple(warnings),
+        )
+        facts = {"rows": state.rows, "new_rows": self._new, "outcome": outcome.name}
+        self.store.log("end", seconds=solution.seconds, peak_rss=solution.peak_rss_bytes, **facts)
+        self.observer.on_stream_end(solution)
+        return solution
+
+    def _bind(self) -> list[str]:
+        opened = self.problem.opened
+        here = {"resources": asdict(self.resources), "stream": self.problem.again() | {"named": opened.named}}
+        return bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once={})
+
+    def _plan(self) -> None:
+        p = self.problem
+        held = p.held_out.rows if p.held_out else 0
+        plan = plan_stream(
+            p.model,
+            p.request.batch_rows,
+            p.opened.buffer_bytes,
+            limit=self.resources.memory,
+            base=tree_rss(),
+            held_out_rows=held,
+        )
+        self.observer.on_plan(plan)
+        self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+
+    def _load(self) -> ModelState:
+        """The state after the last commit with the stream sought to its position, or the start."""
+        last, model = self.store.last_step(), self.problem.model
+        if last is None:
+            return model.init()
+        arrays, meta = last
+        self._measures = Measures.load(arrays, meta["measures"])
+        self._info = StreamInfo(**meta["info"])
+        state = model.load({name: array for name, array in arrays.items() if name != "measured_basis"}, meta["state"])
+        if meta["ended"] and self.problem.opened.forwards:
+            self._before = {"rows": state.rows, "skipped": meta["skipped"]}  # what comes now is new
+        else:
+            self._before = meta["before"]
+            self._stream.seek(meta["position"])
+        self._committed = (state.batches, meta["ended"])
+        return state
+
+    def _guarded(self, state: ModelState) -> ModelState:
+        """All rows; what goes wrong with one of them loses none of those before it."""
+        holder = [state]
+        try:
+            self._go_on(holder)
+        except NpmdaskError:
+            self._commit(holder[0], ended=False)  # the stream is where it was before the read that failed
+            raise
+        self._measured(holder[0])
+        self._commit(holder[0], ended=True)
+        return holder[0]
+
+    def _go_on(self, holder: list[ModelState]) -> None:
+        """The loop. ``holder``: the state after the last whole batch."""
+        model, tell, commit = self.problem.model, Every(TELL_SECONDS), Every(self.resources.commit_seconds)
+        while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
+            holder[0], info = model.absorb(holder[0], batch)
+            self._new += info.rows
+            self._info = info if info.steps else replace(info, batch_rows=self._info.batch_rows)
+            if holder[0].rows >= self._measures.due:
+                self._measured(holder[0])
+            if tell.is_time():
+                self.observer.on_rows(holder[0].rows, self._skipped, self._new / tell.total)
+            if commit.is_time():
+                self._commit(holder[0], ended=False)
+
+    @property
+    def _skipped(self) -> int:
+        return self._before["skipped"] + self._stream.skipped
+
+    def _measured(self, state: ModelState) -> None:
+        """A measurement, unless the last one was of the same rows."""
+        history, p = self._measures.history, self.problem
+        if not state.rows or (history and history[-1].rows == state.rows):
+            return
+        found, basis = measure(
+            p.model, state, self._info, before=self._measures.basis, truth=p.truth, held_out=p.held_out
+        )
+        self._measures = self._measures.add(found, basis)
+        self.store.log("measured", rows=state.rows, new_rows=self._new, rss=tree_rss())
+        self.observer.on_measurement(found)
+
+    def _commit(self, state: ModelState, *, ended: bool) -> None:
+        """State and position as one. Raises AssertionError if a row was lost or used twice, before that is written."""
+        assert state.rows == self._before["rows"] + self._stream.rows_read, "rows given and rows taken differ"
+        if not state.rows or self._committed in ((state.batches, True), (state.batches, ended)):
+            return
+        arrays, numbers = self.problem.model.saved(state)
+        kept, measures = self._measures.saved()
+        meta = {
+            "state": numbers,
+            "measures": measures,
+            "info": asdict(self._info),
+            "position": self._stream.position,
+            "before": self._before,
+            "skipped": self._skipped,
+            "ended": ended,
+            "model": self.problem.model.facts(),
+        }
+        self.store.commit_step(state.batches, arrays | kept, meta)
+        self._committed = (state.batches, ended)
+
+    def _answer(self, state: ModelState) -> Any:
+        if not state.rows:
+            raise BadInputError(f"{self.problem.opened.name} holds no rows yet: run again when there are some")
+        try:
+            return self.problem.model.answer(state)
+        except BadInputError as error:
+            raise BadInputError(f"{error}; the {state.rows} rows so far are kept in {self.store.path}") from None
+
+    def _outcome(self, state: ModelState) -> Outcome:
+        waiting = state.rows - state.rows_used
+        said = [f"{state.rows} rows were taken, {self._new} of them now"]
+        if waiting:
+            said.append(f"the last {waiting} wait for their step")
+        if self._skipped:
+            said.append(f"{self._skipped} were left out because they were not finite")
+        if self.problem.opened.grows:
+            said.append("run again to take what comes next")
+            return Outcome(name="up_to_date", sentence="up to date: " + "; ".join(said))
+        return Outcome(name="exhausted", sentence="the stream has ended: " + "; ".join(said))
+
+    def _keep(self, arrays: dict[str, Any], outcome: Outcome, state: ModelState) -> None:
+        """The answer as a bundle for export and report; the checkpoint remains what it is made from."""
+        if self.store.read_part("result") is not None and not self._new:
+            return
+        history = [asdict(m) for m in self._measures.history]
+        facts = {"rows": state.rows, "rows_used": state.rows_used, "skipped": self._skipped, "steps": state.steps}
+        self.store.drop_part("result")
+        self.store.write_part("result", arrays, {"outcome": asdict(outcome), "history": history, **facts})
+
+
+class Every:
+    """A clock that says when ``seconds`` have passed since it last did."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.perf_counter) -> None:
+        self._seconds, self._now = seconds, now
+        self._start = self._last = now()
+
+    @property
+    def total(self) -> float:
+        """Seconds since it was made."""
+        return max(self._now() - self._start, 1e-9)
+
+    def is_time(self) -> bool:
+        """Whether it is; then the time begins anew."""
+        if self._now() - self._last < self._seconds:
+            return False
+        self._last = self._now()
+        return True

@@ -1,0 +1,147 @@
+"""What is known of a model while it runs: against held-out rows, against the truth, and against itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import StreamInfo
+from npmdask.diagnostics import max_sin_theta
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.streaming.model import Model, ModelState
+
+MOST = 256  # measurements that are kept: then every second one goes, and they are made half as often
+FIRST_BATCHES = 16  # between the first measurements
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """A model after so many rows.
+
+    ``rank``: of the iterate. ``batch_rows``, ``step_size``, ``condition`` (whether the rank test held): of the last
+    step; ``mean_batch_rows``: rows a step, over all steps. ``values``: mean squares along the basis. ``explained``:
+    share of the held-out variance; ``suboptimality``: ``<P* - P, C>`` on the held-out rows, P* the best of rank k.
+    ``max_sin_theta``: to the truth; ``change``: to the basis of the measurement before. None: not known.
+    """
+
+    rows: int
+    batches: int
+    steps: int
+    rows_used: int
+    rank: int
+    batch_rows: int | None
+    mean_batch_rows: float | None
+    step_size: float | None
+    condition: bool | None
+    values: list[float] | None
+    explained: float | None = None
+    suboptimality: float | None = None
+    max_sin_theta: float | None = None
+    change: float | None = None
+
+
+class HeldOut:
+    """Rows (n x d) that are never learnt from; their best k directions are worked out once.
+
+    Raises
+    ------
+    BadInputError
+        Rows of another width, none, or rows that are not finite.
+    """
+
+    def __init__(self, rows: np.ndarray, k: int, d: int, *, center: bool) -> None:
+        held = np.asarray(rows, dtype=np.float64)
+        if held.ndim != 2 or held.shape[1] != d or not len(held) or not np.isfinite(held).all():
+            raise BadInputError(
+                f"held-out rows of shape {held.shape} do not fit: finite rows of {d} columns, at least one, are needed"
+            )
+        self._rows = held - held.mean(axis=0) if center else held
+        small = self._rows @ self._rows.T if len(held) < d else self._rows.T @ self._rows
+        values = np.maximum(np.linalg.eigvalsh(small)[::-1], 0.0) / len(held)
+        self._best, self._trace = float(values[:k].sum()), float(values.sum())
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self._rows)
+
+    def measure(self, basis: Block) -> tuple[float | None, float]:
+        """The explained share (None of rows that are all zero) and the suboptimality."""
+        captured = float(np.linalg.norm(self._rows @ basis) ** 2 / len(self._rows))
+        return (captured / self._trace if self._trace else None), max(self._best - captured, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """The measurements so far, when the next one is due, and the basis of the last. Nothing here depends on a clock."""
+
+    every: int
+    due: int
+    history: tuple[Measurement, ...]
+    basis: Block | None = None
+
+    @classmethod
+    def begin(cls, every: int) -> Measures:
+        """Before the first row."""
+        return cls(every=every, due=every, history=())
+
+    def add(self, measurement: Measurement, basis: Block | None) -> Measures:
+        """With one more, thinned out where they become many."""
+        every, history = self.every, (*self.history, measurement)
+        if len(history) >= MOST:
+            every, history = 2 * every, history[1::2]
+        due = (measurement.rows // every + 1) * every
+        return Measures(every=every, due=due, history=history, basis=basis)
+
+    def saved(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and plain numbers for a checkpoint."""
+        arrays = {} if self.basis is None else {"measured_basis": self.basis}
+        return arrays, {"every": self.every, "due": self.due, "history": [asdict(m) for m in self.history]}
+
+    @classmethod
+    def load(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Measures:
+        """What ``saved`` gave."""
+        history = tuple(Measurement(**m) for m in facts["history"])
+        return cls(every=facts["every"], due=facts["due"], history=history, basis=arrays.get("measured_basis"))
+
+
+def measure(
+    model: Model,
+    state: ModelState,
+    info: StreamInfo,
+    *,
+    before: Block | None,
+    truth: Block | None,
+    held_out: HeldOut | None,
+) -> tuple[Measurement, Block | None]:
+    """The measurement of ``state``, and its basis (None where there are too few rows for one)."""
+    bare = Measurement(
+        rows=state.rows,
+        batches=state.batches,
+        steps=state.steps,
+        rows_used=state.rows_used,
+        rank=info.rank,
+        batch_rows=info.batch_rows,
+        mean_batch_rows=state.rows_used / state.steps if state.steps else None,
+        step_size=info.step_size,
+        condition=info.condition,
+        values=None,
+    )
+    try:
+        result = model.answer(state)
+    except BadInputError:
+        return bare, None
+    basis = result.vectors
+    explained, suboptimality = held_out.measure(basis) if held_out else (None, None)
+    full = replace(
+        bare,
+        values=result.values.tolist(),
+        explained=explained,
+        suboptimality=suboptimality,
+        max_sin_theta=None if truth is None else max_sin_theta(basis, truth),
+        change=None if before is None else max_sin_theta(basis, before),
+    )
+    return full, basis

@@ -1,0 +1,75 @@
+"""What a stream will need of memory, refused before the first row where it is more than is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npmdask.algorithms import FrequentDirections, MiniBatchMSG, StreamPower
+from npmdask.errors import MemoryRefusedError
+from npmdask.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
+from npmdask.streaming.model import Model
+
+MIB = 2**20
+
+
+def plan_stream(
+    model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int, held_out_rows: int = 0
+) -> MemoryPlan:
+    """The memory of a stream of batches of ``batch_rows`` rows, read through ``buffer_bytes``.
+
+    Raises
+    ------
+    MemoryRefusedError
+        More than ``limit``; the sentence says what would fit.
+    """
+    d, k = model.d, model.algorithm.target_rank
+    longest = largest_batch(model.algorithm, d, batch_rows)
+    # The batch, and its copy in other units or less the mean; basis of the answer, of the last one, and one to compare.
+    rows = d * 8 * (longest * (1 if longest == batch_rows else 3) + batch_rows + held_out_rows)
+    plan = MemoryPlan(
+        limit=limit,
+        base=base + GROWTH + THREAD_BASE,
+        state=d * 8 * (columns_held(model.algorithm, d, longest) + 4 * k) + buffer_bytes,
+        task=rows,
+        threads=1,
+        workers=0,
+    )
+    if limit is not None and plan.predicted_peak > limit:
+        raise MemoryRefusedError(_too_little(plan, batch_rows, longest))
+    return plan
+
+
+def largest_batch(algorithm: Any, d: int, batch_rows: int) -> int:
+    """The most rows that an algorithm may want at once."""
+    if isinstance(algorithm, MiniBatchMSG):
+        return max(batch_rows, algorithm.largest_batch(d), algorithm.largest_start(d))
+    return batch_rows
+
+
+def columns_held(algorithm: Any, d: int, batch_rows: int) -> int:
+    """Columns of length d that an update holds at its peak, beside the batch: measured, a little more than arrays."""
+    k = algorithm.target_rank
+    if isinstance(algorithm, StreamPower):
+        return 9 * algorithm.iteration_rank
+    if isinstance(algorithm, FrequentDirections):
+        return 8 * algorithm.sketch_rows + batch_rows
+    if isinstance(algorithm, MiniBatchMSG):
+        return 8 * k
+    if algorithm.name in ("msg", "rmsg"):
+        return 6 * (4 * k + batch_rows)  # the rank is what the data make it: some multiple of k
+    return 8 * k
+
+
+def _too_little(plan: MemoryPlan, batch_rows: int, longest: int) -> str:
+    remedies = [f"set memory to at least {-(-plan.predicted_peak // MIB)}MiB"]
+    if longest > batch_rows:
+        remedies.append(
+            f"or smaller options batch_rows and warm_rows (a step may want {longest} rows where its test never holds)"
+        )
+    elif plan.task > MIB:
+        remedies.append("or a smaller batch_rows")
+    return (
+        f"memory = {(plan.limit or 0) // MIB}MiB is too small: the stream needs {-(-plan.predicted_peak // MIB)} MiB "
+        f"({plan.base // MIB} for the process as it is, {plan.state // MIB} for the model and the chunk that is read, "
+        f"{plan.task // MIB} for a batch); {', '.join(remedies)}"
+    )

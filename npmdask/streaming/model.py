@@ -1,0 +1,159 @@
+"""A streaming algorithm made ready for real rows: centred on the way, of a size that its steps expect.
+
+Like the algorithms, a model is frozen public configuration, and all that it learns is in its state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
+from npmdask.algorithms._stream_protocol import checked_batch
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.randomness import generator
+from npmdask.streaming.centring import RunningMean, centred
+
+SCALE_FREE = ("spm", "frequent-directions")  # rows of another size change nothing but the values
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelState:
+    """The algorithm's state; the running mean (d) and its weight; the unit (0: not known); rows and batches seen."""
+
+    inner: Any
+    mean: np.ndarray
+    weight: float
+    unit: float
+    rows: int
+    batches: int
+
+    @property
+    def rows_used(self) -> int:
+        """Rows that made steps; the others wait for their step."""
+        return int(self.inner.rows)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the algorithm."""
+        return int(self.inner.step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """``algorithm`` over rows of ``d`` columns.
+
+    ``center``: subtract the mean of the rows (see ``centring``). ``unit``: rows are divided by it, because the steps of
+    all but the scale-free algorithms are meant for rows of norm about 1; None: the root mean square norm of the first
+    batch that is not zero. ``half_life``: rows after which a row counts half in the mean (None: for ever).
+    """
+
+    algorithm: StreamAlgorithm[Any]
+    d: int
+    center: bool = False
+    unit: float | None = None
+    half_life: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.unit is not None and not 0 < self.unit < np.inf:
+            raise BadInputError(f"unit = {self.unit}: a positive number, the typical norm of a row; or leave it out")
+
+    def init(self) -> ModelState:
+        """Before the first row. Raises BadInputError where k or p do not fit d."""
+        return ModelState(
+            inner=self.algorithm.init(self.d, rng=generator(self.seed, "start")),
+            mean=np.zeros(self.d if self.center else 0),
+            weight=0.0,
+            unit=1.0 if self.algorithm.name in SCALE_FREE else self.unit or 0.0,
+            rows=0,
+            batches=0,
+        )
+
+    def wanted(self, state: ModelState, batch_rows: int) -> int:
+        """How many rows the next batch should have."""
+        return self.algorithm.query(state.inner).rows or batch_rows
+
+    def absorb(self, state: ModelState, batch: np.ndarray) -> tuple[ModelState, StreamInfo]:
+        """One batch (n x d): the state after it; a batch that is refused leaves everything as it was.
+
+        Raises
+        ------
+        BadInputError
+            Wrong width, no rows, or rows that are not finite.
+        """
+        rows = checked_batch(batch, self.d)
+        count, running, unit = len(rows), RunningMean(state.mean, state.weight), state.unit
+        if self.center:
+            rows, running = centred(rows, running, 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life))
+        if unit == 0.0:
+            unit = float(np.linalg.norm(rows) / np.sqrt(count))
+        inner, info = self._steps(state.inner, rows if unit in (0.0, 1.0) else rows / unit)
+        after = ModelState(
+            inner=inner,
+            mean=running.mean,
+            weight=running.weight,
+            unit=unit,
+            rows=state.rows + count,
+            batches=state.batches + 1,
+        )
+        return after, replace(info, rows=count)
+
+    def _steps(self, inner: Any, rows: Block) -> tuple[Any, StreamInfo]:
+        """All rows, in the pieces that the algorithm asks for."""
+        start, steps, last = 0, 0, StreamInfo(rows=0, rank=0, steps=0)
+        while start < len(rows):
+            asked: RowsQuery = self.algorithm.query(inner)
+            piece = rows[start : start + asked.rows] if asked.rows else rows[start:]
+            inner, info = self.algorithm.update(inner, piece)
+            start, steps = start + len(piece), steps + info.steps
+            if info.steps or not last.steps:  # what is told is of the last step, if there was one
+                last = info
+        return inner, replace(last, steps=steps)
+
+    def answer(self, state: ModelState) -> StreamResult:
+        """The k leading directions so far, and the mean square of the rows along each.
+
+        Raises
+        ------
+        BadInputError
+            Too few rows for an answer; the sentence says how many are needed.
+        """
+        result = self.algorithm.finalize(state.inner)
+        return replace(result, values=result.values * (state.unit or 1.0) ** 2)
+
+    def project(self, state: ModelState, basis: Block, rows: np.ndarray) -> Block:
+        """The rows (n x d), less the mean if the model is centred, along the basis: n x k."""
+        checked = checked_batch(rows, self.d)
+        image: Block = checked @ basis
+        return image - state.mean @ basis if self.center else image
+
+    # Checkpoints
+
+    def facts(self) -> dict[str, Any]:
+        """The configuration as plain numbers and strings."""
+        own = {"d": self.d, "center": self.center, "unit": self.unit, "half_life": self.half_life, "seed": self.seed}
+        return own | {"algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)}}  # type: ignore[call-overload]
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Model:
+        """The model that ``facts`` describe."""
+        options = dict(facts["algorithm"])
+        algorithm = STREAM_REGISTRY[options.pop("name")](**options)
+        return cls(**(facts | {"algorithm": algorithm}))
+
+    def saved(self, state: ModelState) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and plain numbers: all that a checkpoint holds of a state."""
+        arrays, scalars = state_fields(state.inner)
+        own, numbers = state_fields(replace(state, inner=None))
+        numbers.pop("inner")
+        return {f"inner_{name}": array for name, array in arrays.items()} | own, {"inner": scalars, **numbers}
+
+    def load(self, arrays: dict[str, np.ndarray], numbers: dict[str, Any]) -> ModelState:
+        """The state of a checkpoint."""
+        prefix = "inner_"
+        inner = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        return ModelState(**(numbers | {"inner": self.algorithm.load(inner, numbers["inner"]), "mean": arrays["mean"]}))

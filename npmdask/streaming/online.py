@@ -1,0 +1,185 @@
+"""A model that is fed by hand: ``partial_fit``, ``transform``, and a bundle on disk in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import StreamInfo, StreamResult
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import single_threaded_blas
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.storage.bundle import read_bundle, write_bundle
+from npmdask.streaming.measures import HeldOut, Measurement, measure
+from npmdask.streaming.model import Model, ModelState
+from npmdask.streaming.request import StreamRequest, make_model
+
+
+class StreamingPCA:
+    """The k leading principal directions of rows that come in batches, in memory O(d (k + batch)).
+
+    Parameters
+    ----------
+    target_rank : k.
+    algorithm : "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or
+        "frequent-directions"; docs/streaming.md says which for what.
+    options : further parameters of the algorithm, like ``{"gap": 0.1}``; see its class.
+    half_life : rows after which a row counts half, for streams that drift; None: nothing is forgotten.
+    center : subtract the mean of the rows, which is learnt on the way.
+    unit : typical norm of a row, where the algorithm has a step size; None: of the first batch.
+    seed : of the random start.
+
+    The same batches give the same bits. A batch that is refused leaves the model as it was.
+    """
+
+    def __init__(
+        self,
+        target_rank: int,
+        algorithm: str = "spm",
+        *,
+        options: Mapping[str, Any] | None = None,
+        half_life: float | None = None,
+        center: bool = False,
+        unit: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._request = StreamRequest(
+            target_rank=target_rank,
+            algorithm=algorithm,
+            options=options or {},
+            half_life=half_life,
+            center=center,
+            unit=unit,
+            seed=seed,
+        )
+        self._model: Model | None = None
+        self._state: ModelState | None = None
+        self._info = StreamInfo(rows=0, rank=0, steps=0)
+        self._result: StreamResult | None = None
+
+    def partial_fit(self, batch: np.ndarray, y: Any = None) -> StreamingPCA:
+        """Learn from a batch (n x d, n >= 1 and of any size); returns self. ``y`` is there for pipelines only.
+
+        Raises
+        ------
+        BadInputError
+            Wrong width, an empty batch, or rows that are not finite: nothing was learnt.
+        """
+        if self._model is None:
+            rows = np.asarray(batch)
+            if rows.ndim != 2 or 0 in rows.shape:
+                raise BadInputError(f"a first batch of shape {rows.shape}: give rows x columns, at least one of each")
+            # The half life counts rows, the memory of a step follows from its rows: those of the first batch.
+            self._model = make_model(self._request.of_batches(len(rows)), rows.shape[1])
+            self._state = self._model.init()
+        assert self._state is not None
+        with single_threaded_blas():
+            try:
+                self._state, self._info = self._model.absorb(self._state, batch)
+            except BadInputError:
+                if not self._state.rows:
+                    self._model = self._state = None  # the width of a refused batch says nothing
+                raise
+        self._result = None
+        return self
+
+    def _known(self) -> tuple[Model, ModelState]:
+        if self._model is None or self._state is None:
+            raise BadInputError("no rows were given yet: call partial_fit first")
+        return self._model, self._state
+
+    def result(self) -> StreamResult:
+        """Directions and values so far. Raises BadInputError where there are too few rows yet."""
+        model, state = self._known()
+        if self._result is None:
+            with single_threaded_blas():
+                self._result = model.answer(state)
+        return self._result
+
+    @property
+    def basis(self) -> Block:
+        """The k leading directions, d x k, orthonormal."""
+        return self.result().vectors
+
+    @property
+    def values(self) -> np.ndarray:
+        """The mean squares of the rows along the basis (variances, where the model is centred), falling."""
+        return self.result().values
+
+    @property
+    def mean(self) -> np.ndarray | None:
+        """The mean of the rows so far (d), of a centred model."""
+        model, state = self._known()
+        return state.mean if model.center else None
+
+    @property
+    def rows(self) -> int:
+        """Rows given so far."""
+        return 0 if self._state is None else self._state.rows
+
+    @property
+    def rows_waiting(self) -> int:
+        """Those of them that wait for the step that they will be used in."""
+        return 0 if self._state is None else self._state.rows - self._state.rows_used
+
+    def transform(self, rows: np.ndarray) -> Block:
+        """Scores of ``rows`` (n x d) along the basis as it is now: n x k.
+
+        Raises
+        ------
+        BadInputError
+            Too few rows were learnt from, or ``rows`` do not fit.
+        """
+        model, state = self._known()
+        return model.project(state, self.basis, rows)
+
+    def measure(self, *, held_out: np.ndarray | None = None, truth: Block | None = None) -> Measurement:
+        """What is known of the model now; ``held_out`` (n x d) rows, ``truth`` (d x k, orthonormal)."""
+        model, state = self._known()
+        k = model.algorithm.target_rank
+        held = None if held_out is None else HeldOut(held_out, k, model.d, center=model.center)
+        return measure(model, state, self._info, before=None, truth=truth, held_out=held)[0]
+
+    def save(self, path: str | Path) -> None:
+        """Write the model as a folder of arrays and JSON (no pickle), whole or not at all.
+
+        Raises
+        ------
+        BadInputError
+            ``path`` exists already, or nothing was learnt.
+        CommitError
+            It cannot be written.
+        """
+        model, state = self._known()
+        if Path(path).exists():
+            raise BadInputError(f"{path} exists already: choose another name, or take it away first")
+        arrays, numbers = model.saved(state)
+        write_bundle(Path(path), arrays, {"state": numbers, "model": model.facts()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> StreamingPCA:
+        """A model that was saved, or the last checkpoint of a stream's store; it can be fed further.
+
+        Raises
+        ------
+        BadInputError
+            There is no model.
+        """
+        arrays, meta = _read(Path(path))
+        made = cls(target_rank=int(meta["model"]["algorithm"]["target_rank"]))
+        made._model = Model.of(meta["model"])
+        made._state = made._model.load(
+            {name: array for name, array in arrays.items() if name != "measured_basis"}, meta["state"]
+        )
+        return made
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    found = RunStore(path).last_step() if (path / "steps").is_dir() else read_bundle(path) if path.is_dir() else None
+    if found is None or "model" not in found[1]:
+        raise BadInputError(f"{path} holds no model of a stream: name what `save` wrote, or the store of a stream")
+    return found

@@ -1,0 +1,132 @@
+"""A stream out of whatever somebody points at: a store, a file, a directory, standard input, an iterator."""
+
+from __future__ import annotations
+
+import glob
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.storage.layout import Source, open_source
+from npmdask.storage.remote import is_remote
+from npmdask.streams import Directory, Rows, Stream, ZarrRows, standard_input
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a source is read.
+
+    ``order`` ("sequential", "shuffled"), ``epochs``: of a stored array. ``pattern``, ``full_batches``: of a directory.
+    ``format`` ("csv", "npy", "float32"), ``columns``: of standard input; ``columns`` also of an empty directory.
+    ``header``: of CSV. ``non_finite``: "refuse" rows that are not finite, or "skip" and count them.
+    """
+
+    order: str = "sequential"
+    epochs: int = 1
+    non_finite: str = "refuse"
+    pattern: str = "*"
+    full_batches: bool = False
+    format: str | None = None
+    columns: int | None = None
+    header: bool | None = None
+
+    def refuse_others(self, allowed: tuple[str, ...], source: str) -> None:
+        """Raise BadInputError where something is said that ``source`` does not know."""
+        plain = Reading()
+        for name in self.__dataclass_fields__:
+            if name not in (*allowed, "non_finite") and getattr(self, name) != getattr(plain, name):
+                raise BadInputError(f"{name} = {getattr(self, name)!r} means nothing for {source}: leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A stream with what is known of its source.
+
+    ``name``: what it is called, or its path. ``named``: whether the name suffices to open it again. ``forwards``: it is
+    read once, and what was read cannot be asked for again. ``grows``: more may come after its end. ``rows``: in all,
+    if that is known. ``truth``: the planted directions (d x j).
+    """
+
+    stream: Stream
+    name: str
+    named: bool = False
+    forwards: bool = False
+    grows: bool = False
+    rows: int | None = None
+    buffer_bytes: int = 0
+    truth: Block | None = None
+
+
+def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
+    """Open ``source``: a Zarr store (path, URL, ``zarr.Array`` or ``Group``, 2-D array), a directory of files or one
+    file (path), "-" (standard input), an iterable of batches, a callable that returns one, or a ``Stream``.
+
+    Raises
+    ------
+    BadInputError
+        Nothing there, or options that the source does not know.
+    """
+    if isinstance(source, np.ndarray | zarr.Array | zarr.Group) or is_remote(source) or _is_store(source):
+        return _stored(open_source(source), reading, seed)
+    if isinstance(source, str | Path):
+        return _input(reading) if str(source) == STANDARD_INPUT else _files(Path(source), reading)
+    if all(hasattr(source, name) for name in ("read", "seek", "position", "fingerprint")):
+        reading.refuse_others((), "a stream that is open already")
+        return Opened(stream=source, name=type(source).__name__, grows=True)
+    reading.refuse_others(("columns",), "an iterator")
+    rows = Rows(source, columns=reading.columns, non_finite=reading.non_finite)
+    return Opened(stream=rows, name="an iterator", forwards=not callable(source))
+
+
+def _is_store(source: Any) -> bool:
+    """Whether a path is one Zarr array or group, and not a directory of files."""
+    if not isinstance(source, str | Path):
+        return False
+    return any((Path(source) / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+
+
+def _stored(source: Source, reading: Reading, seed: int) -> Opened:
+    if source.kind == "symmetric":
+        raise BadInputError(
+            f"{source.path} holds a symmetric matrix, whose rows are no samples: use the algorithm 'power' or 'krylov'"
+        )
+    reading.refuse_others(("order", "epochs"), "a stored array")
+    stream = ZarrRows(source, order=reading.order, seed=seed, epochs=reading.epochs, non_finite=reading.non_finite)
+    truth = None if source.truth is None else source.truth.basis.astype(np.float64)
+    rows = source.shape[0] * reading.epochs
+    return Opened(stream=stream, name=source.path, named=True, rows=rows, buffer_bytes=stream.buffer_bytes, truth=truth)
+
+
+def _files(path: Path, reading: Reading) -> Opened:
+    if not path.exists():
+        raise BadInputError(f"there is nothing at {path}: name a Zarr store, a directory of files, a file, or '-'")
+    whole = path.is_dir()
+    reading.refuse_others(("columns", "header", *(("pattern", "full_batches") if whole else ())), f"{path}")
+    stream = Directory(
+        path if whole else path.parent,
+        reading.pattern if whole else glob.escape(path.name),
+        columns=reading.columns,
+        header=reading.header,
+        full_batches=reading.full_batches,
+        non_finite=reading.non_finite,
+    )
+    return Opened(stream=stream, name=str(path.absolute()), named=True, grows=whole)
+
+
+def _input(reading: Reading) -> Opened:
+    reading.refuse_others(("format", "columns", "header"), "standard input")
+    if reading.columns is None or reading.format is None:
+        raise BadInputError(
+            "standard input says neither how wide its rows are nor their format: set columns and format"
+        )
+    stream = standard_input(
+        reading.format, columns=reading.columns, header=reading.header, non_finite=reading.non_finite
+    )
+    return Opened(stream=stream, name=STANDARD_INPUT, forwards=True)
