@@ -130,5 +130,5 @@ def load(a: argparse.Namespace) -> tuple[RunConfig, str]:
     run_id = a.run_id or re.sub(r"[^A-Za-z0-9._-]", "-", Path(a.config).stem)
     named = Path(a.config).absolute().parent / "runs" / run_id if a.run_id else None
     config = at_store(load_config(a.config, store=a.store or (str(named) if named else None)), run_id)
-    config.check()
+    config.require()
     return config, run_id

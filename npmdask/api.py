@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -23,6 +23,9 @@ from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
 from npmdask.stored_problem import identity_of, keep_locked, locked_result, problem_of, resources_of
 from npmdask.warm_start import find_start, keep_start
+
+if TYPE_CHECKING:
+    from npmdask.streaming import StreamSolution
 
 
 def parse_memory(text: str | int | None) -> int | None:
@@ -161,12 +164,14 @@ def resume(
     max_steps: int | None = None,
     tol: float | None = None,
     observer: Observer | None = None,
-) -> Solution:
+) -> Solution | StreamSolution:
     """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
 
     ``memory``, ``workers``, ``threads`` and ``cluster`` stay what they were unless given (a cluster takes the place
     of workers and threads, and the other way round; ``cluster=""``: none); none changes a bit of the result.
     ``max_steps`` and ``tol`` may be changed: they decide when a run stops, not what its steps are.
+
+    The store of a stream takes what is new since its last commit; only ``memory`` may be given.
 
     Raises
     ------
@@ -176,6 +181,8 @@ def resume(
     path = Path(store).absolute()
     if not (path / "run.json").exists():
         raise BadInputError(f"there is no run in {path}; start one with `npmdask run CONFIG.toml --store {path}`")
+    if "stream" in (RunStore(path).read_spec() or {}):
+        return _resume_stream(path, memory, (workers, threads, cluster, max_steps, tol), observer)
     with RunStore(path) as held:
         problem = problem_of(held)
         if max_steps is not None or tol is not None:
@@ -187,6 +194,16 @@ def resume(
         elif given.keys() & {"threads", "workers", "cluster"}:
             given["cluster"] = None
         return _drive(problem, held, replace(resources_of(held), **given), observer)
+
+
+def _resume_stream(path: Path, memory: str | int | None, others: tuple[Any, ...], observer: Any) -> StreamSolution:
+    from npmdask.streaming import resume_stream  # readers of every format: a tenth of a second
+
+    if any(value is not None for value in others):
+        raise BadInputError(
+            f"{path} is of a stream, whose rows are used once, in their order: only memory may be given"
+        )
+    return resume_stream(path, memory=parse_memory(memory), observer=observer)
 
 
 def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:

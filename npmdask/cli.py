@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npmdask.cli_data import add_generate, add_ingest
 from npmdask.cli_privacy import add_audit, add_ledger
 from npmdask.errors import BadInputError, NpmdaskError
 
@@ -57,107 +58,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_ingest(commands: Any) -> None:
-    p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
-    p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .mtx, IDX, UCI bag of words, another Zarr")
-    p.add_argument("dest", help="store to create")
-    p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="default: samples, or sparse")
-    _add_layout(p)
-    p.add_argument("--dataset", help="which array, where the source holds several")
-    p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
-    p.add_argument("--chunks", type=int, nargs=2, metavar=("ROWS", "COLUMNS"), help="default: about 16 MiB")
-    p.add_argument("--non-finite", choices=["error", "zero"], default="error", help="zero: store such rows as zeros")
-    p.add_argument("--missing", choices=["error", "fill"], default="error", help="chunks that a Zarr source lacks")
-    p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
-    p.add_argument("--quiet", action="store_true")
-    p.set_defaults(command=_ingest)
-
-
-def _add_layout(p: Any) -> None:
-    p.add_argument(
-        "--layout", choices=["packed", "full"], help="of a symmetric matrix: its upper triangle (default), or all of it"
-    )
-
-
-def _ingest(a: argparse.Namespace) -> int:
-    from npmdask.progress import IngestBar
-    from npmdask.storage.ingest import ingest
-
-    summary = ingest(
-        a.src,
-        a.dest,
-        kind=a.kind,
-        layout=a.layout,
-        dataset=a.dataset,
-        dtype=a.dtype,
-        chunks=tuple(a.chunks) if a.chunks else None,
-        missing=a.missing,
-        non_finite=a.non_finite,
-        overwrite=a.overwrite,
-        progress=IngestBar("ingest", quiet=a.quiet),
-    )
-    _print_store(summary)
-    return 0
-
-
-def _print_store(summary: Any) -> None:
-    rows, columns = summary.shape
-    print(
-        f"{summary.dest}: {rows} x {columns} {summary.dtype}, kind {summary.kind}, "
-        f"{summary.bytes / 1e9:.3f} GB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint[:16]}"
-    )
-
-
-def _add_generate(commands: Any) -> None:
-    p = commands.add_parser("generate", help="make a planted problem of any size, the truth stored beside it")
-    p.add_argument("problem", help="spiked, spectrum, symmetric, rank_deficient, sparse")
-    p.add_argument("dest", help="store to create")
-    p.add_argument("--rows", type=int)
-    p.add_argument("--columns", type=int, required=True)
-    p.add_argument("--rank", type=int, default=10, help="components of the stored truth")
-    p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
-    p.add_argument("--seed", type=int, default=0)
-    _add_layout(p)
-    p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the problem: spectrum=power")
-    p.add_argument("--overwrite", action="store_true")
-    p.add_argument("--quiet", action="store_true")
-    p.set_defaults(command=_generate)
-
-
-def _generate(a: argparse.Namespace) -> int:
-    from npmdask.progress import IngestBar
-    from npmdask.storage.generate import generate
-
-    summary = generate(
-        a.dest,
-        problem=a.problem,
-        rows=a.rows,
-        columns=a.columns,
-        rank=a.rank,
-        dtype=a.dtype,
-        seed=a.seed,
-        layout=a.layout,
-        overwrite=a.overwrite,
-        progress=IngestBar("generate", quiet=a.quiet),
-        **_options(a.option),
-    )
-    _print_store(summary)
-    return 0
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    options = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise BadInputError(f"--option {pair!r}: write NAME=VALUE")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
-
-
 def _add_init(commands: Any) -> None:
     p = commands.add_parser("init", help="write a commented configuration")
     p.add_argument("file", metavar="NAME", help="NAME.toml is written")
@@ -165,7 +65,7 @@ def _add_init(commands: Any) -> None:
 
 
 def _init(a: argparse.Namespace) -> int:
-    from npmdask.config import starter
+    from npmdask.config_text import starter
 
     path = Path(a.file if a.file.endswith(".toml") else a.file + ".toml")
     if path.exists():
@@ -216,6 +116,9 @@ def _plan(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
 
     config = load_config(a.config, store=a.store)
+    if config.streams:
+        _print_facts(config.stream_plan(), a.json)
+        return 0
     if config.privacy is not None:
         promised = config.private_plan()
         print(json.dumps(promised.facts()) if a.json else "\n".join(private.lines(promised)))
@@ -312,13 +215,12 @@ def _add_inspect(commands: Any) -> None:
 def _inspect(a: argparse.Namespace) -> int:
     from npmdask.inspection import inspect
 
-    facts = inspect(a.path)
-    if a.json:
-        print(json.dumps(facts))
-    else:
-        for name, value in facts.items():
-            print(f"{name:20} {value}")
+    _print_facts(inspect(a.path), a.json)
     return 0
+
+
+def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    print(json.dumps(facts) if as_json else "\n".join(f"{name:26} {value}" for name, value in facts.items()))
 
 
 def _add_report(commands: Any) -> None:
@@ -372,8 +274,8 @@ def _node(a: argparse.Namespace) -> int:
 
 
 COMMANDS = (
-    _add_ingest,
-    _add_generate,
+    add_ingest,
+    add_generate,
     _add_init,
     _add_plan,
     _add_run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,16 @@ from npmdask.errors import BadInputError
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.storage.bundle import write_file_atomically
 
+if TYPE_CHECKING:
+    from npmdask.streaming import StreamSolution
 
-def summary(solution: Solution) -> dict[str, Any]:
+
+def summary(solution: Solution | StreamSolution) -> dict[str, Any]:
     """The facts of a solution as plain numbers and strings: the JSON that other people's scripts rely on."""
+    if not isinstance(solution, Solution):
+        from npmdask.streaming import stream_summary  # which was loaded for the run
+
+        return stream_summary(solution)
     statement, spread = solution.statement, solution.value_stddevs
     if statement is not None and "nodes" not in statement:
         return _private_summary(solution, statement)
