@@ -26,6 +26,7 @@ def panels(rows: int, columns: int, size: tuple[float, float], title: str, **sha
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **shared)
     for axis in axes.flat:
+        axis.tick_params(labelsize=8.5)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
     figure.suptitle(title, fontsize=11)
@@ -44,12 +45,16 @@ def methods_figure(found: dict[str, Any], title: str) -> Any:
             column[0].loglog(points["seconds"], points["suboptimality"], **options)
             column[1].loglog(points["step"], points["suboptimality"], **options)
             column[2].semilogx(points["step"], points["rank"], **options)
+        for axis in column[:2]:
+            axis.axhline(methods["exact"], color="k", lw=0.9, ls=":", label="exact PCA of the training rows")
         column[0].set_xlabel("processor seconds in updates")
         column[1].set_xlabel("iterations")
         column[2].set(xlabel="iterations", ylim=(0, None))
+        for axis in column:
+            axis.minorticks_off()
     for axis, label in zip(axes[:, 0], ("suboptimality on test rows",) * 2 + ("rank of the iterate",), strict=True):
         axis.set_ylabel(label)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -94,7 +99,7 @@ def gap_figure(found: dict[str, Any]) -> Any:
         left.loglog(ranks, counts, style, color=color, label=label, ms=4)
     left.set(ylabel="iterations L")
     for name, label, style, color in (
-        ("worst", r"noise towards $u_{p+1}$", "o", BLUE),
+        ("towards", r"noise towards $u_{p+1}$", "o", BLUE),
         ("predicted", r"predicted: $\tan\theta = \|G\| / (s_k - s_{p+1})$", "--", GREY),
         ("gaussian", "Gaussian noise of the same norm", "s-", ORANGE),
     ):

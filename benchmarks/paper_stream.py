@@ -167,7 +167,7 @@ def _gap_line(spectrum: np.ndarray, scale: Scale, p: int) -> dict[str, Any]:
     gap = float(spectrum[k - 1] - spectrum[p])
     runs = {
         noise: np.median([power_errors(spectrum, k, p, noise, norm, seed) for seed in range(scale.seeds)], axis=0)
-        for noise in ("none", "gaussian", "worst")
+        for noise in ("none", "gaussian", "towards")
     }
     best, q = theory(spectrum, k, p, scale.tol)
     return {
@@ -179,7 +179,7 @@ def _gap_line(spectrum: np.ndarray, scale: Scale, p: int) -> dict[str, Any]:
         "theory_k": theory(spectrum, k, p, scale.tol, highest=k)[0],
         "noisy": first_below(runs["gaussian"], scale.noisy_tol),
         "gaussian": float(np.median(runs["gaussian"][-20:])),
-        "worst": float(runs["worst"][-1]),
+        "towards": float(runs["towards"][-1]),
         "predicted": norm / sqrt(norm**2 + gap**2),
     }
 
@@ -193,7 +193,7 @@ def first_below(errors: np.ndarray, tol: float) -> float | None:
 def power_errors(spectrum: np.ndarray, k: int, p: int, noise: str, norm: float, seed: int) -> list[float]:
     """Errors of the iterates of the noisy power method on diag(spectrum), with noise G of ||G||_2 about ``norm``.
 
-    ``gaussian``: independent entries. ``worst``: norm u_{p+1} u_k^T X, which turns u_k towards the largest direction
+    ``gaussian``: independent entries. ``towards``: norm u_{p+1} u_k^T X, which turns u_k towards the largest direction
     that p columns do not hold; it ends at tan theta = norm / (s_k - s_{p+1}), that of the eigenvector of
     A + norm u_{p+1} u_k^T.
     """
@@ -205,7 +205,7 @@ def power_errors(spectrum: np.ndarray, k: int, p: int, noise: str, norm: float, 
         product = spectrum[:, None] * block
         if noise == "gaussian":
             product += norm / (sqrt(d) + sqrt(p)) * rng.standard_normal(block.shape)
-        elif noise == "worst":
+        elif noise == "towards":
             product[p] += norm * block[k - 1]
         state, _ = method.update(state, product)
         errors.append(max_sin_theta(state.basis, np.eye(d, k)))
