@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.report import write_report
 from npmdask.storage.generate import generate
@@ -58,7 +59,7 @@ def test_all_that_is_known_is_on_the_page(planted: Path, tmp_path: Path) -> None
     page = page_of(tmp_path / "s")
     last = found.last
     assert last.explained is not None and last.max_sin_theta is not None and last.change is not None
-    assert f'<p class="outcome good">{found.outcome.sentence}</p>' in page
+    assert '<p class="outcome good">the stream has ended: 3000 rows were taken' in page
     assert tile(page, "rows taken") == "3,000" and tile(page, "rows left out (not finite)") == "0"
     assert tile(page, "rows that wait for their step") == f"{found.rows_waiting}"
     assert tile(page, "steps") == f"{found.steps}" and tile(page, "rank of the iterate") == f"{last.rank}"
@@ -129,6 +130,27 @@ def test_an_answer_of_fewer_rows_is_not_passed_off_as_the_last(tmp_path: Path) -
     second = page_of(tmp_path / "s")
     assert '<p class="outcome bad">not finished: go on with `npmdask resume`</p>' in second
     assert tile(second, "rows taken") == "360" and tile(second, "files done") == "1"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ended": False}, "not finished: go on with `npmdask resume`"),
+        ({"rows": 340}, "all 340 rows that there were are taken, and give no answer yet: run again"),
+    ],
+)
+def test_a_kill_beside_the_answer(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Fails when a page is called good whose answer is not that of the last commit, or whose stream has not ended."""
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "a.npy", rows_of(300))
+    stream_pca(tmp_path / "in", K, batch_rows=30, store=tmp_path / "s")
+    with RunStore(tmp_path / "s") as held:
+        last = held.last_step()
+        assert last is not None
+        arrays, meta = last
+        meta["state"]["rows"], meta["ended"] = change.get("rows", 300), change.get("ended", True)
+        held.commit_step(meta["state"]["batches"], arrays, meta)
+    assert f'<p class="outcome bad">{said}' in page_of(tmp_path / "s")
 
 
 def test_rates_are_of_the_last_call(tmp_path: Path) -> None:

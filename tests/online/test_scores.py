@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tracemalloc
@@ -18,7 +19,7 @@ from npmdask.api import top_k
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.inspection import inspect
 from npmdask.progress import Observer
-from npmdask.storage.dense_writer import CHUNK_BYTES, DenseWriter
+from npmdask.storage.dense_writer import CHUNK_BYTES
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import open_source
 from npmdask.streaming import StreamingPCA, stream_pca
@@ -222,15 +223,32 @@ def test_what_holds_no_components_is_refused(tmp_path: Path) -> None:
         transform(tmp_path / "run", X, tmp_path / "scores")
 
 
-def test_what_a_kill_has_left_is_not_gone_on_with(store: Path, tmp_path: Path) -> None:
-    """Fails when rows of an earlier call, along other components, are taken for rows of this one."""
-    options: dict[str, Any] = {"columns": K, "dtype": np.dtype(np.float64), "kind": "samples", "chunks": (10, K)}
-    left = DenseWriter(tmp_path / "scores", identity={}, **options)
-    left.write(np.ones((100, K)))
-    assert left.partial.exists()
+KILLED = """
+import os, sys
+import numpy as np
+from npmdask.storage import dense_writer, journal
+from npmdask.streaming.scores import transform
+
+def rows():
+    yield np.load("x.npy", allow_pickle=False)
+    os.kill(os.getpid(), 9)
+
+dense_writer.CHUNK_BYTES, journal.JOURNAL_BYTES = 160, 0
+transform(sys.argv[1], rows(), "scores", batch_rows=50)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_kill_has_left_is_not_gone_on_with(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when a killed call leaves a data set, or its rows are taken for those of the next call."""
+    np.save(tmp_path / "x.npy", -X)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(store)], cwd=tmp_path, timeout=120)
+    assert done.returncode == -signal.SIGKILL and not (tmp_path / "scores").exists()
+    assert list((tmp_path / "scores.partial" / "journal").iterdir())
+    monkeypatch.setattr("npmdask.storage.dense_writer.CHUNK_BYTES", 160)  # the same chunks
     transform(store, X, tmp_path / "scores")
     close(written(tmp_path / "scores"), along(store, X))
-    assert not left.partial.exists()
+    assert not list(tmp_path.glob("scores.partial*"))
 
 
 # Cost
