@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.linalg import Block, fix_signs, orth
+from npmdask.linalg import Block, add_product, fix_signs, orth, tall_qr
 from npmdask.randomness import generator
 
 
@@ -19,16 +19,31 @@ class ThinEigen(NamedTuple):
     vectors: Block
 
 
-def thin_eigen(factor: Block) -> ThinEigen:
+class FactorEigen(NamedTuple):
+    """All eigenvalues by falling size, and vectors that are not formed before it is known how many are wanted."""
+
+    values: np.ndarray
+    q: Block
+    rotation: Block
+
+    def leading(self, count: int) -> Block:
+        """The first ``count`` eigenvectors (d x count)."""
+        vectors: Block = self.q @ self.rotation[:, :count]
+        if count:
+            vectors *= fix_signs(vectors)
+        return vectors
+
+
+def factor_eigen(factor: Block) -> FactorEigen:
     """All eigenpairs of F F^T above rounding (r <= min(d, m)): QR, then the SVD of the small factor. O(d m^2).
 
-    No Gram matrix: small eigenvalues count as much as large ones where a projection keeps them all.
+    F may be overwritten. No Gram matrix: small eigenvalues count as much as large ones where a projection keeps them
+    all.
     """
-    q, r = np.linalg.qr(factor)
+    q, r = tall_qr(factor)
     rotation, sizes, _ = np.linalg.svd(r)
-    kept = sizes > 8 * max(r.shape) * np.finfo(np.float64).eps * sizes.max(initial=0.0)
-    vectors = q @ rotation[:, : len(sizes)][:, kept]
-    return ThinEigen(sizes[kept] ** 2, vectors * fix_signs(vectors) if vectors.size else vectors)
+    kept = int(np.sum(sizes > 8 * max(r.shape) * np.finfo(np.float64).eps * sizes.max(initial=0.0)))
+    return FactorEigen(sizes[:kept] ** 2, q, rotation[:, :kept])
 
 
 def spectrum(rows: Block) -> np.ndarray:
@@ -50,11 +65,18 @@ def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, k: i
         values, rotation = _top(keep * (vectors @ vectors.T) + weight * (rows.T @ rows), k + 1)
         lead = rotation[:, :k]
     else:
-        values, rotation = _top(_gram(vectors, a, rows, c), k + 1)
+        values, rotation = _top(gram_of_sides(vectors, a, rows, c), k + 1)
         rotation = rotation[:, :k]
-        lead = vectors @ (a * rotation[:j]) + rows.T @ (c * rotation[j:])
-    lead = np.concatenate([lead, np.zeros((len(vectors), k - lead.shape[1]))], axis=1)
-    return ThinEigen(np.maximum(values, 0.0), orth(lead, generator(0, "completion", k)))
+        lead = rows.T @ (c * rotation[j:])
+        add_product(lead, vectors, a * rotation[:j])
+    return ThinEigen(np.maximum(values, 0.0), _completed(lead, k))
+
+
+def _completed(vectors: Block, k: int) -> Block:
+    """Orthonormal vectors (d x k) whose first columns span ``vectors`` (d x r, r <= k); missing ones are drawn."""
+    missing = k - vectors.shape[1]
+    whole = np.concatenate([vectors, np.zeros((len(vectors), missing))], axis=1) if missing else vectors
+    return orth(whole, generator(0, "completion", k))
 
 
 def _top(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
@@ -66,8 +88,8 @@ def _top(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
     return values[::-1], vectors[:, ::-1]
 
 
-def _gram(vectors: Block, a: float, rows: Block, c: float) -> Block:
-    """F^T F of F = [a U, c rows^T]."""
+def gram_of_sides(vectors: Block, a: float, rows: Block, c: float) -> Block:
+    """F^T F of F = [a U, c rows^T] (U: d x j, rows: n x d), which is not formed."""
     cross = a * c * (rows @ vectors)
     return np.block([[a**2 * (vectors.T @ vectors), cross.T], [cross, c**2 * (rows @ rows.T)]])
 
@@ -87,10 +109,9 @@ def carried_moment(moment: Block, before: Block, after: Block, images: Block, we
 def leading_pairs(basis: Block, moment: Block, k: int) -> ThinEigen:
     """The basis (d x r) turned to the eigenvectors of its moment: k pairs; missing columns are drawn, of value 0."""
     values, rotation = np.linalg.eigh((moment + moment.T) / 2)
-    vectors: Block = np.zeros((len(basis), k))
     levels = np.zeros(k)
     count = min(k, len(values))
-    vectors[:, :count] = basis @ rotation[:, ::-1][:, :count]
     levels[:count] = np.maximum(values[::-1][:count], 0.0)
-    vectors = orth(vectors, generator(0, "completion", k))
-    return ThinEigen(levels, vectors * fix_signs(vectors))
+    vectors = _completed(basis @ rotation[:, ::-1][:, :count], k)
+    vectors *= fix_signs(vectors)
+    return ThinEigen(levels, vectors)
