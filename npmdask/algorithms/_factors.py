@@ -3,6 +3,7 @@ and second moments along a basis that moves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from typing import NamedTuple
 
@@ -17,6 +18,13 @@ class ThinEigen(NamedTuple):
 
     values: np.ndarray
     vectors: Block
+
+
+class SumEigen(NamedTuple):
+    """The k + 1 leading eigenvalues, falling, and what forms k eigenvectors (d x k): many a test fails without them."""
+
+    values: np.ndarray
+    vectors: Callable[[], Block]
 
 
 class FactorEigen(NamedTuple):
@@ -52,8 +60,10 @@ def spectrum(rows: Block) -> np.ndarray:
     return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
 
 
-def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, k: int) -> ThinEigen:
-    """The k + 1 leading eigenvalues of keep U U^T + weight rows^T rows and k eigenvectors (U: d x j, rows: n x d).
+def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, images: Block, k: int) -> SumEigen:
+    """The k + 1 leading eigenvalues of keep U U^T + weight rows^T rows and k eigenvectors.
+
+    U: d x j, ``rows``: n x d, ``images``: rows U.
 
     From the Gram matrix of [sqrt(keep) U, sqrt(weight) rows^T], formed by blocks so that no row is copied (with more
     columns than d from the matrix itself, which is then smaller than the rows). A Gram matrix squares the condition
@@ -63,16 +73,18 @@ def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, k: i
     a, c, j = sqrt(keep), sqrt(weight), vectors.shape[1]
     if j + len(rows) > len(vectors):
         values, rotation = _top(keep * (vectors @ vectors.T) + weight * (rows.T @ rows), k + 1)
-        lead = rotation[:, :k]
-    else:
-        values, rotation = _top(gram_of_sides(vectors, a, rows, c), k + 1)
-        rotation = rotation[:, :k]
-        lead = rows.T @ (c * rotation[j:])
-        add_product(lead, vectors, a * rotation[:j])
-    return ThinEigen(np.maximum(values, 0.0), _completed(lead, k))
+        return SumEigen(np.maximum(values, 0.0), lambda: completed(rotation[:, :k], k))
+    values, rotation = _top(gram_of_sides(vectors, a, rows, c, images), k + 1)
+
+    def formed() -> Block:
+        lead: Block = rows.T @ (c * rotation[j:, :k])
+        add_product(lead, vectors, a * rotation[:j, :k])
+        return completed(lead, k)
+
+    return SumEigen(np.maximum(values, 0.0), formed)
 
 
-def _completed(vectors: Block, k: int) -> Block:
+def completed(vectors: Block, k: int) -> Block:
     """Orthonormal vectors (d x k) whose first columns span ``vectors`` (d x r, r <= k); missing ones are drawn."""
     missing = k - vectors.shape[1]
     whole = np.concatenate([vectors, np.zeros((len(vectors), missing))], axis=1) if missing else vectors
@@ -88,10 +100,15 @@ def _top(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
     return values[::-1], vectors[:, ::-1]
 
 
-def gram_of_sides(vectors: Block, a: float, rows: Block, c: float) -> Block:
-    """F^T F of F = [a U, c rows^T] (U: d x j, rows: n x d), which is not formed."""
-    cross = a * c * (rows @ vectors)
-    return np.block([[a**2 * (vectors.T @ vectors), cross.T], [cross, c**2 * (rows @ rows.T)]])
+def gram_of_sides(vectors: Block, a: float, rows: Block, c: float, images: Block) -> Block:
+    """F^T F of F = [a U, c rows^T] (U: d x j, rows: n x d, images: rows U), which is not formed."""
+    j = vectors.shape[1]
+    gram = np.empty((j + len(rows), j + len(rows)))
+    np.multiply(vectors.T @ vectors, a**2, out=gram[:j, :j])
+    np.multiply(rows @ rows.T, c**2, out=gram[j:, j:])
+    np.multiply(images, a * c, out=gram[j:, :j])
+    gram[:j, j:] = gram[j:, :j].T
+    return gram
 
 
 def carried_moment(moment: Block, before: Block, after: Block, images: Block, weight: float) -> Block:
@@ -112,6 +129,6 @@ def leading_pairs(basis: Block, moment: Block, k: int) -> ThinEigen:
     levels = np.zeros(k)
     count = min(k, len(values))
     levels[:count] = np.maximum(values[::-1][:count], 0.0)
-    vectors = _completed(basis @ rotation[:, ::-1][:, :count], k)
+    vectors = completed(basis @ rotation[:, ::-1][:, :count], k)
     vectors *= fix_signs(vectors)
     return ThinEigen(levels, vectors)

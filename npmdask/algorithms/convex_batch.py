@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from npmdask.algorithms._factors import carried_moment, leading_of_sum, leading_pairs, spectrum
+from npmdask.algorithms._factors import SumEigen, carried_moment, leading_of_sum, leading_pairs, spectrum
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
@@ -182,32 +182,33 @@ class MiniBatchMSG:
         half = len(waiting) // 2
         condition = None
         if self.optimistic:
-            vectors = leading_of_sum(state.vectors, 0.0, waiting[:half], 1.0, k).vectors
+            vectors = _top_of(waiting[:half], k)
             condition = self._try(vectors, waiting[half:], 1)[1]
         if not condition and len(waiting) < self.largest_start(d):
             return self._wait_for(state, waiting, self.largest_start(d)), condition
-        vectors = leading_of_sum(state.vectors, 0.0, waiting, 1.0, k).vectors
+        vectors = _top_of(waiting, k)
         images = waiting @ vectors
         return self._next(state, waiting, vectors, images.T @ images / len(images)), condition
 
     def _advance(self, state: BatchState, waiting: Block) -> tuple[BatchState, bool]:
         """One step of the algorithm, unless more rows are wanted for it."""
         largest = self.largest_batch(waiting.shape[1])
-        vectors, condition, images = self._try(state.vectors, waiting, state.step)
+        mixed, condition, images = self._try(state.vectors, waiting, state.step)
         if self.optimistic and not condition and len(waiting) < largest:
             return self._wait_for(state, waiting, largest), condition
         weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
+        vectors = mixed.vectors()
         moment = carried_moment(state.moment, state.vectors, vectors, images, weight)
         return self._next(state, waiting, vectors, moment), condition
 
-    def _try(self, vectors: Block, rows: Block, t: int) -> tuple[Block, bool, Block]:
-        """The iterate that ``rows`` make of ``vectors``, whether the test holds, and rows @ vectors."""
+    def _try(self, vectors: Block, rows: Block, t: int) -> tuple[SumEigen, bool, Block]:
+        """What ``rows`` make of ``vectors``, whether the test holds, and rows @ vectors."""
         k, eta, n = self.target_rank, self.step_size(t), len(rows)
-        mixed = leading_of_sum(vectors, max(1 - self.shrinkage * eta, 0.0), rows, eta / n, k)
         images = rows @ vectors
+        mixed = leading_of_sum(vectors, max(1 - self.shrinkage * eta, 0.0), rows, eta / n, images, k)
         values = spectrum(rows) / n if self.test != "exact" else np.zeros(0)
         holds = RankTest(images, values, mixed.values, k, self.shrinkage).holds(self.test)
-        return mixed.vectors, holds, images
+        return mixed, holds, images
 
     def _wait_for(self, state: BatchState, waiting: Block, largest: int) -> BatchState:
         return _waits(state, waiting, min(2 * len(waiting), largest))
@@ -237,6 +238,12 @@ class MiniBatchMSG:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return BatchState(**fields)
+
+
+def _top_of(rows: Block, k: int) -> Block:
+    """The k leading eigenvectors of the second moment of ``rows``."""
+    n, d = rows.shape
+    return leading_of_sum(np.zeros((d, 0)), 0.0, rows, 1.0, np.zeros((n, 0)), k).vectors()
 
 
 def _waits(state: BatchState, waiting: Block, wanted: int) -> BatchState:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._factors import factor_eigen, gram_of_sides
+from npmdask.algorithms._factors import completed, factor_eigen, gram_of_sides
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
@@ -25,8 +25,7 @@ from npmdask.algorithms._stream_protocol import (
     require_rank,
 )
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, add_product, orth
-from npmdask.randomness import generator
+from npmdask.linalg import Block, add_product
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +87,15 @@ class FrequentDirections:
         return after, StreamInfo(rows=len(rows), rank=len(sketch), steps=int(full), batch_rows=len(rows))
 
     def _append(self, sketch: Block, rows: Block) -> Block:
-        return np.concatenate([sketch * sqrt(self.memory), rows])
+        appended: Block = np.concatenate([sketch, rows])
+        appended[: len(sketch)] *= sqrt(self.memory)
+        return appended
 
     def _shrink(self, sketch: Block, rows: Block) -> tuple[Block, float]:
         """B' with B'^T B' = the part above delta of what the appended sketch stands for, from the Gram matrix of its
         rows (they are not copied): its rounding is of the size eps ||B||^2, and so is what the guarantee is about."""
         faded, j = sqrt(self.memory), len(sketch)
-        values, rotation = np.linalg.eigh(gram_of_sides(sketch.T, faded, rows, 1.0))
+        values, rotation = np.linalg.eigh(gram_of_sides(sketch.T, faded, rows, 1.0, rows @ sketch.T))
         values, rotation = np.maximum(values[::-1], 0.0), rotation[:, ::-1]
         delta = float(values[self.sketch_rows])
         kept = values[: self.sketch_rows] > delta
@@ -109,15 +110,11 @@ class FrequentDirections:
         if not state.rows:
             raise BadInputError("no rows were streamed: there is nothing to answer with yet")
         k, found = self.target_rank, factor_eigen(state.sketch.T.copy())
-        values, vectors = np.zeros(k), np.zeros((state.sketch.shape[1], k))
-        count = min(k, len(found.values))
+        values, vectors = np.zeros(k), found.leading(k)
+        count = vectors.shape[1]
         values[:count] = found.values[:count] / state.weight
-        vectors[:, :count] = found.leading(count)
-        return StreamResult(
-            vectors=orth(vectors, generator(0, "completion", k)) if count < k else vectors,
-            values=values,
-            rows=state.rows,
-        )
+        vectors = completed(vectors, k) if count < k else vectors
+        return StreamResult(vectors=vectors, values=values, rows=state.rows)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SketchState:
         """The state of a checkpoint."""
