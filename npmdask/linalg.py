@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Block = NDArray[np.floating]
+
+ROWS_AT_ONCE = 4096  # of a tall block that is changed in place: in cache for the ranks that are usual
 
 
 def orth(block: Block, completion: np.random.Generator, *, against: Block | None = None) -> Block:
@@ -20,16 +23,66 @@ def orth(block: Block, completion: np.random.Generator, *, against: Block | None
     ``against`` (d x j, orthonormal) is a subspace that the result must be orthogonal to (deflation).
     """
     block = _project_out(np.asarray(block, dtype=np.float64), against)
-    block = block / _positive(np.abs(block).max(axis=0))  # first: the norm of huge or tiny entries overflows
-    block = block / _positive(np.linalg.norm(block, axis=0))
-    q, r = np.linalg.qr(block)
+    largest = np.maximum(block.max(axis=0), -block.min(axis=0))  # no absolute values of the whole block
+    q = np.divide(block, _positive(largest), order="C")  # first: the norm of huge or tiny entries overflows
     del block  # the work space of orth is counted in every memory plan
-    diagonal = np.diagonal(r).copy()
-    lost = np.abs(diagonal) <= 8 * q.shape[0] ** 0.5 * np.finfo(np.float64).eps
-    q *= np.where(diagonal < 0, -1.0, 1.0)
+    q /= _positive(np.sqrt(np.einsum("ij,ij->j", q, q)))
+    q, r = tall_qr(q)
+    least = 8 * q.shape[0] ** 0.5 * np.finfo(np.float64).eps
+    lost = np.abs(np.diagonal(r)) <= least
+    if lost.any():
+        kept, turn = _independent(r, least)
+        q[:, kept] = q @ turn
+        lost = ~np.isin(np.arange(q.shape[1]), kept)
+    else:
+        q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
     if lost.any() or against is not None:
         q = _complete(q, lost, completion, against)
     return q
+
+
+def tall_qr(block: Block) -> tuple[Block, Block]:
+    """The reduced QR factorisation; a tall ``block`` is overwritten by its Q, so that no second one is held.
+
+    Row by row of blocks and then of their R factors (TSQR: Demmel, Grigori, Hoemmen and Langou 2012): as stable as
+    Householder's, in cache, and with no work space as large as the block.
+    """
+    d, p = block.shape
+    count = d // max(ROWS_AT_ONCE, 8 * p)
+    if count < 2:
+        q, r = np.linalg.qr(block)
+        return q, r
+    ends = [d * number // count for number in range(count + 1)]
+    parts = [slice(start, stop) for start, stop in pairwise(ends)]
+    factors = np.empty((count * p, p))
+    for number, part in enumerate(parts):
+        block[part], factors[number * p : (number + 1) * p] = np.linalg.qr(block[part])
+    turns, r = tall_qr(factors)
+    for number, part in enumerate(parts):
+        block[part] = block[part] @ turns[number * p : (number + 1) * p]
+    return block, r
+
+
+def _independent(r: Block, least: float) -> tuple[NDArray[np.intp], Block]:
+    """The columns of R that are not in the span of those kept before them, and an orthonormal basis of their span.
+
+    One at a time: where a column is lost, QR puts any direction in its place and takes it out of the columns after it.
+    """
+    kept = np.arange(r.shape[1])
+    while True:
+        turn, rest = np.linalg.qr(r[:, kept])
+        diagonal = np.diagonal(rest)
+        small = np.flatnonzero(np.abs(diagonal) <= least)
+        if not len(small):
+            return kept, turn * np.where(diagonal < 0, -1.0, 1.0)
+        kept = np.delete(kept, small[0])
+
+
+def add_product(total: Block, left: Block, right: Block) -> None:
+    """``total += left @ right`` in place (d x p, d x j, j x p), by blocks of rows: no second d x p."""
+    for start in range(0, len(total), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        total[part] += left[part] @ right
 
 
 def _positive(scale: Block) -> Block:
@@ -45,7 +98,7 @@ def _complete(q: Block, lost: NDArray[np.bool_], completion: np.random.Generator
     q[:, lost] = completion.standard_normal((q.shape[0], int(lost.sum())))
     order = np.argsort(lost, kind="stable")  # kept columns first: QR leaves them as they are
     for _ in range(2):
-        basis, r = np.linalg.qr(_project_out(q[:, order], against))
+        basis, r = tall_qr(_project_out(q[:, order], against))
         basis *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
         q[:, order] = basis
         del basis
@@ -97,8 +150,9 @@ def rayleigh_ritz(basis: Block, product: Block, k: int) -> RitzPairs:
 
 def fix_signs(vectors: Block) -> Block:
     """Signs (+1 or -1 a column) that make the entry of largest magnitude of every column positive."""
-    largest = np.argmax(np.abs(vectors), axis=0)
-    return np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
+    high, low = vectors.max(axis=0), -vectors.min(axis=0)  # no absolute values of the whole block
+    first_low = vectors.argmin(axis=0) < vectors.argmax(axis=0)
+    return np.where((low > high) | ((low == high) & first_low), -1.0, 1.0)
 
 
 def asymmetry(basis: Block, product: Block) -> tuple[float, float]:

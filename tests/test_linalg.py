@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npmdask import linalg
 from npmdask.diagnostics import max_sin_theta, principal_angle_sines
-from npmdask.linalg import asymmetry, orth, random_orthonormal, rayleigh_ritz
+from npmdask.linalg import add_product, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz, tall_qr
 from npmdask.randomness import generator
 
 
@@ -29,6 +30,58 @@ def test_orth_always_gives_p_orthonormal_columns(d: int, p: int, rank: int, seed
     np.testing.assert_allclose(q.T @ q, np.eye(p), atol=1e-12)
     if rank:
         assert np.linalg.norm(block - q @ (q.T @ block)) <= 1e-10 * np.linalg.norm(block)
+
+
+@pytest.mark.parametrize("d", [19, 200, 201, 2000])
+def test_qr_by_blocks_is_householders(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to two levels of blocks. Fails when a block of rows is left out, or a turn is applied to the wrong block."""
+    monkeypatch.setattr(linalg, "ROWS_AT_ONCE", 10)
+    block = np.random.default_rng(0).standard_normal((d, 3)) * [1e6, 1, 1e-9]
+    expected, triangle = np.linalg.qr(block)
+    given = block.copy()
+    q, r = tall_qr(given)
+    signs = np.sign(np.diagonal(r) * np.diagonal(triangle))
+    np.testing.assert_allclose(q * signs, expected, atol=1e-13)
+    np.testing.assert_allclose(r * signs[:, None], triangle, rtol=1e-9)
+    assert (np.tril(r, -1) == 0).all() and (q is given) == (d >= 48), "a tall block holds its own Q"
+
+
+def test_orth_of_a_tall_block_changes_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with columns that are lost, and in Fortran's order. Fails when the in-place QR reaches the caller's array,
+    or where the order of a block (which decides the bits of every later product) is handed on."""
+    monkeypatch.setattr(linalg, "ROWS_AT_ONCE", 10)
+    block = np.asfortranarray(np.random.default_rng(0).standard_normal((300, 4)))
+    block[:, 2] = block[:, 0]
+    before = block.copy()
+    q = orth(block, generator(0))
+    assert np.array_equal(block, before) and q.flags.c_contiguous
+    np.testing.assert_allclose(q.T @ q, np.eye(4), atol=1e-13)
+    np.testing.assert_allclose(q @ (q.T @ block), block, atol=1e-12)
+
+
+def test_a_product_added_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linalg, "ROWS_AT_ONCE", 10)
+    rng = np.random.default_rng(0)
+    total, left, right = rng.standard_normal((25, 3)), rng.standard_normal((25, 2)), rng.standard_normal((2, 3))
+    expected = total + left @ right
+    add_product(total, left, right)
+    np.testing.assert_allclose(total, expected, atol=1e-14)
+
+
+def test_signs_make_the_largest_entry_positive_and_the_first_of_two() -> None:
+    """A vector and its opposite get the same sign, also where two entries are equally large."""
+    vectors = np.array([[0.1, -3.0, 2.0, 0.0], [-2.0, 3.0, -2.0, 0.0], [1.0, 0.5, 0.0, 0.0]])
+    assert fix_signs(vectors).tolist() == [-1, -1, 1, 1]
+    assert fix_signs(-vectors).tolist() == [1, 1, -1, 1]
+
+
+def test_orth_keeps_what_comes_after_a_column_that_is_lost() -> None:
+    """Householder puts e_3 in the place of the third column; fails where the fourth, which is e_3, is lost with it."""
+    block = np.eye(6)[:, [0, 1, 0, 2, 1]]
+    q = orth(block, generator(0))
+    np.testing.assert_allclose(q.T @ q, np.eye(5), atol=1e-14)
+    np.testing.assert_allclose(q[:, [0, 1, 3]], block[:, [0, 1, 3]], atol=1e-14)
+    assert orth(np.zeros((6, 2)), generator(0)).shape == (6, 2)
 
 
 def test_orth_stays_out_of_what_is_locked() -> None:

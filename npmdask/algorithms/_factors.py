@@ -3,12 +3,13 @@ and second moments along a basis that moves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.linalg import Block, fix_signs, orth
+from npmdask.linalg import Block, add_product, fix_signs, orth, tall_qr
 from npmdask.randomness import generator
 
 
@@ -19,16 +20,38 @@ class ThinEigen(NamedTuple):
     vectors: Block
 
 
-def thin_eigen(factor: Block) -> ThinEigen:
+class SumEigen(NamedTuple):
+    """The k + 1 leading eigenvalues, falling, and what forms k eigenvectors (d x k): many a test fails without them."""
+
+    values: np.ndarray
+    vectors: Callable[[], Block]
+
+
+class FactorEigen(NamedTuple):
+    """All eigenvalues by falling size, and vectors that are not formed before it is known how many are wanted."""
+
+    values: np.ndarray
+    q: Block
+    rotation: Block
+
+    def leading(self, count: int) -> Block:
+        """The first ``count`` eigenvectors (d x count)."""
+        vectors: Block = self.q @ self.rotation[:, :count]
+        if count:
+            vectors *= fix_signs(vectors)
+        return vectors
+
+
+def factor_eigen(factor: Block) -> FactorEigen:
     """All eigenpairs of F F^T above rounding (r <= min(d, m)): QR, then the SVD of the small factor. O(d m^2).
 
-    No Gram matrix: small eigenvalues count as much as large ones where a projection keeps them all.
+    F may be overwritten. No Gram matrix: small eigenvalues count as much as large ones where a projection keeps them
+    all.
     """
-    q, r = np.linalg.qr(factor)
+    q, r = tall_qr(factor)
     rotation, sizes, _ = np.linalg.svd(r)
-    kept = sizes > 8 * max(r.shape) * np.finfo(np.float64).eps * sizes.max(initial=0.0)
-    vectors = q @ rotation[:, : len(sizes)][:, kept]
-    return ThinEigen(sizes[kept] ** 2, vectors * fix_signs(vectors) if vectors.size else vectors)
+    kept = int(np.sum(sizes > 8 * max(r.shape) * np.finfo(np.float64).eps * sizes.max(initial=0.0)))
+    return FactorEigen(sizes[:kept] ** 2, q, rotation[:, :kept])
 
 
 def spectrum(rows: Block) -> np.ndarray:
@@ -37,8 +60,10 @@ def spectrum(rows: Block) -> np.ndarray:
     return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
 
 
-def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, k: int) -> ThinEigen:
-    """The k + 1 leading eigenvalues of keep U U^T + weight rows^T rows and k eigenvectors (U: d x j, rows: n x d).
+def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, images: Block, k: int) -> SumEigen:
+    """The k + 1 leading eigenvalues of keep U U^T + weight rows^T rows and k eigenvectors.
+
+    U: d x j, ``rows``: n x d, ``images``: rows U.
 
     From the Gram matrix of [sqrt(keep) U, sqrt(weight) rows^T], formed by blocks so that no row is copied (with more
     columns than d from the matrix itself, which is then smaller than the rows). A Gram matrix squares the condition
@@ -48,13 +73,22 @@ def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, k: i
     a, c, j = sqrt(keep), sqrt(weight), vectors.shape[1]
     if j + len(rows) > len(vectors):
         values, rotation = _top(keep * (vectors @ vectors.T) + weight * (rows.T @ rows), k + 1)
-        lead = rotation[:, :k]
-    else:
-        values, rotation = _top(_gram(vectors, a, rows, c), k + 1)
-        rotation = rotation[:, :k]
-        lead = vectors @ (a * rotation[:j]) + rows.T @ (c * rotation[j:])
-    lead = np.concatenate([lead, np.zeros((len(vectors), k - lead.shape[1]))], axis=1)
-    return ThinEigen(np.maximum(values, 0.0), orth(lead, generator(0, "completion", k)))
+        return SumEigen(np.maximum(values, 0.0), lambda: completed(rotation[:, :k], k))
+    values, rotation = _top(gram_of_sides(vectors, a, rows, c, images), k + 1)
+
+    def formed() -> Block:
+        lead: Block = rows.T @ (c * rotation[j:, :k])
+        add_product(lead, vectors, a * rotation[:j, :k])
+        return completed(lead, k)
+
+    return SumEigen(np.maximum(values, 0.0), formed)
+
+
+def completed(vectors: Block, k: int) -> Block:
+    """Orthonormal vectors (d x k) whose first columns span ``vectors`` (d x r, r <= k); missing ones are drawn."""
+    missing = k - vectors.shape[1]
+    whole = np.concatenate([vectors, np.zeros((len(vectors), missing))], axis=1) if missing else vectors
+    return orth(whole, generator(0, "completion", k))
 
 
 def _top(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
@@ -66,10 +100,15 @@ def _top(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
     return values[::-1], vectors[:, ::-1]
 
 
-def _gram(vectors: Block, a: float, rows: Block, c: float) -> Block:
-    """F^T F of F = [a U, c rows^T]."""
-    cross = a * c * (rows @ vectors)
-    return np.block([[a**2 * (vectors.T @ vectors), cross.T], [cross, c**2 * (rows @ rows.T)]])
+def gram_of_sides(vectors: Block, a: float, rows: Block, c: float, images: Block) -> Block:
+    """F^T F of F = [a U, c rows^T] (U: d x j, rows: n x d, images: rows U), which is not formed."""
+    j = vectors.shape[1]
+    gram = np.empty((j + len(rows), j + len(rows)))
+    np.multiply(vectors.T @ vectors, a**2, out=gram[:j, :j])
+    np.multiply(rows @ rows.T, c**2, out=gram[j:, j:])
+    np.multiply(images, a * c, out=gram[j:, :j])
+    gram[:j, j:] = gram[j:, :j].T
+    return gram
 
 
 def carried_moment(moment: Block, before: Block, after: Block, images: Block, weight: float) -> Block:
@@ -87,10 +126,9 @@ def carried_moment(moment: Block, before: Block, after: Block, images: Block, we
 def leading_pairs(basis: Block, moment: Block, k: int) -> ThinEigen:
     """The basis (d x r) turned to the eigenvectors of its moment: k pairs; missing columns are drawn, of value 0."""
     values, rotation = np.linalg.eigh((moment + moment.T) / 2)
-    vectors: Block = np.zeros((len(basis), k))
     levels = np.zeros(k)
     count = min(k, len(values))
-    vectors[:, :count] = basis @ rotation[:, ::-1][:, :count]
     levels[:count] = np.maximum(values[::-1][:count], 0.0)
-    vectors = orth(vectors, generator(0, "completion", k))
-    return ThinEigen(levels, vectors * fix_signs(vectors))
+    vectors = completed(basis @ rotation[:, ::-1][:, :count], k)
+    vectors *= fix_signs(vectors)
+    return ThinEigen(levels, vectors)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from npmdask.algorithms._factors import carried_moment, leading_pairs, thin_eigen
+from npmdask.algorithms._factors import carried_moment, factor_eigen, leading_pairs
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
@@ -96,8 +96,8 @@ class MSG:
         rows = checked_batch(batch, len(state.vectors))
         eta = self.step_size(state.step + 1)
         keep = 1 - eta * self.shrinkage
-        old = state.vectors * np.sqrt(keep * np.maximum(state.weights - state.level, 0.0))
-        thin = thin_eigen(np.concatenate([old, rows.T * sqrt(eta / len(rows))], axis=1))
+        above = np.sqrt(keep * np.maximum(state.weights - state.level, 0.0))
+        thin = factor_eigen(_side_by_side(state.vectors, above, rows, sqrt(eta / len(rows))))
         level = keep * state.level
         found = project_spectrum(
             level + thin.values,
@@ -106,15 +106,15 @@ class MSG:
             rest=level,
             multiplicity=len(rows.T) - len(thin.values),
         )
-        kept = found.values > found.rest
-        vectors = thin.vectors[:, kept]
+        count = int(np.sum(found.values > found.rest))  # the first ones: a projection keeps the order
+        vectors = thin.leading(count)
         weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
         after = ConvexState(
             step=state.step + 1,
             rows=state.rows + len(rows),
             level=found.rest,
             vectors=vectors,
-            weights=found.values[kept],
+            weights=found.values[:count],
             moment=carried_moment(state.moment, state.vectors, vectors, rows @ state.vectors, weight),
         )
         rank = len(vectors) if found.rest > 0 else vectors.shape[1]
@@ -132,6 +132,15 @@ class MSG:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return ConvexState(**fields)
+
+
+def _side_by_side(vectors: Block, scale: np.ndarray, rows: Block, weight: float) -> Block:
+    """[vectors diag(scale), weight rows^T] (d x (r + n)), without a copy of either on the way."""
+    r = vectors.shape[1]
+    factor = np.empty((len(vectors), r + len(rows)))
+    np.multiply(vectors, scale, out=factor[:, :r])
+    np.multiply(rows.T, weight, out=factor[:, r:])
+    return factor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,13 +27,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from npmdask.algorithms._factors import carried_moment, leading_of_sum, leading_pairs, spectrum
+from npmdask.algorithms._factors import SumEigen, carried_moment, leading_of_sum, leading_pairs, spectrum
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
     StreamResult,
     checked_batch,
+    effective_steps,
     require,
+    require_memory,
     require_rank,
 )
 from npmdask.algorithms.capped_simplex import stays_rank
@@ -79,7 +81,7 @@ class BatchState:
 
 @dataclass(frozen=True, kw_only=True)
 class MiniBatchMSG:
-    """MB-MSG (Algorithm 1): eta_t = eta0 / sqrt(t + shift).
+    """MB-MSG (Algorithm 1): eta_t = eta0 / sqrt(t + shift), t the steps that are remembered.
 
     Parameters
     ----------
@@ -91,6 +93,7 @@ class MiniBatchMSG:
     warm_rows : the largest warm start; None: warm_constant k^2 / Delta^3.
     optimistic : double from k + 1 rows; False: always the largest.
     test : which of the four tests ends the doubling.
+    memory : what a step leaves of the weight of those before it; below 1 the step size does not fall to zero.
     """
 
     name: ClassVar[str] = "mb-msg"
@@ -105,8 +108,10 @@ class MiniBatchMSG:
     warm_constant: float = 1.0
     optimistic: bool = True
     test: Literal["exact", "lemma", "sound", "printed"] = "exact"
+    memory: float = 1.0
 
     def __post_init__(self) -> None:
+        require_memory(self.memory)
         require(self.gap > 0, f"gap = {self.gap}: the difference of two eigenvalues that is positive, tuned on a grid")
         require(self.eta0 > 0, f"eta0 = {self.eta0}: a step is positive; 0.5 suits rows of norm about 1")
         known = ("exact", "lemma", "sound", "printed")
@@ -119,7 +124,8 @@ class MiniBatchMSG:
 
     def step_size(self, t: int) -> float:
         """eta_t, t = 1, 2, ..."""
-        return self.eta0 / sqrt(t + (self.target_rank**2 / self.gap**2 if self.shift is None else self.shift))
+        shift = self.target_rank**2 / self.gap**2 if self.shift is None else self.shift
+        return self.eta0 / sqrt(effective_steps(t, self.memory) + shift)
 
     def largest_batch(self, d: int) -> int:
         """Rows at which doubling ends: at least k + 2, because k + 1 rows are the first try."""
@@ -153,9 +159,11 @@ class MiniBatchMSG:
     def update(self, state: BatchState, batch: np.ndarray) -> tuple[BatchState, StreamInfo]:
         """The rows wait; when there are enough of them, a test; when it holds or there are too many, a step."""
         fresh = checked_batch(batch, state.pending.shape[1])
-        waiting = np.concatenate([state.pending, fresh])
+        waiting = np.concatenate([state.pending, fresh]) if len(state.pending) else fresh
         if len(waiting) < state.wanted:
-            return replace(state, pending=waiting), StreamInfo(rows=len(fresh), rank=state.vectors.shape[1], steps=0)
+            return _waits(state, waiting, state.wanted), StreamInfo(
+                rows=len(fresh), rank=state.vectors.shape[1], steps=0
+            )
         after, condition = self._begin(state, waiting) if not state.step else self._advance(state, waiting)
         done = after.step - state.step
         info = StreamInfo(
@@ -174,34 +182,36 @@ class MiniBatchMSG:
         half = len(waiting) // 2
         condition = None
         if self.optimistic:
-            vectors = leading_of_sum(state.vectors, 0.0, waiting[:half], 1.0, k).vectors
+            vectors = _top_of(waiting[:half], k)
             condition = self._try(vectors, waiting[half:], 1)[1]
         if not condition and len(waiting) < self.largest_start(d):
             return self._wait_for(state, waiting, self.largest_start(d)), condition
-        vectors = leading_of_sum(state.vectors, 0.0, waiting, 1.0, k).vectors
+        vectors = _top_of(waiting, k)
         images = waiting @ vectors
         return self._next(state, waiting, vectors, images.T @ images / len(images)), condition
 
     def _advance(self, state: BatchState, waiting: Block) -> tuple[BatchState, bool]:
         """One step of the algorithm, unless more rows are wanted for it."""
         largest = self.largest_batch(waiting.shape[1])
-        vectors, condition, images = self._try(state.vectors, waiting, state.step)
+        mixed, condition, images = self._try(state.vectors, waiting, state.step)
         if self.optimistic and not condition and len(waiting) < largest:
             return self._wait_for(state, waiting, largest), condition
-        moment = carried_moment(state.moment, state.vectors, vectors, images, 2 / (state.step + 2))
+        weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
+        vectors = mixed.vectors()
+        moment = carried_moment(state.moment, state.vectors, vectors, images, weight)
         return self._next(state, waiting, vectors, moment), condition
 
-    def _try(self, vectors: Block, rows: Block, t: int) -> tuple[Block, bool, Block]:
-        """The iterate that ``rows`` make of ``vectors``, whether the test holds, and rows @ vectors."""
+    def _try(self, vectors: Block, rows: Block, t: int) -> tuple[SumEigen, bool, Block]:
+        """What ``rows`` make of ``vectors``, whether the test holds, and rows @ vectors."""
         k, eta, n = self.target_rank, self.step_size(t), len(rows)
-        mixed = leading_of_sum(vectors, max(1 - self.shrinkage * eta, 0.0), rows, eta / n, k)
         images = rows @ vectors
+        mixed = leading_of_sum(vectors, max(1 - self.shrinkage * eta, 0.0), rows, eta / n, images, k)
         values = spectrum(rows) / n if self.test != "exact" else np.zeros(0)
         holds = RankTest(images, values, mixed.values, k, self.shrinkage).holds(self.test)
-        return mixed.vectors, holds, images
+        return mixed, holds, images
 
     def _wait_for(self, state: BatchState, waiting: Block, largest: int) -> BatchState:
-        return replace(state, pending=waiting, wanted=min(2 * len(waiting), largest))
+        return _waits(state, waiting, min(2 * len(waiting), largest))
 
     def _next(self, state: BatchState, used: Block, vectors: Block, moment: Block) -> BatchState:
         largest = self.largest_batch(used.shape[1])
@@ -230,9 +240,20 @@ class MiniBatchMSG:
         return BatchState(**fields)
 
 
+def _top_of(rows: Block, k: int) -> Block:
+    """The k leading eigenvectors of the second moment of ``rows``."""
+    n, d = rows.shape
+    return leading_of_sum(np.zeros((d, 0)), 0.0, rows, 1.0, np.zeros((n, 0)), k).vectors()
+
+
+def _waits(state: BatchState, waiting: Block, wanted: int) -> BatchState:
+    """The state with rows of its own: ``waiting`` may be the batch itself, which is the caller's."""
+    return replace(state, pending=waiting if len(state.pending) else waiting.copy(), wanted=wanted)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MiniBatchRMSG(MiniBatchMSG):
-    """MB-RMSG (Algorithm 2): ridge = Delta / 2 and eta_t = eta0 / (ridge (t + shift)).
+    """MB-RMSG (Algorithm 2): ridge = Delta / 2 and eta_t = eta0 / (ridge (t + shift)), t as in MB-MSG.
 
     As printed: eta0 = 1, shift 128 ln(1/delta) / Delta^3, mini-batches of ln(3 e d T / delta) 8 (k + 1)^2 / Delta^2
     rows, a warm start of ln(3 e d / delta) 128 k ln(3 e / delta) / Delta^5. ``failure`` is the delta, ``horizon`` the T
@@ -259,7 +280,7 @@ class MiniBatchRMSG(MiniBatchMSG):
     def step_size(self, t: int) -> float:
         """eta_t, t = 1, 2, ..."""
         shift = 128 * log(1 / self.failure) / self.gap**3 if self.shift is None else self.shift
-        return self.eta0 / (self.gap / 2 * (t + shift))
+        return self.eta0 / (self.gap / 2 * (effective_steps(t, self.memory) + shift))
 
     def largest_batch(self, d: int) -> int:
         """Line 3 of Algorithm 2 (the text says line 5)."""

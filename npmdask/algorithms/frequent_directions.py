@@ -9,11 +9,12 @@ need rows that are drawn from one distribution. A batch of any size is taken at 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._factors import thin_eigen
+from npmdask.algorithms._factors import completed, factor_eigen, gram_of_sides
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
@@ -24,8 +25,7 @@ from npmdask.algorithms._stream_protocol import (
     require_rank,
 )
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, orth
-from npmdask.randomness import generator
+from npmdask.linalg import Block, add_product
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,8 @@ class FrequentDirections:
     def update(self, state: SketchState, batch: np.ndarray) -> tuple[SketchState, StreamInfo]:
         """Append the rows, and shrink when there are more than 2 l."""
         rows = checked_batch(batch, state.sketch.shape[1])
-        sketch = np.concatenate([state.sketch * np.sqrt(self.memory), rows])
-        full = len(sketch) > 2 * self.sketch_rows
-        sketch, delta = self._shrink(sketch) if full else (sketch, 0.0)
+        full = len(state.sketch) + len(rows) > 2 * self.sketch_rows
+        sketch, delta = self._shrink(state.sketch, rows) if full else (self._append(state.sketch, rows), 0.0)
         after = SketchState(
             step=state.step + 1,
             rows=state.rows + len(rows),
@@ -87,31 +86,35 @@ class FrequentDirections:
         )
         return after, StreamInfo(rows=len(rows), rank=len(sketch), steps=int(full), batch_rows=len(rows))
 
-    def _shrink(self, sketch: Block) -> tuple[Block, float]:
-        """B' with B'^T B' = the part of B^T B above delta, from the Gram matrix of the rows: its rounding is of the
-        size eps ||B||^2, and so is what the guarantee is about."""
-        values, rotation = np.linalg.eigh(sketch @ sketch.T)
+    def _append(self, sketch: Block, rows: Block) -> Block:
+        appended: Block = np.concatenate([sketch, rows])
+        appended[: len(sketch)] *= sqrt(self.memory)
+        return appended
+
+    def _shrink(self, sketch: Block, rows: Block) -> tuple[Block, float]:
+        """B' with B'^T B' = the part above delta of what the appended sketch stands for, from the Gram matrix of its
+        rows (they are not copied): its rounding is of the size eps ||B||^2, and so is what the guarantee is about."""
+        faded, j = sqrt(self.memory), len(sketch)
+        values, rotation = np.linalg.eigh(gram_of_sides(sketch.T, faded, rows, 1.0, rows @ sketch.T))
         values, rotation = np.maximum(values[::-1], 0.0), rotation[:, ::-1]
         delta = float(values[self.sketch_rows])
         kept = values[: self.sketch_rows] > delta
         lead = values[: self.sketch_rows][kept]
-        turned = rotation[:, : self.sketch_rows][:, kept].T @ sketch
-        return turned * np.sqrt(1 - delta / lead)[:, None], delta
+        turn = rotation[:, : self.sketch_rows][:, kept] * np.sqrt(1 - delta / lead)
+        turned = (faded * turn[:j]).T @ sketch
+        add_product(turned.T, rows.T, turn[j:])
+        return turned, delta
 
     def finalize(self, state: SketchState) -> StreamResult:
         """The k leading right singular vectors of B. Raises BadInputError before the first row."""
         if not state.rows:
             raise BadInputError("no rows were streamed: there is nothing to answer with yet")
-        k, thin = self.target_rank, thin_eigen(state.sketch.T)
-        values, vectors = np.zeros(k), np.zeros((state.sketch.shape[1], k))
-        count = min(k, len(thin.values))
-        values[:count] = thin.values[:count] / state.weight
-        vectors[:, :count] = thin.vectors[:, :count]
-        return StreamResult(
-            vectors=orth(vectors, generator(0, "completion", k)) if count < k else vectors,
-            values=values,
-            rows=state.rows,
-        )
+        k, found = self.target_rank, factor_eigen(state.sketch.T.copy())
+        values, vectors = np.zeros(k), found.leading(k)
+        count = vectors.shape[1]
+        values[:count] = found.values[:count] / state.weight
+        vectors = completed(vectors, k) if count < k else vectors
+        return StreamResult(vectors=vectors, values=values, rows=state.rows)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SketchState:
         """The state of a checkpoint."""

@@ -36,13 +36,14 @@ from npmdask.algorithms._stream_protocol import (
     require_rank,
 )
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, orth, random_orthonormal
+from npmdask.linalg import Block, add_product, orth, random_orthonormal
 from npmdask.randomness import generator
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPowerState:
-    """X_l (d x p), C with M_l ~ X_l C X_l^T (p x p) and the rows M_l stands for; the block under way."""
+    """X_l (d x p), C with M_l ~ X_l C X_l^T (p x p) and the rows M_l stands for; the block under way (its sum
+    is d x p, 0 x p before its first row)."""
 
     step: int  # blocks that are complete
     rows: int  # rows of these
@@ -92,7 +93,7 @@ class StreamPower:
             weight=0.0,
             basis=random_orthonormal(d, p, rng),
             core=np.zeros((p, p)),
-            partial=np.zeros((d, p)),
+            partial=np.zeros((0, p)),
         )
 
     def query(self, state: StreamPowerState) -> RowsQuery:
@@ -118,7 +119,8 @@ class StreamPower:
     def _absorb(self, state: StreamPowerState, part: Block) -> StreamPowerState:
         """Line 2a for rows of one block."""
         partial = part.T @ (part @ state.basis)
-        partial += state.partial
+        if state.filled:
+            partial += state.partial
         state = replace(state, partial=partial, filled=state.filled + len(part))
         return self._close(state) if state.filled == self.block_rows else state
 
@@ -126,7 +128,7 @@ class StreamPower:
         """Line 2b: QR; and the Nystrom approximation Y H^+ Y^T, H = X^T Y, of what was multiplied, as X_l C X_l^T."""
         product = state.partial  # fresh from _absorb, nobody else's: changed in place
         if self.memory:
-            product += state.basis @ (self.memory * state.core)
+            add_product(product, state.basis, self.memory * state.core)
         basis = orth(product, generator(0, "completion", state.step))
         inner = state.basis.T @ product
         values, rotation = np.linalg.eigh((inner + inner.T) / 2)
@@ -139,7 +141,7 @@ class StreamPower:
             weight=self.memory * state.weight + self.block_rows,
             basis=basis,
             core=half @ half.T,
-            partial=np.zeros_like(state.partial),
+            partial=np.zeros((0, self.iteration_rank)),
         )
 
     def finalize(self, state: StreamPowerState) -> StreamResult:

@@ -86,7 +86,8 @@ def test_the_mini_batch_step_is_the_projected_one_exactly_when_the_test_holds(ki
     for _ in range(150):
         n = int(rng.integers(K + 1, 40))
         batch = stream(n, seed=int(rng.integers(1 << 30)))[0] if rng.random() < 0.2 else rows[rng.integers(0, 100, n)]
-        vectors, holds, _images = algorithm._try(state.vectors, batch, 1)
+        mixed, holds, _images = algorithm._try(state.vectors, batch, 1)
+        vectors = mixed.vectors()
         p = state.vectors @ state.vectors.T
         exact = stepped(p, batch, algorithm.step_size(1), algorithm.shrinkage, False)
         assert holds == (np.abs(vectors @ vectors.T - exact).max() < 1e-10)
@@ -147,6 +148,43 @@ def test_doubling_ends_at_the_cap_and_begins_again() -> None:
     assert state.rows == 20 + 50 and len(state.pending) == sum(asked) - state.rows
 
 
+@pytest.mark.parametrize(("kind", "eta0"), [(MiniBatchMSG, 5.0), (MiniBatchRMSG, 1.0)])
+@pytest.mark.parametrize("optimistic", [True, False])
+def test_mini_batches_that_forget_follow_a_drift(kind: Any, eta0: float, optimistic: bool) -> None:
+    """All directions change after many steps, or the rows are half as large. Fails where the step size (the angles)
+    or the moment (the levels) does not use the memory."""
+    before, (after, truth) = stream(6000, seed=1)[0], stream(1500, seed=2)
+    half = stream(7500, seed=1)[0][6000:] / 2
+    angles, levels = {}, {}
+    for memory in (0.9, 1.0):
+        options = {"batch_rows": 30, "warm_rows": 30, "shift": 1.0, "optimistic": optimistic, "memory": memory}
+        algorithm = kind(target_rank=K, gap=0.2, eta0=eta0, **options)
+        state = fed(algorithm, before, batch=30)
+        angles[memory] = max_sin_theta(algorithm.finalize(fed(algorithm, after, 30, state)).vectors, truth)
+        levels[memory] = algorithm.finalize(fed(algorithm, half, 30, state)).values.sum()
+    assert angles[0.9] < 0.25 and angles[1.0] > 2 * angles[0.9]
+    assert levels[0.9] == pytest.approx(0.23, rel=0.4) and levels[1.0] > 1.5 * levels[0.9]
+
+
+def test_a_memory_of_one_is_as_printed() -> None:
+    """Steps and bits. Fails where t is counted in another way when nothing is forgotten."""
+    rows, _ = stream(900)
+    plain = MiniBatchRMSG(target_rank=K, gap=0.2, shift=3.0, batch_rows=40, warm_rows=40)
+    for t in (1, 2, 7):
+        assert plain.step_size(t) == 1 / (0.1 * (t + 3))
+        assert MiniBatchMSG(target_rank=K, gap=0.2).step_size(t) == 0.5 / np.sqrt(t + 9 / 0.2**2)
+    nearly = fed(type(plain)(**{**vars(plain), "memory": 1 - 1e-12}), rows)
+    state = fed(plain, rows)
+    assert state.step == nearly.step
+    np.testing.assert_allclose(whole_projector(state), whole_projector(nearly), atol=1e-9)
+    limit = type(plain)(**{**vars(plain), "memory": 0.75})
+    assert limit.step_size(200) == pytest.approx(1 / (0.1 * (4 + 3)))
+
+
+def whole_projector(state: Any) -> np.ndarray:
+    return np.asarray(state.vectors @ state.vectors.T)
+
+
 def test_fewer_rows_than_the_warm_start_needs_is_said() -> None:
     algorithm = MiniBatchMSG(target_rank=K, gap=0.2, warm_rows=500, optimistic=False)
     state = fed(algorithm, stream(400)[0])
@@ -176,6 +214,7 @@ def test_bad_configurations_are_refused() -> None:
         (lambda: RMSG(target_rank=1, ridge=-1.0), "half the gap"),
         (lambda: RMSG(target_rank=1, ridge=1.0, eta0=2.0), "negative"),
         (lambda: MiniBatchMSG(target_rank=1, gap=0.0), "tuned"),
+        (lambda: MiniBatchMSG(target_rank=1, gap=0.1, memory=0.0), "no share"),
         (lambda: MiniBatchMSG(target_rank=1, gap=0.1, test="eq6"), "printed"),  # type: ignore[arg-type]
         (lambda: MiniBatchRMSG(target_rank=1, gap=0.1, failure=1.0), "probability"),
         (lambda: MiniBatchRMSG(target_rank=1, gap=0.1, eta0=3.0), "negative"),
