@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.mini_batches import deviations
+from benchmarks.paper_data import deviations
 from benchmarks.registry import Context, Measured, Row
 from npmdask.algorithms import MiniBatchRMSG
 from npmdask.randomness import generator
