@@ -1,0 +1,206 @@
+"""A model that follows a stream: once, by a schedule, with rows that cannot be used, killed, stopped."""
+
+import json
+import os
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npmdask.checkpoint import RunStore
+from npmdask.cli import main as npmdask
+from tests.conftest import same_bytes, write_zarr
+from tests.flows.conftest import Shop, alive, wait_until
+
+D, BLOCK = 6, 10
+STORED = '[source]\npath = "a.zarr"\n[algorithm]\nname = "spm"\ntarget_rank = 5\n'
+# p = d and nothing forgotten: the model is the exact sum of z z^T, in which a row that is lost or taken twice shows.
+FILES = f"""
+[source]
+path = "days"
+[algorithm]
+name = "spm"
+target_rank = 2
+iteration_rank = {D}
+options = {{ block_rows = {BLOCK}, memory = 1.0 }}
+[stream]
+columns = {D}
+batch_rows = 50
+[run]
+commit_seconds = 0.0
+"""
+
+
+class Days(Shop):
+    """A folder into which files come."""
+
+    rows: np.ndarray
+
+    def write(self, name: str = "days") -> Path:
+        (self.folder / "days").mkdir()
+        self.rows = np.zeros((0, D))
+        file = self.folder / f"{name}.toml"
+        file.write_text(FILES)
+        return file
+
+    def put(self, name: str, n: int, bad: int | None = None) -> None:
+        """A file of n rows, written under a hidden name; ``bad``: one that is not finite."""
+        rows = np.random.default_rng([n, len(self.rows)]).standard_normal((n, D))
+        shown = rows.copy()
+        if bad is None:
+            self.rows = np.concatenate([self.rows, rows])
+        else:
+            shown[bad] = np.nan
+        hidden = self.folder / "days" / f".{name}"
+        np.save(hidden.with_suffix(".npy"), shown)
+        os.replace(hidden.with_suffix(".npy"), self.folder / "days" / f"{name}.npy")
+
+    @property
+    def states(self) -> list[tuple[str, str]]:
+        """Type and message of the state of every run that began, in their order."""
+        base = self.folder / "prefect" / "prefect.db"
+        ask = (
+            "select s.type, s.message from flow_run f join flow_run_state s on f.state_id = s.id "
+            "where f.start_time is not null order by f.start_time"
+        )
+        try:
+            with closing(sqlite3.connect(f"file:{base}?mode=ro", uri=True)) as connection:
+                return list(connection.execute(ask))
+        except sqlite3.OperationalError:
+            return []  # being made
+
+    def said(self, text: str) -> int:
+        """How many runs ended in a state that says ``text``."""
+        return sum(text in (message or "") for _, message in self.states)
+
+    def wait(self, text: str, seconds: float = 60) -> None:
+        """Until one more run than now has ended so."""
+        before = self.said(text)
+        wait_until(lambda: self.said(text) > before, seconds, f"{text!r}: {self.states}: {self.err}")
+
+    def require_every_row_once(self, store: Path) -> None:
+        last = RunStore(store).last_step()
+        assert last is not None
+        arrays, meta = last
+        assert meta["state"]["rows"] == len(self.rows) and len(self.rows) % BLOCK == 0
+        sums = arrays["inner_basis"] @ arrays["inner_core"] @ arrays["inner_basis"].T
+        np.testing.assert_allclose(sums, self.rows.T @ self.rows, rtol=0, atol=1e-11 * len(self.rows))
+
+
+@pytest.fixture
+def days(shop: Shop) -> Days:
+    made = shop
+    made.__class__ = Days
+    assert isinstance(made, Days)
+    return made
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The signal handlers as they were: a door sets its own."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.filterwarnings("default")  # of Prefect's own
+def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, capsys: Any) -> None:
+    """Fails when a configuration is only refused inside a run, or with a sentence that names no door."""
+    from flows import deployments, npm, run, stream
+
+    write_zarr(tmp_path / "a.zarr", np.ones((20, 10)))
+    files = {
+        "stream": STORED,
+        "stored": STORED.replace("spm", "auto"),
+        "pipe": STORED.replace("a.zarr", "-") + '[stream]\ncolumns = 10\nformat = "csv"\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    def refused(door: Any, name: str, *more: str) -> str:
+        assert door([str(tmp_path / name), *more]) == 2
+        said: str = capsys.readouterr().err
+        assert said.count("\n") == 1, "one sentence, before a server is started"
+        return said
+
+    assert "`python -m flows.stream`" in refused(partial(run.main, npm.npm), "stream")
+    assert "`python -m flows.stream`" in refused(deployments.main, "stream", "--every", "5")
+    assert "`python -m flows.npm`" in refused(stream.main, "stored")
+    assert "standard input cannot be read by a schedule" in refused(stream.main, "pipe", "--every", "5")
+    assert "leave --every and --cron out" in refused(stream.main, "pipe", "--cron", "* * * * *")
+
+
+@pytest.mark.slow
+def test_once_leaves_the_bytes_of_the_command_line(shop: Shop) -> None:
+    """Fails when the flow makes another model, shows nothing of it, or takes rows again."""
+    config = shop.folder / "once.toml"
+    config.write_text(STORED)
+    assert shop.run("-m", "flows.stream", config, "--json") == 0, shop.err
+    facts = json.loads(shop.out.splitlines()[-1])
+    assert (facts["rows"], facts["new_rows"]) == (4000, 4000)
+    assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
+    same_bytes(shop.folder / "runs" / "once", shop.folder / "by-cli")
+
+    assert shop.run("-m", "flows.stream", config, "--json") == 0, shop.err
+    again = json.loads(shop.out.splitlines()[-1])
+    assert (again["rows"], again["new_rows"], again["values"]) == (4000, 0, facts["values"])
+    with closing(sqlite3.connect(shop.folder / "prefect" / "prefect.db")) as base:
+        artifacts = list(base.execute("select key, length(data) from artifact"))
+    assert Counter(key for key, _ in artifacts) == {"once-progress": 2, "once-convergence": 1, "once-report": 1}
+    assert max(length for _, length in artifacts) < 100_000
+
+
+@pytest.mark.slow
+def test_a_schedule_takes_what_is_new_and_nothing_else(days: Days) -> None:
+    """Fails when a tick loses or doubles rows, is red for nothing, green for bad rows, or leaves a process behind."""
+    config = days.write()
+    process = days.start("-m", "flows.stream", config, "--every", "2")
+    days.wait("holds no rows yet", 120)  # and is green: see the states at the end
+    days.put("a", 100)
+    days.wait("up to date: 100 rows were taken, 100 of them now")
+    days.wait("100 rows were taken, 0 of them now")
+    days.put("c", 60, bad=7)
+    days.wait("row 7 of")
+    days.wait("row 7 of")
+    days.put("b", 70)  # in front of the bad one: taken by the tick that fails at c
+    days.put("c", 60)  # mended
+    days.wait("230 rows were taken")
+    children = days.below(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(45) == 0, days.err
+    wait_until(lambda: not alive(children), 10, "no process left")
+    assert "Traceback" not in days.err
+    for state, message in days.states:
+        assert state == ("FAILED" if "row 7 of" in message else "COMPLETED") or "cancel" in message.lower(), message
+    days.require_every_row_once(days.folder / "runs" / "days")
+
+
+@pytest.mark.slow
+def test_a_schedule_that_is_killed_goes_on(days: Days) -> None:
+    """Fails when kill -9 of everything in the middle of a tick loses or doubles a row."""
+    config, store = days.write(), days.folder / "runs" / "days"
+    for name in "abcd":
+        days.put(name, 10_000)
+    process = days.start("-m", "flows.stream", config, "--every", "2")
+    wait_until(lambda: RunStore(store).last_step() is not None, 120, f"the first commit: {days.err}")
+    children = days.below(process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not alive(children), 10, "no process left")
+    last = RunStore(store).last_step()
+    assert last is not None and 0 < last[1]["state"]["rows"] < 40_000, "killed too late to test anything"
+
+    days.put("e", 5_000)
+    process = days.start("-m", "flows.stream", config, "--every", "2")
+    days.wait("45000 rows were taken", 120)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(45) == 0, days.err
+    days.require_every_row_once(store)
