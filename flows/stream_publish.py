@@ -1,5 +1,6 @@
 """What the Prefect UI shows of a stream: rows, rows a second, and the measurements as a table and a plot."""
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +22,7 @@ class StreamPublisher(LivePublisher):
         last = RunStore(store).last_step()
         self._history: list[dict[str, Any]] = list(last[1]["measures"]["history"]) if last else []
         self._total, self._new = total, False
+        self._plotted = time.monotonic()  # the first plot of a short tick is that of its end
         self._rows = self._history[-1]["rows"] if self._history else 0
         measurements_svg([])  # now: matplotlib's memory must be there when the memory of the stream is planned
         self._advance(f"looking for new rows after {self._rows}" if last else "starting", self._percent())
