@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run private test check bench kills audit format lock lock-peers clean
+.PHONY: env peers run private test check bench papers kills audit format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -35,6 +35,10 @@ $(PEERS): infra/peers.lock infra/make-peers
 
 bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
+
+papers: env         ## the papers' streaming experiments, half an hour; docs/papers.md
+	@$(BIN)/python -m benchmarks.paper_msg all
+	@$(BIN)/python -m benchmarks.paper_stream all
 
 kills: env          ## 50 kills at random instants, bit for bit
 	@$(BIN)/python -m pytest tests/faults -m heavy

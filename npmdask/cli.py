@@ -16,6 +16,7 @@ from typing import Any
 
 from npmdask.cli_data import add_generate, add_ingest
 from npmdask.cli_privacy import add_audit, add_ledger
+from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 
 NOT_CONVERGED, INTERRUPTED = 4, 130
@@ -284,6 +285,7 @@ COMMANDS = (
     _add_inspect,
     _add_report,
     _add_export,
+    add_transform,
     add_ledger,
     add_audit,
     _add_node,

@@ -1,6 +1,8 @@
 """The answer as one ``.npz``: ``basis``, ``values`` and, for a matrix, ``left_basis``, written out of core.
 
 Of a private run all that was released: the spread of the values, and the low-rank factors ``A ~ left @ right.T``.
+Of a stream ``basis``, ``values`` and ``mean`` (if it is centred) as of its last commit: it has an answer while it runs,
+and when it was killed, too.
 """
 
 from __future__ import annotations
@@ -11,29 +13,28 @@ from pathlib import Path
 
 import numpy as np
 
+from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError, CommitError
 from npmdask.left import left_blocks, open_left_product
-from npmdask.storage.bundle import read_bundle
+from npmdask.storage.bundle import Arrays, read_bundle
+from npmdask.streaming.standing import answer_of, is_stream
 
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
 
 
 def export(store: str | Path, target: str | Path) -> list[str]:
-    """Write the result of a finished run; returns the names in the file.
+    """Write the result of a finished run, or what a stream has learnt so far; returns the names in the file.
 
     ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time.
 
     Raises
     ------
     BadInputError
-        The run is not finished.
+        The run is not finished; or the stream has not committed rows enough for an answer.
     """
-    result, target = Path(store) / "result", Path(target)
-    if not result.is_dir():
-        raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
-    arrays, _ = read_bundle(result)
+    arrays, names = _of_stream(store) if is_stream(RunStore(store).read_spec()) else _of_run(store)
+    target = Path(target)
     aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-    names = ["basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays)]
     try:
         with zipfile.ZipFile(aside, "w", allowZip64=True) as archive:
             for name in names:
@@ -50,6 +51,20 @@ def export(store: str | Path, target: str | Path) -> list[str]:
         aside.unlink(missing_ok=True)
         raise CommitError(f"cannot write {target}: {error.strerror or error}; the run itself is intact") from error
     return names
+
+
+def _of_run(store: str | Path) -> tuple[Arrays, list[str]]:
+    """The arrays of a finished run, and the names of those that go into the file."""
+    result = Path(store) / "result"
+    if not result.is_dir():
+        raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
+    arrays, _ = read_bundle(result)
+    return arrays, ["basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays)]
+
+
+def _of_stream(store: str | Path) -> tuple[Arrays, list[str]]:
+    arrays = answer_of(store)
+    return arrays, list(arrays)
 
 
 def _write_left(archive: zipfile.ZipFile, store: Path, k: int) -> None:

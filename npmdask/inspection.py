@@ -10,6 +10,9 @@ from npmdask.errors import BadInputError
 from npmdask.storage.layout import open_source
 from npmdask.storage.remote import is_remote
 from npmdask.storage.triangle import TriangleReader
+from npmdask.streaming.standing import is_stream, standing
+
+MEASURED = ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change")
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
@@ -49,7 +52,10 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
 
 def _inspect_run(folder: Path) -> dict[str, Any]:
     store = RunStore(folder)
-    spec, result = store.read_spec() or {}, store.read_part("result")
+    spec = store.read_spec() or {}
+    if is_stream(spec):
+        return _inspect_stream(store, spec)
+    result = store.read_part("result")
     last = store.last_step()
     history = last[1]["history"] if last else []
     if "privacy" in spec:
@@ -77,3 +83,26 @@ def _inspect_private(spec: dict[str, Any], result: Any, released: int) -> dict[s
         "source": spec.get("source"),
         **{f"{table}.{name}": v for table in ("privacy", "algorithm", "version") for name, v in spec[table].items()},
     }
+
+
+def _inspect_stream(store: RunStore, spec: dict[str, Any]) -> dict[str, Any]:
+    """Of a stream, running or not: what its last commit holds, and the last measurement before that."""
+    found = standing(store)
+    if found is None:
+        facts: dict[str, Any] = {"state": "unfinished", "outcome": "nothing is committed yet: run it again", "rows": 0}
+    else:
+        last, files = found.history[-1:], found.files
+        facts = {
+            "state": found.state,
+            "outcome": found.sentence,
+            "rows": found.rows,
+            "rows_waiting": found.rows_waiting,
+            "skipped": found.skipped,
+            "steps": found.steps,
+            **({} if files is None else {"files_done": files[0], "file_begun": files[1]}),
+            "measured_after": last[0].rows if last else None,
+            **{name: getattr(last[0], name) if last else None for name in MEASURED},
+        }
+    tables = ("data", "algorithm", "run", "version")
+    named = {f"{table}.{name}": value for table in tables for name, value in spec[table].items()}
+    return facts | {"source": spec.get("source"), **named}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.charts import BLUE, ORANGE, axes, svg
+from npmdask.page import table, tiles
 from npmdask.theory.private import gaussian_norm
 
 LIMITS = (
@@ -101,7 +102,7 @@ def _limits() -> list[str]:
 
 def _tiles(statement: dict[str, Any]) -> str:
     noise = statement["noise_stddev"]
-    tiles = [
+    facts = [
         ("epsilon", f"{statement['epsilon']:g}"),
         ("delta", f"{statement['delta']:g}"),
         ("mu (Gaussian DP)", f"{statement['mu']:.5g}" if statement["mu"] else "none: pure epsilon"),
@@ -109,8 +110,7 @@ def _tiles(statement: dict[str, Any]) -> str:
         ("noise of an entry", f"{max(noise):.4g}" if noise else "see below"),
         ("noise against the paper's formula", _ratio(statement)),
     ]
-    cells = "".join(f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in tiles)
-    return f'<div class="tiles">{cells}</div>'
+    return tiles(facts)
 
 
 def _error(sine: float | None) -> str:
@@ -189,5 +189,4 @@ def _facts(statement: dict[str, Any], left: str) -> str:
         ("left in the ledger", left),
         *((f"mechanism.{name}", value) for name, value in flat(event)),
     ]
-    rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>" for name, value in facts)
-    return f"<table>{rows}</table>"
+    return table(facts)

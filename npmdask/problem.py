@@ -29,6 +29,17 @@ DEFAULT_STEPS = 200
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
+def column_scale(mean: np.ndarray, std: np.ndarray, *, sparse: bool) -> np.ndarray:
+    """What columns of these means and deviations (d) are divided by.
+
+    The deviation of a constant column is rounding noise, not 0: dividing by it would blow up nothing into something.
+    From sums of squares (CSR) only half the digits of a deviation are real.
+    """
+    noise = np.abs(mean) * (1e-7 if sparse else 1e-13)
+    scale: np.ndarray = np.where(std > noise, std, 1.0)
+    return scale
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked for: public, printable, the same words as the configuration file."""
@@ -114,10 +125,7 @@ class Problem:
         weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
         scale = None
         if self.request.scale and mean is not None and std is not None:
-            # The deviation of a constant column is rounding noise, not 0: dividing by it would blow up nothing
-            # into something. From sums of squares (CSR) only half the digits of a deviation are real.
-            noise = np.abs(mean) * (1e-7 if isinstance(reader, CsrReader) else 1e-13)
-            scale = np.where(std > noise, std, 1.0)
+            scale = column_scale(mean, std, sparse=isinstance(reader, CsrReader))
         centre = mean if self.request.center else None
         if isinstance(reader, CsrReader):
             return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,13 @@ from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
+from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.streaming.report import stream_page
+from npmdask.streaming.standing import is_stream
+
+TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version", "environment")
 
 if TYPE_CHECKING:
     from npmdask.streaming import StreamSolution
@@ -84,32 +88,31 @@ def write_report(store: str | Path, output: str | Path | None = None) -> Path:
         There is no run, or nothing was committed yet.
     """
     run = RunStore(store)
-    spec, last, result = run.read_spec(), run.last_step(), run.read_part("result")
+    spec, last = run.read_spec(), run.last_step()
     if spec is None or last is None:
         raise BadInputError(f"there is no run with a committed step in {store}")
-    history = last[1]["history"]
+    text = stream_page(run) if is_stream(spec) else _page(run, spec, last[1]["history"], run.read_part("result"))
     target = Path(output) if output else run.path / "report.html"
-    page = _page(run, spec, history, result)
-    write_file_atomically(target.absolute(), page.encode())
+    write_file_atomically(target.absolute(), text.encode())
     return target
 
 
 def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> str:
     if "privacy" in spec:
         name, left = name_of(run.path), budget_left(spec["privacy"], spec["source"])
-        sections = private_page(name, spec, history, result, left)
-        return _HEAD.format(title=html.escape(name)) + "\n".join(sections) + "</main></body></html>\n"
+        return page(name, private_page(name, spec, history, result, left))
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     good = outcome["name"] in ("converged", "released")
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sections = [
-        f"<h1>{html.escape(run.path.name)}</h1>",
-        f'<p class="outcome {"good" if good else "bad"}">{html.escape(outcome["sentence"])}</p>',
+        *heading(run.path.name, outcome["sentence"], good=good),
         _tiles(history, telemetry, result),
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),
-        _spectrum_svg(np.asarray(values), spec["data"]["kind"]),
+        spectrum_svg(
+            np.asarray(values), "singular value" if spec["data"]["kind"] in ("matrix", "sparse") else "|eigenvalue|"
+        ),
         *([_cost_svg(telemetry)] if telemetry else []),
         "</div>",
         "<h2>Components</h2>",
@@ -117,9 +120,9 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         *(nodes_section(result[1]["statement"]) if result and "statement" in result[1] else []),
         *_memory_section(telemetry),
         "<h2>Parameters</h2>",
-        _parameters(spec),
+        parameters(spec, TABLES),
     ]
-    return _HEAD.format(title=html.escape(run.path.name)) + "\n".join(sections) + "</main></body></html>\n"
+    return page(run.path.name, sections)
 
 
 def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], result: Any) -> str:
@@ -130,28 +133,19 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
     peaks = [t["peak_rss"] for t in telemetry if t["event"] == "end"] + [t["rss"] for t in passed]
     limit = plans[-1]["limit"] if plans else None
     angle = history[-1]["max_sin_theta"]
-    tiles = [
+    facts = [
         ("steps", str(len(history))),
         ("data passes", f"{len(passed)}" if not result else f"{result[1]['total_data_passes']}"),
-        ("a pass reads", _bytes(history[-1]["bytes_read"])),
-        ("bytes read in all", _bytes(nbytes)),
+        ("a pass reads", bytes_text(history[-1]["bytes_read"])),
+        ("bytes read in all", bytes_text(nbytes)),
         ("time in passes", f"{seconds:.1f} s" if passed else "not kept"),
         ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s" if passed else "not kept"),
-        ("peak memory", _bytes(max(peaks)) if peaks else "?"),
-        ("memory limit", _bytes(limit) if limit else "none"),
+        ("peak memory", bytes_text(max(peaks)) if peaks else "?"),
+        ("memory limit", bytes_text(limit) if limit else "none"),
         ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),
         ("max sin θ to the truth", "truth unknown" if angle is None else f"{angle:.1e}"),
     ]
-    cells = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in tiles)
-    return f'<div class="tiles">{cells}</div>'
-
-
-def _bytes(n: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.3g} {unit}"
-        n /= 1024
-    return f"{n:.3g} TiB"
+    return tiles(facts)
 
 
 def figure_svg(history: list[dict[str, Any]], tol: float) -> str:
@@ -175,16 +169,6 @@ def figure_svg(history: list[dict[str, Any]], tol: float) -> str:
     return svg(figure)
 
 
-def _spectrum_svg(values: np.ndarray, kind: str) -> str:
-    name = "singular value" if kind in ("matrix", "sparse") else "|eigenvalue|"
-    figure, axis = axes("Spectrum", "component", name)
-    size = np.abs(values)
-    drawn = axis.semilogy if (size > 0).all() else axis.plot
-    drawn(np.arange(1, len(size) + 1), size, "o-", color=BLUE)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return svg(figure)
-
-
 def _cost_svg(telemetry: list[dict[str, Any]]) -> str:
     passed = [t for t in telemetry if t["event"] == "passed"]
     figure, axis = axes("Cost of each pass", "pass", "GB/s")
@@ -200,11 +184,8 @@ def _cost_svg(telemetry: list[dict[str, Any]]) -> str:
 
 def _components(values: np.ndarray, result: Any) -> str:
     residuals = result[0]["residual_norms"] if result else np.full(len(values), np.nan)
-    rows = "".join(
-        f"<tr><td>{i}</td><td>{v:.10g}</td><td>{r:.1e}</td></tr>"
-        for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1)
-    )
-    return f"<table><tr><th>component</th><th>value</th><th>residual norm</th></tr>{rows}</table>"
+    rows = ((i, f"{v:.10g}", f"{r:.1e}") for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1))
+    return table(rows, ("component", "value", "residual norm"))
 
 
 def _memory_section(telemetry: list[dict[str, Any]]) -> list[str]:
@@ -213,38 +194,10 @@ def _memory_section(telemetry: list[dict[str, Any]]) -> list[str]:
     plans = [t for t in telemetry if t["event"] == "plan"]
     if not ends:
         return []
-    facts = [(f"{p['name']} (process {p['pid']})", _bytes(p["peak_rss_bytes"])) for p in ends[-1]["processes"]]
-    facts.append(("all together, at most at any one time", _bytes(ends[-1]["peak_rss"])))
+    facts = [(f"{p['name']} (process {p['pid']})", bytes_text(p["peak_rss_bytes"])) for p in ends[-1]["processes"]]
+    facts.append(("all together, at most at any one time", bytes_text(ends[-1]["peak_rss"])))
     if plans:
         limit = plans[-1]["limit"]
-        facts.append(("predicted before the first pass", _bytes(plans[-1]["predicted_peak"])))
-        facts.append(("limit", _bytes(limit) if limit else "none"))
-    rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{value}</td></tr>" for name, value in facts)
-    return ["<h2>Memory</h2>", f"<table><tr><th>process</th><th>peak resident memory</th></tr>{rows}</table>"]
-
-
-def _parameters(spec: dict[str, Any]) -> str:
-    facts = [("source", spec.get("source", ""))]
-    for table in ("data", "algorithm", "mechanism", "stop", "run", "version", "environment"):
-        facts += [(f"{table}.{name}", value) for name, value in spec.get(table, {}).items()]
-    rows = "".join(f"<tr><td>{name}</td><td>{html.escape(str(value))}</td></tr>" for name, value in facts)
-    return f"<table>{rows}</table>"
-
-
-_HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title} · npmdask</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; background: #f6f7f9; margin: 0 }}
-main {{ max-width: 1120px; margin: 0 auto; padding: 24px }}
-h1 {{ margin: 0 0 8px }} h2 {{ margin: 28px 0 8px; font-size: 18px }}
-.outcome {{ padding: 10px 14px; border-left: 5px solid; background: #fff; overflow-wrap: anywhere }}
-.good {{ border-color: #1b7837 }} .bad {{ border-color: #b2182b }}
-.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 10px; margin: 16px 0 }}
-.tiles div {{ background: #fff; padding: 10px 14px; border-radius: 6px }}
-.tiles b {{ display: block; font-size: 19px }} .tiles span {{ color: #666; font-size: 12px }}
-.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 10px }}
-.plots svg {{ background: #fff; border-radius: 6px; width: 100%; height: auto }}
-table {{ border-collapse: collapse; background: #fff }}
-td, th {{ padding: 3px 14px 3px 8px; border-bottom: 1px solid #eee; text-align: left; overflow-wrap: anywhere }}
-</style></head><body><main>
-"""
+        facts.append(("predicted before the first pass", bytes_text(plans[-1]["predicted_peak"])))
+        facts.append(("limit", bytes_text(limit) if limit else "none"))
+    return ["<h2>Memory</h2>", table(facts, ("process", "peak resident memory"))]

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
 
-# One thread of BLAS in test oracles too: the machines are small and the matrices smaller.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def planted(m: int, n: int, spectrum: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A matrix U diag(spectrum) V^T (m x n) with its U and V."""
+    """A matrix U diag(spectrum) V^T (m x n) with its U and V, each an array of its own."""
+    u, v = _orthonormal(m, n, len(spectrum), seed)
+    return (u * spectrum) @ v.T, u.copy(), v.copy()
+
+
+@lru_cache(maxsize=8)  # many tests ask for the same factors, and their QR costs more than the run that is tested
+def _orthonormal(m: int, n: int, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    u = np.linalg.qr(rng.standard_normal((m, len(spectrum))))[0]
-    v = np.linalg.qr(rng.standard_normal((n, len(spectrum))))[0]
-    return (u * spectrum) @ v.T, u, v
+    u = np.linalg.qr(rng.standard_normal((m, rank)))[0]
+    return u, np.linalg.qr(rng.standard_normal((n, rank)))[0]
 
 
 def write_zarr(path: Path, array: np.ndarray, chunks: tuple[int, ...] | None = None, **options: object) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import dask
 from dask.callbacks import Callback
-from threadpoolctl import threadpool_limits
+from threadpoolctl import get_cached_controller
 
 from npmdask.linalg import Block
 from npmdask.memory import ProcessPeak
@@ -22,7 +22,8 @@ OnTask = Callable[[SlabRecord], None]
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
     """BLAS on one thread: its blocking, and so the last bits of QR, depend on the number of threads."""
-    with threadpool_limits(limits=1):
+    # The libraries are looked for again only after an import: that takes a millisecond and more.
+    with get_cached_controller().limit(limits=1):
         yield
 
 

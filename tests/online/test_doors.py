@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import npmdask
 from npmdask.cli import main
@@ -173,3 +174,14 @@ def test_rows_through_a_pipe_and_then_more_rows(folder: Path) -> None:
         assert facts["new_rows"] == new
     assert facts["rows"] == 2000
     np.testing.assert_allclose(npmdask.StreamingPCA.load("c").mean, rows.mean(axis=0), rtol=1e-12)
+
+
+def test_scores_from_the_command_line(folder: Path, capsys: Any) -> None:
+    run(capsys, "run", written("c.toml", "spm"), "--quiet")
+    code, out, _ = run(capsys, "transform", "c", "test.zarr", "scores.zarr", "--json", "--quiet")
+    model = npmdask.StreamingPCA.load("c")
+    assert code == 0 and json.loads(out)["rows"] == 200
+    scores = np.asarray(zarr.open(folder / "scores.zarr", mode="r")["data"])
+    np.testing.assert_allclose(scores, model.transform(rows_of(200, seed=1)), atol=1e-12)
+    code, _, err = run(capsys, "transform", "c", "test.zarr", "scores.zarr")
+    assert code == 3 and "--overwrite" in err

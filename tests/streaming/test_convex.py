@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.mini_batches import PRINTED, average_batch, theirs
+from benchmarks.paper_methods import average_batch, theirs
+from benchmarks.paper_msg import PRINTED
 from npmdask.algorithms import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
 from npmdask.algorithms.capped_simplex import project_spectrum, stays_rank
 from npmdask.algorithms.convex_batch import RankTest

@@ -1,0 +1,62 @@
+"""The data of Arora and Marinov 2019, section 7, prepared as their programs prepare them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.storage.formats.idx import open_idx
+
+IMAGES = "mnist-10k-images-idx3-ubyte.gz"
+
+
+@dataclass(frozen=True)
+class Split:
+    """80 % of the rows to learn from, 10 % (never looked at while learning) to judge by; 10 % were for tuning.
+
+    Both are centred by the mean of the first. The first are divided so that their lambda_k = 1; then
+    ``gap`` = 1 - lambda_{k+1}. The moment that judges, test^T test / n, is kept by its rows.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    gap: float
+
+
+def deviations(k: int, d: int = 1000, gap: float = 0.1) -> np.ndarray:
+    """Standard deviations of the coordinates (d): variances 1 (k times), then gap 2^(-0.1 j), j = 0, 1, ...
+
+    The paper prints the exponent -0.1 i for coordinate i; the programs begin with 0 behind the k-th.
+    """
+    return np.sqrt(np.concatenate([np.ones(k), gap * 2 ** (-0.1 * np.arange(d - k))]))
+
+
+def synthetic(k: int, *, d: int, rows: int, seed: int) -> Split:
+    """Gaussian rows of variances ``deviations``^2, split."""
+    rng = np.random.default_rng(seed)
+    return split(rng.standard_normal((rows, d)) * deviations(k, d), k)
+
+
+def images(path: Path) -> np.ndarray:
+    """Pixels (rows x 784) of an IDX file, divided by the largest norm of a row: the paper assumes norms of at most 1.
+
+    Raises BadInputError if there is no such file.
+    """
+    if not path.exists():
+        raise BadInputError(
+            f"there is no {path}: name the images of MNIST's test set (IDX, gzipped or not) by --images"
+        )
+    pixels = np.concatenate(list(open_idx(path).batches(0))).astype(np.float64)
+    return pixels / np.linalg.norm(pixels, axis=1).max()
+
+
+def split(rows: np.ndarray, k: int) -> Split:
+    """The first 80 % and the last 10 % of ``rows``, centred and scaled."""
+    tenth = len(rows) // 10
+    mean = rows[: 8 * tenth].mean(axis=0)
+    train, test = rows[: 8 * tenth] - mean, rows[9 * tenth :] - mean
+    values = np.linalg.eigvalsh(train.T @ train / len(train))[::-1]
+    return Split(train / np.sqrt(values[k - 1]), test, float(1 - values[k] / values[k - 1]))

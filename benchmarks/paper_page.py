@@ -1,0 +1,165 @@
+"""What was measured for docs/papers.md: kept as JSON, laid into the page's tables; the words around them stay."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.docs import RESULTS, ROOT
+from benchmarks.machine import describe
+from benchmarks.paper_methods import METHODS
+from npmdask.charts import svg
+
+PAGE = ROOT / "docs" / "papers.md"
+Rows = list[list[str]]
+
+
+def message(sentence: str) -> None:
+    """Say how far it is."""
+    sys.stderr.write(sentence + "\n")
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Keep what was measured; parts not measured stay as they were."""
+    path = RESULTS.with_name(f"{name}.json")
+    before = kept(name) if path.exists() else {}
+    path.write_text(json.dumps(_short(before | found | {"machine": describe()}), indent=0) + "\n")
+
+
+def kept(name: str) -> dict[str, Any]:
+    """What is kept."""
+    found: dict[str, Any] = json.loads(RESULTS.with_name(f"{name}.json").read_text())
+    return found
+
+
+def _short(value: Any) -> Any:
+    """Five digits are more than a figure shows."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def save(figure: Any, path: Path) -> None:
+    """The figure as a small file: hundredths of a point will do, comments, indentation and names of groups are lost."""
+    text = re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", svg(figure))
+    text = re.sub(r"<!--.*?-->", "", text)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    path.write_text(re.sub(r"\n\s+", "\n", text))
+
+
+def table(rows: Rows) -> str:
+    """Markdown; the first row is the head."""
+    head, *body = rows
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+
+
+def write(tables: dict[str, Rows], page: Path = PAGE) -> None:
+    """Lay the tables between their marks in the page."""
+    text = page.read_text()
+    for name, rows in tables.items():
+        marks = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text, count = marks.subn(lambda found, rows=rows: f"{found[1]}{table(rows)}\n{found[2]}", text)
+        if count != 1:
+            raise LookupError(f"{page} has {count} places <!-- {name} --> ... <!-- end -->: exactly one is wanted")
+    page.write_text(text)
+
+
+def msg_tables(found: dict[str, Any]) -> dict[str, Rows]:
+    """Tables of the parts that were measured."""
+    tables = {part: _methods(found[part]) for part in ("figure1", "mnist") if part in found}
+    return tables | ({"table1": _table1(found["table"])} if "table" in found else {})
+
+
+def _table1(lines: list[dict[str, Any]]) -> Rows:
+    head = [
+        "method",
+        "k",
+        "printed",
+        "log-spaced steps (least to most)",
+        "the same, brief warm start",
+        "all steps",
+        "all steps, exact test",
+    ]
+    body = [
+        [
+            line["method"].upper(), str(line["k"]), f"{line['printed']:.2f}",
+            f"{line['logged']:.2f} ({line['least']:.2f} to {line['most']:.2f})", f"{line['brief']:.2f}",
+            f"{line['all']:.2f}", f"{line['exact']:.2f}",
+        ]
+        for line in lines
+    ]  # fmt: skip
+    return [head, *body]
+
+
+def _methods(found: dict[str, Any]) -> Rows:
+    head = [
+        "k (gap)", "method", "iterations", "rows", "CPU seconds", "suboptimality", "after one pass of rows",
+        "rank, mean (most)", "rows of a step, mean", "test held", "rank Π(P + ηC), most",
+    ]  # fmt: skip
+    rows = [head]
+    for k, methods in found.items():
+        for name in METHODS:
+            rows.append(
+                [f"{k} ({methods['gap']:.2f})", name.upper() if name != "oja" else "Oja", *_line(methods[name])]
+            )
+    return rows
+
+
+def _line(run: dict[str, Any]) -> list[str]:
+    points, means = run["points"], run["means"]
+    error, seen, steps = points["suboptimality"], points["rows"], points["step"]
+    batched = "projected_rank" in points
+    within = [i for i, rows in enumerate(seen) if rows <= steps[-1]]
+    return [
+        f"{steps[-1]:,.0f}", f"{seen[-1]:,.0f}", f"{points['seconds'][-1]:.1f}", f"{error[-1]:.1e}",
+        f"{error[within[-1]]:.1e}" if within else "still warming up",
+        f"{means['rank']:.1f} ({run['largest_rank']:.0f})",
+        f"{means['batch']:.1f}", f"{means['held']:.0%}" if batched else "",
+        f"{max(points['projected_rank']):.3g}" if batched else "",
+    ]  # fmt: skip
+
+
+def stream_tables(found: dict[str, Any]) -> dict[str, Rows]:
+    """Tables of the parts that were measured."""
+    tables: dict[str, Rows] = {}
+    if "error" in found:
+        tables["error"] = _errors(found["error"])
+    if "qgap" in found:
+        tables["qgap"] = _gaps(found["qgap"])
+    return tables
+
+
+def _errors(found: dict[str, Any]) -> Rows:
+    head = ["d", "k", "p", "L", "rows n", "error", "slope of the last points", "claimed"]
+    body = []
+    for lines in found["lines"].values():
+        for line in lines:
+            sizes = [f"{line[name]}" for name in ("d", "k", "p", "L")]
+            body.append([*sizes, f"{line['n'][-1]:,}", f"{line['error'][-1]:.4f}", f"{line['slope']:.2f}", "-0.5"])
+    return [head, *body]
+
+
+def _gaps(found: dict[str, Any]) -> Rows:
+    head = [
+        "p", "s_(p+1) / s_k", f"no noise, to {found['tol']:g}", "theory, best q (q)", "theory, q = k",
+        f"Gaussian noise, to {found['noisy_tol']:g}", "it ends at", "noise towards u_(p+1) ends at", "predicted",
+        f"blocks of a stream, to {found['stream_tol']:g}",
+    ]  # fmt: skip
+    body = [
+        [
+            str(line["p"]), f"{line['ratio']:.3f}", _count(line["exact"]), f"{line['theory_q']:.0f} ({line['q']})",
+            f"{line['theory_k']:.0f}", _count(line["noisy"]), f"{line['gaussian']:.3f}", f"{line['towards']:.3f}",
+            f"{line['predicted']:.3f}", _count(line["stream"]),
+        ]
+        for line in found["lines"]
+    ]  # fmt: skip
+    return [head, *body]
+
+
+def _count(steps: float | None) -> str:
+    return "never" if steps is None else f"{steps:.0f}"

@@ -1,0 +1,48 @@
+"""The command that projects rows onto what was found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+
+def add_transform(commands: Any) -> None:
+    p = commands.add_parser(
+        "transform",
+        help="write the scores of rows along the components of a run, out of core (not private, whatever the run was)",
+    )
+    p.add_argument("store", help="folder of a run: of a stream, at any time, or a finished one")
+    p.add_argument("source", help="rows: a Zarr store, a file, a directory of files, or - (standard input)")
+    p.add_argument("dest", help="Zarr store of the scores (rows x k) to create")
+    p.add_argument("--batch-rows", type=int, help="rows at once (default: 16 MiB of them)")
+    p.add_argument("--non-finite", choices=["refuse", "skip"], default="refuse", help="skip: leave such rows out")
+    p.add_argument("--pattern", default="*", help="of a directory: names of its files")
+    p.add_argument("--format", choices=["csv", "npy", "float32"], help="of standard input")
+    p.add_argument("--header", action=argparse.BooleanOptionalAction, help="of CSV: the first line holds names")
+    p.add_argument("--overwrite", action="store_true", help="replace DEST once the scores are whole")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+    p.set_defaults(command=_transform)
+
+
+def _transform(a: argparse.Namespace) -> int:
+    from npmdask.progress import ProgressBar
+    from npmdask.streaming.scores import transform
+
+    scored = transform(
+        a.store,
+        a.source,
+        a.dest,
+        batch_rows=a.batch_rows,
+        non_finite=a.non_finite,
+        pattern=a.pattern,
+        format=a.format,
+        header=a.header,
+        overwrite=a.overwrite,
+        observer=ProgressBar(quiet=a.quiet),
+    )
+    facts = asdict(scored)
+    print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
+    return 0

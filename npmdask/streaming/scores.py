@@ -1,0 +1,167 @@
+"""The scores of all rows of a source along the components of a store, written out of core: X @ V in memory O(batch)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.chunked import single_threaded_blas
+from npmdask.errors import BadInputError, CommitError
+from npmdask.progress import Observer
+from npmdask.storage.dense_writer import DenseWriter
+from npmdask.storage.lock import locked
+from npmdask.storage.remote import is_remote
+from npmdask.streaming.components import Components, components_of
+from npmdask.streaming.driver import TELL_SECONDS, Every
+from npmdask.streaming.opening import STANDARD_INPUT, Opened, Reading, open_stream
+
+BATCH_BYTES = 16 * 2**20  # of rows as float64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What ``transform`` wrote: ``rows`` x ``columns`` scores at ``dest``; ``skipped`` rows were not finite."""
+
+    rows: int
+    columns: int
+    skipped: int
+    centered: bool
+    scaled: bool
+    seconds: float
+    rows_per_second: float
+    dest: str
+    fingerprint: str
+    source: str
+    store: str
+
+
+def transform(
+    store: str | Path,
+    source: Any,
+    dest: str | Path,
+    *,
+    batch_rows: int | None = None,
+    non_finite: str = "refuse",
+    pattern: str = "*",
+    format: str | None = None,
+    header: bool | None = None,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+) -> Scored:
+    """Write the scores (n x k, float64) of the rows of ``source`` (n x d) along the components in ``store``.
+
+    Rows are centred and scaled as those were that the components were found of. The scores of records are data of these
+    records: along the components of a private release, too, no promise protects them.
+
+    Parameters
+    ----------
+    store : of a stream (as of its last commit), a model that ``StreamingPCA.save`` wrote, or a finished run.
+    source : as for ``stream_pca``: a Zarr store, a file, a directory, "-", an iterable of batches, or a callable.
+    dest : folder to create: a Zarr store with checksums that every command reads. It appears whole or not at all; after
+        a kill the same call begins again.
+    batch_rows : rows in memory at once; by default 16 MiB of them.
+    non_finite : "refuse" rows that are not finite, or "skip" and count them: then the rows of ``dest`` move up.
+    pattern : of a directory: which files. format : of standard input: "csv", "npy" or "float32".
+    header : of CSV: whether a first line holds names.
+    overwrite : replace what is at ``dest``.
+
+    Raises
+    ------
+    BadInputError
+        No components, rows of another width, not finite, or none; a source that cannot be read.
+    RefusedError
+        ``dest`` exists, or another process is writing it.
+    CommitError
+        The disk is full; nothing is left behind.
+    """
+    if is_remote(dest):
+        raise BadInputError(f"scores are written to a folder of this machine, and not to {dest}: name one")
+    start, components = time.perf_counter(), components_of(store)
+    opened = _open(source, components, store, non_finite, pattern, format, header)
+    count = batch_rows or max(1, BATCH_BYTES // (8 * components.d))
+    with single_threaded_blas(), _writer(dest, components, overwrite) as writer:
+        _write_all(opened, components, writer, count, observer or Observer())
+        facts = {"store": str(Path(store).absolute()), "source": opened.name, "skipped": opened.stream.skipped}
+        fingerprint = writer.finish({"scores": facts})
+    seconds, rows = time.perf_counter() - start, writer.next_row
+    return Scored(
+        rows=rows,
+        columns=components.k,
+        skipped=opened.stream.skipped,
+        centered=components.mean is not None,
+        scaled=components.scaled,
+        seconds=round(seconds, 3),
+        rows_per_second=round(rows / seconds, 1),
+        dest=str(writer.dest),
+        fingerprint=fingerprint,
+        source=opened.name,
+        store=str(Path(store).absolute()),
+    )
+
+
+def _open(
+    source: Any,
+    components: Components,
+    store: str | Path,
+    non_finite: str,
+    pattern: str,
+    format: str | None,
+    header: bool | None,
+) -> Opened:
+    """The stream of the rows, as wide as the components; standard input does not say how wide it is."""
+    piped = isinstance(source, str | Path) and str(source) == STANDARD_INPUT
+    width = components.d if piped else None
+    opened = open_stream(
+        source, Reading(non_finite=non_finite, pattern=pattern, format=format, columns=width, header=header)
+    )
+    if opened.stream.columns != components.d:
+        raise BadInputError(
+            f"{opened.name} has {opened.stream.columns} columns and the components in {store} have {components.d}: "
+            "give rows of the columns that they were found of"
+        )
+    return opened
+
+
+@contextmanager
+def _writer(dest: str | Path, components: Components, overwrite: bool) -> Iterator[DenseWriter]:
+    """A writer that begins anew, whatever a kill has left, and leaves nothing behind where it fails."""
+    target = Path(dest).absolute()
+    with locked(target):
+        writer = DenseWriter(
+            target,
+            columns=components.k,
+            dtype=np.dtype(np.float64),
+            kind="samples",
+            identity={"scores": uuid.uuid4().hex},
+            overwrite=overwrite,
+        )
+        try:
+            yield writer
+        except CommitError as error:
+            shutil.rmtree(writer.partial, ignore_errors=True)
+            raise CommitError(
+                f"cannot write {target}: {error.__cause__}; free some space and run again from the first row"
+            ) from error
+        except BaseException:
+            shutil.rmtree(writer.partial, ignore_errors=True)
+            raise
+
+
+def _write_all(
+    opened: Opened, components: Components, writer: DenseWriter, batch_rows: int, observer: Observer
+) -> None:
+    stream, tell = opened.stream, Every(TELL_SECONDS)
+    while (rows := stream.read(batch_rows)) is not None:
+        writer.write(components.scores(rows))
+        if tell.is_time():
+            observer.on_rows(stream.rows_read, stream.skipped, stream.rows_read / tell.total)
+    if not stream.rows_read:
+        raise BadInputError(f"{opened.name} holds no rows to transform ({stream.skipped} were left out)")

@@ -1,0 +1,108 @@
+"""How the stream in a store stands: what is committed and what it answers, without a look at its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.streaming.measures import Measurement
+from npmdask.streaming.online import StreamingPCA
+
+
+def is_stream(spec: dict[str, Any] | None) -> bool:
+    """Whether these parameters of a store are those of a stream."""
+    return spec is not None and spec["data"]["kind"] == "stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """``spec``: parameters of the store. ``meta``: of its last commit; ``answered``: of its last answer, or None."""
+
+    spec: dict[str, Any]
+    meta: dict[str, Any]
+    answered: dict[str, Any] | None
+
+    @property
+    def history(self) -> tuple[Measurement, ...]:
+        """The measurements up to the commit, which may be none."""
+        return tuple(Measurement(**found) for found in self.meta["measures"]["history"])
+
+    @property
+    def rows(self) -> int:
+        return int(self.meta["state"]["rows"])
+
+    @property
+    def rows_waiting(self) -> int:
+        return self.rows - int(self.meta["state"]["inner"]["rows"])
+
+    @property
+    def steps(self) -> int:
+        return int(self.meta["state"]["inner"]["step"])
+
+    @property
+    def skipped(self) -> int:
+        return int(self.meta["skipped"])
+
+    @property
+    def files(self) -> tuple[int, str | None] | None:
+        """Of a directory: how many files are done, and the one that is begun."""
+        position = self.meta["position"]
+        return (len(position["done"]), position["file"]) if "done" in position else None
+
+    @property
+    def current(self) -> bool:
+        """Whether the last answer is of all rows that are committed."""
+        return bool(self.meta["ended"]) and self.answered is not None and self.answered["rows"] == self.rows
+
+    @property
+    def state(self) -> str:
+        return "up to date" if self.meta["ended"] else "unfinished"
+
+    @property
+    def sentence(self) -> str:
+        """How it stands, with what to do next."""
+        if self.current and self.answered is not None:
+            return str(self.answered["outcome"]["sentence"])
+        if self.meta["ended"]:
+            return f"all {self.rows} rows that there were are taken, and give no answer yet: run again, which says why"
+        if self.spec["stream"]["named"]:
+            return "not finished: go on with `npmdask resume`"
+        return "not finished: run its own program again, with the same rows from the first on"
+
+
+def standing(store: RunStore) -> Standing | None:
+    """Of a stream's store, held by somebody or not; None before its first commit."""
+    spec, last = store.read_spec(), store.last_step()
+    if spec is None or last is None:
+        return None
+    return Standing(spec=spec, meta=last[1], answered=_answered(store))
+
+
+def _answered(store: RunStore) -> dict[str, Any] | None:
+    try:
+        result = store.read_part("result")
+    except BadInputError:  # of a stream that is running: the answer before is being replaced
+        return None
+    return None if result is None else result[1]
+
+
+def answer_of(store: str | Path) -> dict[str, np.ndarray]:
+    """What the last commit of a stream's store (or a saved model) answers: basis (d x k), values (k), mean (d, if any).
+
+    Raises
+    ------
+    BadInputError
+        There is no model, or it has seen too few rows.
+    """
+    if is_stream(RunStore(store).read_spec()) and RunStore(store).last_step() is None:
+        raise BadInputError(
+            f"the stream in {store} has committed no rows yet: wait for its first commit, or run it again"
+        )
+    model = StreamingPCA.load(store)
+    arrays = {"basis": model.basis, "values": model.values}
+    return arrays if model.mean is None else arrays | {"mean": model.mean}
