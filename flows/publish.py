@@ -157,12 +157,7 @@ def convergence_table(history: list[dict[str, Any]]) -> str:
 
 def plot(history: list[dict[str, Any]], tol: float) -> str:
     """The convergence as an image for Markdown."""
-    return image(figure_svg(thinned(history), tol))
-
-
-def thinned(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most ROWS of them."""
-    return history[:: math.ceil(len(history) / ROWS)]
+    return image(figure_svg(history[:: math.ceil(len(history) / ROWS)], tol))
 
 
 def image(svg: str) -> str:

@@ -66,15 +66,10 @@ def at_store(config: RunConfig, run_id: str) -> RunConfig:
 def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     """Write the page of the run beside its checkpoints; an artifact says where, with the figures."""
     page = str(write_report(facts["store"]))
-    publish_facts(run_id, facts, page)
-    return page
-
-
-def publish_facts(run_id: str, facts: dict[str, Any], page: str = "none yet") -> None:
-    """An artifact with the figures of a run, and where its page is."""
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items() if not isinstance(value, list))
     text = f"# {run_id}\n\n{facts['sentence']}\n\nReport: `{page}`\n\n| fact | value |\n|---|---|\n{rows}\n"
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
+    return page
 
 
 def main(flow: Flow, argv: Sequence[str] | None = None, **more: int) -> int:

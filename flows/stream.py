@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from flows.deployments import add_schedule, serve
-from flows.run import add_arguments, at_store, exit_code, load, once, publish_facts, said_in_a_sentence
+from flows.run import add_arguments, at_store, exit_code, load, once, publish_report, said_in_a_sentence
 from flows.stream_publish import StreamPublisher
 from npmdask.config import RunConfig
 from npmdask.config_tables import StreamTable
@@ -53,9 +53,9 @@ def update(config: RunConfig, run_id: str) -> dict[str, Any]:
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 @said_in_a_sentence
-def report(run_id: str, facts: dict[str, Any]) -> None:
-    """Show the figures of the model."""
-    publish_facts(run_id, facts)
+def report(run_id: str, facts: dict[str, Any]) -> str:
+    """Write the HTML page of the model, and show where it is."""
+    return publish_report(run_id, facts)
 
 
 @flow(name="stream", persist_result=False)

@@ -1,17 +1,18 @@
-"""What the Prefect UI shows of a stream: rows, rows a second, and the measurements as a table and a plot."""
+"""What the Prefect UI shows of a stream: rows, rows a second, and the measurements as a table and plots."""
 
+import math
 import time
-from dataclasses import asdict
-from typing import Any
 
-from flows.publish import LivePublisher, image, thinned
-from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
+from flows.publish import LivePublisher, image
+from npmdask.charts import axes, svg
 from npmdask.checkpoint import RunStore
 from npmdask.streaming import StreamSolution
 from npmdask.streaming.measures import Measurement
+from npmdask.streaming.report import angles_svg, gap_svg
+from npmdask.streaming.standing import standing
 
-CURVES = (("suboptimality", ORANGE), ("change", GREY), ("max_sin_theta", BLUE))
-LABELS = {"suboptimality": "suboptimality", "change": "change, max sin θ", "max_sin_theta": "max sin θ to the truth"}
+ROWS = 50  # of the history that are drawn: there are two plots
+COLUMNS = {"suboptimality": "suboptimality", "change": "change, max sin θ", "max_sin_theta": "max sin θ to the truth"}
 
 
 class StreamPublisher(LivePublisher):
@@ -19,13 +20,13 @@ class StreamPublisher(LivePublisher):
 
     def __init__(self, name: str, store: str, total: int | None) -> None:
         super().__init__(name)
-        last = RunStore(store).last_step()
-        self._history: list[dict[str, Any]] = list(last[1]["measures"]["history"]) if last else []
+        found = standing(RunStore(store))
+        self._history = found.history if found else ()
+        self._rows = found.rows if found else 0
         self._total, self._new = total, False
         self._plotted = time.monotonic()  # the first plot of a short tick is that of its end
-        self._rows = self._history[-1]["rows"] if self._history else 0
-        measurements_svg([])  # now: matplotlib's memory must be there when the memory of the stream is planned
-        self._advance(f"looking for new rows after {self._rows}" if last else "starting", self._percent())
+        svg(axes("", "rows", "")[0])  # now: matplotlib's memory must be there when the memory of the stream is planned
+        self._advance(f"looking for what is new after {self._rows} rows", self._percent())
 
     def on_rows(self, rows: int, skipped: int, rate: float) -> None:
         self._rows = rows
@@ -33,13 +34,12 @@ class StreamPublisher(LivePublisher):
         self._later(self._advance_now_and_then, f"{rows} rows{left}, {rate:.0f} rows/s", self._percent())
 
     def on_measurement(self, measurement: Measurement) -> None:
-        self._history.append(asdict(measurement))
-        self._rows, self._new = measurement.rows, True
-        said = sentence(self._history[-1])
+        self._history, self._rows, self._new = (*self._history, measurement), measurement.rows, True
+        said = sentence(measurement)
         self._log.info(said)
-        self._later(self._show, said, list(self._history))
+        self._later(self._show, said, self._history)
 
-    def _show(self, said: str, history: list[dict[str, Any]]) -> None:
+    def _show(self, said: str, history: tuple[Measurement, ...]) -> None:
         self._advance_now_and_then(said, self._percent())
         if self._plot_is_due:
             self._plot(said, history)
@@ -50,37 +50,32 @@ class StreamPublisher(LivePublisher):
         if self._new:  # a tick that finds nothing draws nothing
             self._plot(solution.outcome.sentence, self._history)
 
-    def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
-        self._show_page(said, image(measurements_svg(thinned(history))), measurements_table(history))
+    def _plot(self, said: str, history: tuple[Measurement, ...]) -> None:
+        self._show_page(said, pictures(history), measurements_table(history))
 
     def _percent(self) -> float:
         """Of what is there in all; of a source whose end is not known nothing can be said before it."""
         return min(99.0, 100 * self._rows / self._total) if self._total else 0.0
 
 
-def sentence(measured: dict[str, Any]) -> str:
+def sentence(measured: Measurement) -> str:
     """A measurement in a line."""
-    known = [f"{LABELS[name]} {measured[name]:.2e}" for name, _ in CURVES if measured[name] is not None]
-    return ", ".join([f"{measured['rows']} rows: rank {measured['rank']}", *known])
+    values = {name: getattr(measured, key) for key, name in COLUMNS.items()}
+    known = [f"{name} {value:.2e}" for name, value in values.items() if value is not None]
+    return ", ".join([f"{measured.rows} rows: rank {measured.rank}", *known])
 
 
-def measurements_table(history: list[dict[str, Any]]) -> str:
+def measurements_table(history: tuple[Measurement, ...]) -> str:
     """The last measurements as a Markdown table."""
-    lines = ["| rows | rank | " + " | ".join(LABELS.values()) + " |", "|---|---|---|---|---|"]
-    for h in history[-20:]:
-        values = ("" if h[name] is None else f"{h[name]:.2e}" for name in LABELS)
-        lines.append(f"| {h['rows']} | {h['rank']} | {' | '.join(values)} |")
+    lines = ["| rows | rank | " + " | ".join(COLUMNS.values()) + " |", "|---|---|---|---|---|"]
+    for m in history[-20:]:
+        values = [getattr(m, key) for key in COLUMNS]
+        told = ("" if value is None else f"{value:.2e}" for value in values)
+        lines.append(f"| {m.rows} | {m.rank} | {' | '.join(told)} |")
     return "\n".join(lines)
 
 
-def measurements_svg(history: list[dict[str, Any]]) -> str:
-    """What is known of a model against the rows that it had; zero has no place on the logarithmic axis."""
-    figure, axis = axes("The model as rows come", "rows", "")
-    axis.set_yscale("log")
-    for name, color in CURVES:
-        points = [(h["rows"], h[name]) for h in history if h[name]]
-        if points:
-            axis.plot(*zip(*points, strict=True), ".-", color=color, label=LABELS[name], linewidth=1)
-    if axis.lines:
-        axis.legend(frameon=False, fontsize=8)
-    return svg(figure)
+def pictures(history: tuple[Measurement, ...]) -> str:
+    """The gap and the angles against the rows, for Markdown."""
+    thinned = history[:: math.ceil(len(history) / ROWS)]
+    return "\n\n".join(image(plot) for plot in (gap_svg(thinned), angles_svg(thinned)) if plot)
