@@ -101,11 +101,17 @@ def _scheduled(a: argparse.Namespace) -> int:
             "standard input cannot be read by a schedule, it is there only once: leave --every and --cron out, or let "
             "what writes it put files into a directory and name that as source.path"
         )
-    if problem.opened.grows:  # whose files may all be gone at the next tick
-        table = (config.stream or StreamTable()).model_copy(update={"columns": problem.model.d})
-        config = config.model_copy(update={"stream": table})
+    config = with_width(config, problem)
     serve(a, stream, run_id, {"config": config.model_dump(mode="json"), "run_id": run_id})
     return 0
+
+
+def with_width(config: RunConfig, problem: StreamProblem) -> RunConfig:
+    """The configuration of a folder with the width of its rows: its files may all be gone at the next tick."""
+    if not problem.opened.grows:
+        return config
+    table = (config.stream or StreamTable()).model_copy(update={"columns": problem.model.d})
+    return config.model_copy(update={"stream": table})
 
 
 if __name__ == "__main__":

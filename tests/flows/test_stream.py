@@ -16,6 +16,8 @@ import pytest
 
 from npmdask.checkpoint import RunStore
 from npmdask.cli import main as npmdask
+from npmdask.config import RunConfig, load_config
+from npmdask.errors import BadInputError
 from tests.conftest import same_bytes, write_zarr
 from tests.flows.conftest import Shop, alive, wait_until
 
@@ -133,6 +135,23 @@ def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, ca
     assert "`python -m flows.npm`" in refused(stream.main, "stored")
     assert "standard input cannot be read by a schedule" in refused(stream.main, "pipe", "--every", "5")
     assert "leave --every and --cron out" in refused(stream.main, "pipe", "--cron", "* * * * *")
+
+
+@pytest.mark.filterwarnings("default")  # of Prefect's own
+def test_a_schedule_needs_no_file_to_know_the_width(tmp_path: Path) -> None:
+    """Fails when a tick is red because every file was taken away after it had been used."""
+    from flows.stream import open_problem, with_width
+
+    (tmp_path / "days").mkdir()
+    np.save(tmp_path / "days" / "a.npy", np.ones((20, 6)))
+    (tmp_path / "c.toml").write_text(STORED.replace("a.zarr", "days").replace("= 5", "= 2"))
+    config = load_config(tmp_path / "c.toml")
+    served = with_width(config, open_problem(config))
+    (tmp_path / "days" / "a.npy").unlink()
+    problem = open_problem(RunConfig.model_validate(served.model_dump(mode="json")))
+    assert problem.model.d == 6
+    with pytest.raises(BadInputError, match="columns="):
+        open_problem(config)
 
 
 @pytest.mark.slow
