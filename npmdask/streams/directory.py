@@ -190,7 +190,7 @@ class Directory(BatchedStream):
             while left and (values := next(batches, None)) is not None:
                 used = dense(values[:left])
                 digest, left = crc32c(used, digest), left - len(used)
-        return not left and digest == at.digest
+        return digest == at.digest
 
     def _rest(self) -> Any | None:
         """Rows of the current file from the cursor on, as many as are at hand; None at its end."""
