@@ -28,55 +28,32 @@ ROWS = 100  # of the history that are drawn
 MUTE = 30.0  # seconds without another attempt after a failure
 
 
-class Publisher(Observer):
-    """A progress artifact at every step, table and plot every few steps and at the end.
+class LivePublisher(Observer):
+    """A progress artifact, and a page with a table and a plot that is made anew now and then and at the end.
 
-    In a thread of its own: the next pass does not wait for a server or for a plot. What it is too late for is left
+    In a thread of its own: the run does not wait for a server or for a plot. What the thread is too late for is left
     out; the end is waited for.
     """
 
-    def __init__(self, name: str, store: str, tol: float) -> None:
-        self._key = artifact_key(name)
-        self._tol, self._log = tol, get_run_logger()
-        last = RunStore(store).last_step()
-        self._history: list[dict[str, Any]] = last[1]["history"] if last else []
+    def __init__(self, name: str) -> None:
+        self._key, self._log = artifact_key(name), get_run_logger()
         self._progress: UUID | None = None
         self._plotted = self._updated = -math.inf
         self._muted_until = -math.inf
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
         self._showing: Future[None] | None = None
-        # Now, not at the first step: matplotlib's memory must be there when the memory of the run is planned.
-        figure_svg([{"step": 1, "worst_residual": 1.0, "max_sin_theta": None}], tol)
-        self._advance("starting" if last is None else f"going on after step {len(self._history)}")
 
-    def on_stage(self, label: str) -> None:
-        self._history = []
-        self._log.info(label)
-        self._advance(label)
-
-    def on_step(self, step: Step) -> None:
-        self._history.append(asdict(step) | {"step": step.number})
-        rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
-        said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
-        self._log.info(said)
+    def _later(self, show: Callable[..., None], *arguments: Any) -> None:
+        """In the thread, unless that is busy."""
         if self._showing is None or self._showing.done():
             context = copy_context()  # Prefect keeps in it which flow run this is
-            self._showing = self._thread.submit(context.run, self._show, said, list(self._history))
+            self._showing = self._thread.submit(context.run, show, *arguments)
 
-    def _show(self, said: str, history: list[dict[str, Any]]) -> None:
+    def _advance_now_and_then(self, said: str, percent: float) -> None:
         if time.monotonic() - self._updated > PROGRESS_EVERY:
-            self._advance(said)
-        if time.monotonic() - self._plotted > PLOT_EVERY:
-            self._plot(said, history)
+            self._advance(said, percent)
 
-    def on_end(self, solution: Solution) -> None:
-        self._thread.shutdown()
-        self._advance(solution.outcome.sentence, 100.0)
-        if self._history:
-            self._plot(solution.outcome.sentence, self._history)
-
-    def _advance(self, said: str, percent: float | None = None) -> None:
-        percent = progress_percent(self._history, self._tol) if percent is None else percent
+    def _advance(self, said: str, percent: float) -> None:
         self._updated = time.monotonic()
         if self._progress is None:
             create = partial(create_progress_artifact, percent, key=f"{self._key}-progress", description=said)
@@ -84,8 +61,12 @@ class Publisher(Observer):
         else:
             self._publish(partial(update_progress_artifact, self._progress, progress=percent, description=said))
 
-    def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
-        text = f"{said}\n\n{plot(history, self._tol)}\n\n{convergence_table(history)}\n"
+    @property
+    def _plot_is_due(self) -> bool:
+        return time.monotonic() - self._plotted > PLOT_EVERY
+
+    def _show_page(self, said: str, picture: str, table: str) -> None:
+        text = f"{said}\n\n{picture}\n\n{table}\n"
         self._publish(partial(create_markdown_artifact, text, key=f"{self._key}-convergence", description=said))
         self._plotted = time.monotonic()
 
@@ -97,6 +78,46 @@ class Publisher(Observer):
         if not done:
             self._muted_until = time.monotonic() + MUTE
         return made
+
+
+class Publisher(LivePublisher):
+    """Shows every step."""
+
+    def __init__(self, name: str, store: str, tol: float) -> None:
+        super().__init__(name)
+        self._tol = tol
+        last = RunStore(store).last_step()
+        self._history: list[dict[str, Any]] = last[1]["history"] if last else []
+        # Now, not at the first step: matplotlib's memory must be there when the memory of the run is planned.
+        figure_svg([{"step": 1, "worst_residual": 1.0, "max_sin_theta": None}], tol)
+        said = "starting" if last is None else f"going on after step {len(self._history)}"
+        self._advance(said, progress_percent(self._history, tol))
+
+    def on_stage(self, label: str) -> None:
+        self._history = []
+        self._log.info(label)
+        self._advance(label, 0.0)
+
+    def on_step(self, step: Step) -> None:
+        self._history.append(asdict(step) | {"step": step.number})
+        rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
+        said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
+        self._log.info(said)
+        self._later(self._show, said, list(self._history))
+
+    def _show(self, said: str, history: list[dict[str, Any]]) -> None:
+        self._advance_now_and_then(said, progress_percent(history, self._tol))
+        if self._plot_is_due:
+            self._plot(said, history)
+
+    def on_end(self, solution: Solution) -> None:
+        self._thread.shutdown()
+        self._advance(solution.outcome.sentence, 100.0)
+        if self._history:
+            self._plot(solution.outcome.sentence, self._history)
+
+    def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
+        self._show_page(said, plot(history, self._tol), convergence_table(history))
 
 
 def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:
@@ -135,7 +156,10 @@ def convergence_table(history: list[dict[str, Any]]) -> str:
 
 
 def plot(history: list[dict[str, Any]], tol: float) -> str:
-    """The convergence as an image inside the Markdown: the UI strips a bare <svg>, and has no file server."""
-    thinned = history[:: math.ceil(len(history) / ROWS)]
-    image = base64.b64encode(figure_svg(thinned, tol).encode()).decode()
-    return f"![convergence](data:image/svg+xml;base64,{image})"
+    """The convergence as an image for Markdown."""
+    return image(figure_svg(history[:: math.ceil(len(history) / ROWS)], tol))
+
+
+def image(svg: str) -> str:
+    """A figure inside the Markdown: the UI strips a bare <svg>, and has no file server."""
+    return f"![convergence](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"

@@ -80,20 +80,20 @@ def main(flow: Flow, argv: Sequence[str] | None = None, **more: int) -> int:
     for name, value in more.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     a = parser.parse_args(argv)
+    return exit_code(lambda: once(a, flow, *load(a), **{name: getattr(a, name) for name in more}))
 
-    def run() -> int:
-        config, run_id = load(a)
-        with local_server() as url:
-            say(f"Prefect at {url.removesuffix('/api')}")
-            try:
-                facts = flow(config, run_id=run_id, **{name: getattr(a, name) for name in more})
-            except NotConvergedError as error:
-                say(str(error))
-                facts = error.facts
-        print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
-        return 0 if facts["answered"] else NOT_CONVERGED
 
-    return exit_code(run)
+def once(a: argparse.Namespace, flow: Flow, config: RunConfig, run_id: str, **more: int) -> int:
+    """One run of ``flow``; prints its facts and returns the exit code."""
+    with local_server(getattr(a, "port", None)) as url:
+        say(f"Prefect at {url.removesuffix('/api')}")
+        try:
+            facts = flow(config, run_id=run_id, **more)
+        except NotConvergedError as error:
+            say(str(error))
+            facts = error.facts
+    print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
+    return 0 if facts["answered"] else NOT_CONVERGED
 
 
 def exit_code(run: Callable[[], int]) -> int:
@@ -125,10 +125,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", help="folder of the run, instead of the one in the file")
 
 
-def load(a: argparse.Namespace) -> tuple[RunConfig, str]:
-    """The configuration with absolute paths, its source opened once to see that it can be, and the run id."""
+def load(a: argparse.Namespace, check: Callable[[RunConfig], Any] = RunConfig.check) -> tuple[RunConfig, str]:
+    """The configuration with absolute paths, found good by ``check`` (which opens its source), and the run id."""
     run_id = a.run_id or re.sub(r"[^A-Za-z0-9._-]", "-", Path(a.config).stem)
     named = Path(a.config).absolute().parent / "runs" / run_id if a.run_id else None
     config = at_store(load_config(a.config, store=a.store or (str(named) if named else None)), run_id)
-    config.require()
+    check(config)
     return config, run_id

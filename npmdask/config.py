@@ -151,13 +151,6 @@ class RunConfig(Table):
         if self.algorithm.options is not None:
             raise BadInputError("algorithm.options are of streaming algorithms: leave them out, or choose one like spm")
 
-    def require(self) -> None:
-        """Open the source and check everything that can be checked without reading it."""
-        if self.streams:
-            self.stream_problem()
-        else:
-            self.check()
-
     def _require_threads(self) -> None:
         if self.run.workers or self.run.cluster is not None:
             raise BadInputError("a centre has no data to pass over: leave run.workers and run.cluster out")

@@ -15,6 +15,10 @@ class BadInputError(NpmdaskError, ValueError):
     exit_code = 2
 
 
+class TooFewRowsError(BadInputError):
+    """A stream has not given enough rows for an answer yet; those that it gave are kept."""
+
+
 class RefusedError(NpmdaskError):
     """The request is well formed but may not be carried out (memory, fingerprint, lock)."""
 

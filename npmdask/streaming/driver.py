@@ -16,7 +16,7 @@ from npmdask.algorithms import StreamInfo
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.progress import Observer
 from npmdask.solution import Resources
@@ -50,7 +50,9 @@ class StreamDriver:
         RefusedError
             The store belongs to another stream or model, the source shrank or changed, or memory does not suffice.
         BadInputError
-            Rows that cannot be used, or too few of them for an answer. All that was taken before is committed.
+            Rows that cannot be used. All that was taken before is committed.
+        TooFewRowsError
+            Too few of them for an answer. They are committed.
         CommitError
             A checkpoint cannot be written; the last one is intact.
         """
@@ -189,11 +191,11 @@ class StreamDriver:
 
     def _answer(self, state: ModelState) -> Any:
         if not state.rows:
-            raise BadInputError(f"{self.problem.opened.name} holds no rows yet: run again when there are some")
+            raise TooFewRowsError(f"{self.problem.opened.name} holds no rows yet: run again when there are some")
         try:
             return self.problem.model.answer(state)
         except BadInputError as error:
-            raise BadInputError(f"{error}; the {state.rows} rows so far are kept in {self.store.path}") from None
+            raise TooFewRowsError(f"{error}; the {state.rows} rows so far are kept in {self.store.path}") from None
 
     def _outcome(self, state: ModelState) -> Outcome:
         waiting = state.rows - state.rows_used

@@ -35,7 +35,7 @@ def stream_page(store: RunStore) -> str:
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
     name = "variance" if centred else "mean square"
-    drawn = [_gap_svg(history), _angles_svg(history), _steps_svg(history)]
+    drawn = [gap_svg(history), angles_svg(history), _steps_svg(history)]
     drawn += [spectrum_svg(values, f"{name} of the rows along it")] if len(values) else []
     sections = [
         *heading(store.path.name, found.sentence, good=found.current),
@@ -101,12 +101,14 @@ def _limit(telemetry: list[dict[str, Any]]) -> int | None:
 # Plots against the rows; an empty string where there is nothing to draw
 
 
-def _gap_svg(history: tuple[Measurement, ...]) -> str:
+def gap_svg(history: tuple[Measurement, ...]) -> str:
+    """Suboptimality on the held-out rows against the rows taken."""
     lines = [("best rank k less what is captured", *_known(history, lambda m: m.suboptimality))]
     return _falling_svg("Objective gap on the held-out rows", "suboptimality", lines)
 
 
-def _angles_svg(history: tuple[Measurement, ...]) -> str:
+def angles_svg(history: tuple[Measurement, ...]) -> str:
+    """Angles to the truth, and to the measurement before, against the rows taken."""
     lines = [
         ("to the measurement before", *_known(history, lambda m: m.change, above=ROUNDING)),
         ("to the truth", *_known(history, lambda m: m.max_sin_theta)),

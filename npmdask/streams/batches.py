@@ -79,6 +79,7 @@ class BatchedStream(ABC):
         while filled < rows and (piece := self._take(rows - filled)) is not None:
             part = batch[filled : filled + piece.values.shape[0]]
             _fill(part, piece.values)
+            self._filled(part)
             kept = len(part) if _all_finite(part) else self._keep_finite(part, piece)
             filled, skipped = filled + kept, skipped + len(part) - kept
         if filled < rows // 2:
@@ -104,6 +105,9 @@ class BatchedStream(ABC):
     def _begin(self) -> None:  # noqa: B027
         """Before a read."""
 
+    def _filled(self, part: np.ndarray) -> None:  # noqa: B027
+        """After the rows of a piece were copied, those that are not finite among them."""
+
     def _settle(self) -> None:  # noqa: B027
         """After the rows of a read were copied; may still raise."""
 
@@ -122,6 +126,13 @@ def _room_for(rows: int, columns: int) -> np.ndarray:
         raise BadInputError(
             f"a batch of {rows} rows of {columns} numbers does not fit into memory: read fewer rows at once"
         ) from error
+
+
+def dense(values: Any) -> np.ndarray:
+    """Rows as a batch holds them, in memory of their own."""
+    rows = _room_for(*values.shape)
+    _fill(rows, values)
+    return rows
 
 
 def _fill(part: np.ndarray, values: Any) -> None:

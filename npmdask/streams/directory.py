@@ -9,25 +9,30 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.checksum import fingerprint
+from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import guarded, reading
 from npmdask.streams._protocol import Position, count_of, require_same
-from npmdask.streams.batches import BatchedStream, Piece
+from npmdask.streams.batches import BatchedStream, Piece, dense
 from npmdask.streams.folder import Mark, complete_names, difference, mark_of
 
 
 class _At(NamedTuple):
-    """How many files are done, and the file and row that come next; no file: none is begun."""
+    """How many files are done, and the file and row that come next; no file: none is begun. ``digest``: CRC-32C of the
+    rows of that file before the next one."""
 
     done: int
     file: str | None = None
     mark: Mark = (0, 0)
     row: int = 0
+    digest: int = 0
 
 
 class Directory(BatchedStream):
@@ -43,7 +48,8 @@ class Directory(BatchedStream):
 
     ``columns``: width of the rows; without it the first file says so. ``header``: of CSV files, as for ingest.
     ``spool``: where temporary files may go (column-major or packed formats); by default the system's folder.
-    A finished file may be taken away but not be written again: its new rows would never be used.
+    A finished file may be taken away but not be written again: its new rows would never be used. One that was begun
+    may change behind the rows that were used: where one of those that follow could not be, it can be corrected.
     """
 
     def __init__(
@@ -79,10 +85,11 @@ class Directory(BatchedStream):
 
     @property
     def position(self) -> Position:
-        """The files that are done (size, time of change), the one that is begun and its next row."""
+        """The files that are done (size, time of change), the one that is begun, its next row and what was before."""
         at, counts = self._cursor, {"rows_read": self._rows_read, "skipped": self._skipped}
         done = {name: list(mark) for name, mark in self._done.items()}
-        return {**counts, "columns": self._columns, "done": done, "file": at.file, "mark": list(at.mark), "row": at.row}
+        begun = {"file": at.file, "mark": list(at.mark), "row": at.row, "digest": at.digest}
+        return {**counts, "columns": self._columns, "done": done, **begun}
 
     def seek(self, position: Position) -> None:
         """Go to ``position``.
@@ -90,15 +97,16 @@ class Directory(BatchedStream):
         Raises
         ------
         RefusedError
-            The file that was begun has changed or vanished since, or a finished one has changed.
+            The file that was begun has vanished since, or rows of it that were used or a finished file have changed.
+        BadInputError
+            The file that was begun has changed, and cannot be read any more.
         """
         require_same(position, {"columns": self._columns}, str(self._path))
         counts = count_of(position, "rows_read"), count_of(position, "skipped")
         done, at = _parsed(position)
         for name, mark in done.items():
             self._require_unchanged(name, mark)
-        if at.file is not None and (what := difference(at.mark, mark_of(self._path / at.file))):
-            raise _begun(self._path / at.file, at.row, what)
+        at = self._still_begun(at)
         self._shut()
         self._done, self._cursor = done, at
         self._rows_read, self._skipped = counts
@@ -118,6 +126,9 @@ class Directory(BatchedStream):
         self._cursor = self._cursor._replace(row=row + piece.shape[0])
         path = self._path / name
         return Piece(piece, lambda i: f"row {row + i} of {path}")
+
+    def _filled(self, part: np.ndarray) -> None:
+        self._cursor = self._cursor._replace(digest=crc32c(part, self._cursor.digest))
 
     def _settle(self) -> None:
         """A file whose last row was given is done now, not at the next read: it may be gone by then."""
@@ -161,6 +172,25 @@ class Directory(BatchedStream):
                 f"{self._path / name} {what} after all its rows were used: new rows in it would never be used; write "
                 "them to a file with a new name and put the old one back with its times (cp -p), or take it away"
             )
+
+    def _still_begun(self, at: _At) -> _At:
+        """The cursor in the file as it is now, where the rows that were used are what they were."""
+        if at.file is None:
+            return at
+        path = self._path / at.file
+        now = mark_of(path)
+        what = difference(at.mark, now)
+        if what and (now is None or not self._begins_with(path, at)):
+            raise _begun(path, at.row, what)
+        return at._replace(mark=now or at.mark)
+
+    def _begins_with(self, path: Path, at: _At) -> bool:
+        digest, left = 0, at.row
+        with closing(self._batches(path, 0)) as batches:
+            while left and (values := next(batches, None)) is not None:
+                used = dense(values[:left])
+                digest, left = crc32c(used, digest), left - len(used)
+        return digest == at.digest
 
     def _rest(self) -> Any | None:
         """Rows of the current file from the cursor on, as many as are at hand; None at its end."""
@@ -221,8 +251,8 @@ class Directory(BatchedStream):
 
 def _begun(path: Path, row: int, what: str) -> RefusedError:
     return RefusedError(
-        f"{path} {what} after its rows before row {row} were used and before all were: restore it as it was, with its "
-        "times (cp -p), or start anew"
+        f"{path} {what} after its rows before row {row} were used and before all were: restore those rows as they were "
+        "(what comes behind them may change), or start anew"
     )
 
 
@@ -233,7 +263,8 @@ def _parsed(position: Position) -> tuple[dict[str, Mark], _At]:
         file, (size, time) = position["file"], position["mark"]
         if not (file is None or isinstance(file, str)) or file in done or any("/" in n for n in [*done, file or ""]):
             raise ValueError("its names are not of files in the directory")
-        return done, _At(len(done), file, (int(size), int(time)), count_of(position, "row"))
+        row, digest = count_of(position, "row"), count_of(position, "digest")
+        return done, _At(len(done), file, (int(size), int(time)), row, digest)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInputError(
             f"the position of the stream is damaged ({error}): use the `position` of a stream or of a checkpoint as it "

@@ -154,9 +154,9 @@ def rewritten(path: Path, rows: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda path: rewritten(path, ROWS[:5]), "shrank from .*restore it"),
-        (lambda path: rewritten(path, ROWS[:50]), "grew from .*restore it"),
-        (lambda path: rewritten(path, ROWS[20:40]), "was written again .*cp -p"),
+        (lambda path: rewritten(path, ROWS[:5]), "shrank from .*restore those"),
+        (lambda path: rewritten(path, ROWS[10:60]), "grew from .*restore those"),
+        (lambda path: rewritten(path, ROWS[20:40]), "was written again .*restore those"),
         (lambda path: path.unlink(), "has vanished .*or start anew"),
     ],
 )
@@ -172,6 +172,33 @@ def test_a_file_that_changed_before_it_was_finished_is_refused(tmp_path: Path, c
     with pytest.raises(RefusedError, match=f"a.npy {word}"):
         later.seek(position)
     assert later.position == before and stream.position == position
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.csv", "a.parquet", "a.npz", "plain.zarr"])
+@pytest.mark.parametrize("size", [8, 3])
+def test_a_bad_row_in_the_middle_of_a_file_can_be_corrected(tmp_path: Path, name: str, size: int) -> None:
+    """Fails if the rows before it are lost or used twice, or if another file under its name would be taken for it."""
+    bad = ROWS[:40].copy()
+    bad[30] = np.inf
+    others = ROWS[:40].copy()
+    others[7, 2] += 1e-9
+    save(tmp_path, name, bad)
+    stream, batches = Directory(tmp_path), []
+    with pytest.raises(BadInputError, match="row 30 of"):
+        while True:
+            batches.append(stream.read(size))
+    position = json.loads(json.dumps(stream.position))
+    for rows, good in ((others, False), (ROWS[:12], False), (ROWS[:45], True)):
+        time.sleep(0.02)
+        (shutil.rmtree if (tmp_path / name).is_dir() else os.unlink)(tmp_path / name)
+        save(tmp_path, name, rows)
+        later = Directory(tmp_path)
+        if good:
+            later.seek(position)
+        else:
+            with pytest.raises(RefusedError, match="restore those rows"):
+                later.seek(position)
+    np.testing.assert_array_equal(np.concatenate([*batches, *everything(later, [11])]), ROWS[:45])
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed_at_its_end(tmp_path: Path) -> None:

@@ -1,0 +1,210 @@
+"""A model that follows a stream: once, by a schedule, with rows that cannot be used, killed, stopped."""
+
+import json
+import os
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npmdask.checkpoint import RunStore
+from npmdask.cli import main as npmdask
+from npmdask.config import RunConfig, load_config
+from npmdask.errors import BadInputError
+from tests.conftest import same_bytes, write_zarr
+from tests.flows.conftest import Shop, alive, wait_until
+
+D, BLOCK = 6, 10
+STORED = '[source]\npath = "a.zarr"\n[algorithm]\nname = "spm"\ntarget_rank = 5\n'
+# p = d and nothing forgotten: the model is the exact sum of z z^T, in which a row that is lost or taken twice shows.
+FILES = f"""
+[source]
+path = "days"
+[algorithm]
+name = "spm"
+target_rank = 2
+iteration_rank = {D}
+options = {{ block_rows = {BLOCK}, memory = 1.0 }}
+[stream]
+columns = {D}
+batch_rows = 50
+[run]
+commit_seconds = 0.0
+"""
+
+
+class Days(Shop):
+    """A folder into which files come."""
+
+    rows: np.ndarray
+
+    def write(self, name: str = "days") -> Path:
+        (self.folder / "days").mkdir()
+        self.rows = np.zeros((0, D))
+        file = self.folder / f"{name}.toml"
+        file.write_text(FILES)
+        return file
+
+    def put(self, name: str, n: int, bad: int | None = None) -> None:
+        """A file of n rows, written under a hidden name; ``bad``: one that is not finite."""
+        rows = np.random.default_rng(list(name.encode())).standard_normal((n, D))
+        shown = rows.copy()
+        if bad is None:
+            self.rows = np.concatenate([self.rows, rows])
+        else:
+            shown[bad] = np.nan
+        hidden = self.folder / "days" / f".{name}"
+        np.save(hidden.with_suffix(".npy"), shown)
+        os.replace(hidden.with_suffix(".npy"), self.folder / "days" / f"{name}.npy")
+
+    @property
+    def states(self) -> list[tuple[str, str]]:
+        """Type and message of the last state of every run that began."""
+        base = self.folder / "prefect" / "prefect.db"
+        ask = (
+            "select s.type, coalesce(s.message, '') from flow_run f join flow_run_state s on f.state_id = s.id "
+            "where f.start_time is not null"
+        )
+        with closing(sqlite3.connect(f"file:{base}?mode=ro", uri=True)) as connection:
+            return list(connection.execute(ask))
+
+    def wait(self, state: str, text: str, seconds: float = 120) -> None:
+        """Until one more run than now has ended so."""
+
+        def ended() -> int:
+            return sum(kind == state and text in message for kind, message in self.states)
+
+        before = ended()
+        wait_until(lambda: ended() > before, seconds, f"{state}, {text!r}: {self.states}: {self.err}")
+
+    def require_every_row_once(self, store: Path) -> None:
+        last = RunStore(store).last_step()
+        assert last is not None
+        arrays, meta = last
+        assert meta["state"]["rows"] == len(self.rows) and len(self.rows) % BLOCK == 0
+        sums = arrays["inner_basis"] @ arrays["inner_core"] @ arrays["inner_basis"].T
+        np.testing.assert_allclose(sums, self.rows.T @ self.rows, rtol=0, atol=1e-11 * len(self.rows))
+
+
+@pytest.fixture
+def days(shop: Shop) -> Days:
+    made = shop
+    made.__class__ = Days
+    assert isinstance(made, Days)
+    return made
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The signal handlers as they were: a door sets its own."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.filterwarnings("default")  # of Prefect's own
+def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, capsys: Any) -> None:
+    """Fails when a configuration is only refused inside a run, or with a sentence that names no door."""
+    from flows import deployments, npm, run, stream
+
+    write_zarr(tmp_path / "a.zarr", np.ones((20, 10)))
+    files = {
+        "stream": STORED,
+        "stored": STORED.replace("spm", "auto"),
+        "pipe": STORED.replace("a.zarr", "-") + '[stream]\ncolumns = 10\nformat = "csv"\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    def refused(door: Any, name: str, *more: str) -> str:
+        assert door([str(tmp_path / name), *more]) == 2
+        said: str = capsys.readouterr().err
+        assert said.count("\n") == 1, "one sentence, before a server is started"
+        return said
+
+    assert "`python -m flows.stream`" in refused(partial(run.main, npm.npm), "stream")
+    assert "`python -m flows.stream`" in refused(deployments.main, "stream", "--every", "5")
+    assert "`python -m flows.npm`" in refused(stream.main, "stored")
+    assert "standard input cannot be read by a schedule" in refused(stream.main, "pipe", "--every", "5")
+    assert "leave --every and --cron out" in refused(stream.main, "pipe", "--cron", "* * * * *")
+
+
+@pytest.mark.filterwarnings("default")  # of Prefect's own
+def test_a_schedule_needs_no_file_to_know_the_width(tmp_path: Path) -> None:
+    """Fails when a tick is red because every file was taken away after it had been used."""
+    from flows.stream import open_problem, with_width
+
+    (tmp_path / "days").mkdir()
+    np.save(tmp_path / "days" / "a.npy", np.ones((20, 6)))
+    (tmp_path / "c.toml").write_text(STORED.replace("a.zarr", "days").replace("= 5", "= 2"))
+    config = load_config(tmp_path / "c.toml")
+    served = with_width(config, open_problem(config))
+    (tmp_path / "days" / "a.npy").unlink()
+    problem = open_problem(RunConfig.model_validate(served.model_dump(mode="json")))
+    assert problem.model.d == 6
+    with pytest.raises(BadInputError, match="columns="):
+        open_problem(config)
+
+
+@pytest.mark.slow
+def test_once_leaves_the_bytes_of_the_command_line(shop: Shop) -> None:
+    """Fails when the flow makes another model, shows nothing of it, or takes rows again."""
+    config = shop.folder / "once.toml"
+    config.write_text(STORED)
+    assert shop.run("-m", "flows.stream", config, "--json") == 0, shop.err
+    facts = json.loads(shop.out.splitlines()[-1])
+    assert (facts["rows"], facts["new_rows"]) == (4000, 4000)
+    assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
+    same_bytes(shop.folder / "runs" / "once", shop.folder / "by-cli")
+
+    assert shop.run("-m", "flows.stream", config, "--json") == 0, shop.err
+    again = json.loads(shop.out.splitlines()[-1])
+    assert (again["rows"], again["new_rows"], again["values"]) == (4000, 0, facts["values"])
+    with closing(sqlite3.connect(shop.folder / "prefect" / "prefect.db")) as base:
+        artifacts = list(base.execute("select key, length(data) from artifact"))
+    assert Counter(key for key, _ in artifacts) == {"once-progress": 2, "once-convergence": 1, "once-report": 1}
+    assert max(length for _, length in artifacts) < 120_000
+    assert (shop.folder / "runs" / "once" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_schedule_takes_every_row_once_whatever_happens(days: Days) -> None:
+    """Fails when a tick is red for nothing or green for bad rows, or when a row is lost or taken twice: by kill -9 of
+    everything in the middle of a tick, by a bad row behind a commit, or by ticks that have nothing to do."""
+    config, store = days.write(), days.folder / "runs" / "days"
+    command = ("-m", "flows.stream", config, "--every", "2")
+    process = days.start(*command)
+    days.wait("COMPLETED", "holds no rows yet")
+    for name in "abcd":
+        days.put(name, 2_500)
+    wait_until(lambda: RunStore(store).last_step() is not None, 60, f"the first commit: {days.err}")
+    children = days.below(process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not alive(children), 10, "no process left")
+    last = RunStore(store).last_step()
+    assert last is not None and 0 < last[1]["state"]["rows"] < 10_000, "killed too late to test anything"
+
+    process = days.start(*command)
+    days.wait("COMPLETED", "10000 rows were taken")
+    days.wait("COMPLETED", "10000 rows were taken, 0 of them now")
+    days.put("f", 160, bad=157)
+    days.wait("FAILED", "row 157 of")
+    days.put("e", 70)  # comes before f, which is begun
+    days.put("f", 160)
+    days.wait("COMPLETED", "10230 rows were taken, 80 of them now")
+    children = days.below(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(45) == 0, days.err
+    wait_until(lambda: not alive(children), 10, "no process left")
+    assert "Traceback" not in days.err
+    assert all("row 157 of" in message for state, message in days.states if state == "FAILED"), days.states
+    days.require_every_row_once(store)
