@@ -36,7 +36,7 @@ $(PEERS): infra/peers.lock infra/make-peers
 bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
 
-kills: env          ## 50 kills at random instants, bit for bit
+kills: env          ## 140 kills at random instants of runs and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults -m heavy
 
 audit: env          ## attack the private release with many runs, and everything that must be rejected
