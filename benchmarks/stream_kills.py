@@ -102,9 +102,10 @@ class Streams:
         begun, violations, kills = time.monotonic(), [], list[Kill]()
         whole = {kind: self._undisturbed(kind) for kind in kinds}
         jobs = again = 0
+        each = -(-self._count // len(kinds))  # at most in one job, so that every kind gets its share
         for kind in cycle(kinds):
             place = Place(self._folder / f"job{jobs}-{kind}")
-            found = self._until_done(place, kind, *whole[kind][1:], most=self._count - len(kills))
+            found = self._until_done(place, kind, *whole[kind][1:], most=min(each, self._count - len(kills)))
             said = differences(whole[kind][0], place, found, self._rows)
             violations += [f"{kind}, job {jobs}: {sentence}" for sentence in said]
             again += sum(map(len, place.told().values())) - len(_only(whole[kind][0]))
