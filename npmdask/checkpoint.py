@@ -217,9 +217,14 @@ class RunStore:
         self.drop_part("result")
 
     def drop_part(self, name: str) -> None:
-        """Forget the bundle ``name``."""
+        """Forget the bundle ``name``, at once: a kill leaves all of it or nothing."""
         self._require_turn()
-        shutil.rmtree(self.path / name, ignore_errors=True)
+        aside = self.path / f".writing-{name}-dropped"  # a name that ``open`` clears away
+        try:
+            os.rename(self.path / name, aside)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(aside, ignore_errors=True)
 
     # For people
 

@@ -62,14 +62,11 @@ class StreamDriver:
             state = self._load()
             self._plan()
             state = self._guarded(state)
-            answer = self._answer(state)
-            outcome = self._outcome(state)
-        arrays = {"basis": answer.vectors, "values": answer.values}
-        arrays |= {"mean": state.mean} if self.problem.model.center else {}
-        self._keep(arrays, outcome, state)
+            arrays = self._end(state)
+        outcome = self._outcome(state, f", {self._new} of them now")
         solution = StreamSolution(
-            basis=answer.vectors,
-            values=answer.values,
+            basis=arrays["basis"],
+            values=arrays["values"],
             mean=arrays.get("mean"),
             outcome=outcome,
             rows=state.rows,
@@ -136,7 +133,6 @@ class StreamDriver:
             self._commit(holder[0], ended=False)  # the stream is where it was before the read that failed
             raise
         self._measured(holder[0])
-        self._commit(holder[0], ended=True)
         return holder[0]
 
     def _go_on(self, holder: list[ModelState]) -> None:
@@ -189,6 +185,19 @@ class StreamDriver:
         self.store.commit_step(state.batches, arrays | kept, meta)
         self._committed = (state.batches, ended)
 
+    def _end(self, state: ModelState) -> dict[str, Any]:
+        """The answer, kept before the rows count as ended: of a pipe that is killed in between, they are sent again."""
+        try:
+            answer = self._answer(state)
+        except BadInputError:
+            self._commit(state, ended=True)
+            raise
+        arrays = {"basis": answer.vectors, "values": answer.values}
+        arrays |= {"mean": state.mean} if self.problem.model.center else {}
+        self._keep(arrays, state)
+        self._commit(state, ended=True)
+        return arrays
+
     def _answer(self, state: ModelState) -> Any:
         if not state.rows:
             raise TooFewRowsError(f"{self.problem.opened.name} holds no rows yet: run again when there are some")
@@ -197,9 +206,9 @@ class StreamDriver:
         except BadInputError as error:
             raise TooFewRowsError(f"{error}; the {state.rows} rows so far are kept in {self.store.path}") from None
 
-    def _outcome(self, state: ModelState) -> Outcome:
+    def _outcome(self, state: ModelState, now: str = "") -> Outcome:
         waiting = state.rows - state.rows_used
-        said = [f"{state.rows} rows were taken, {self._new} of them now"]
+        said = [f"{state.rows} rows were taken{now}"]
         if waiting:
             said.append(f"the last {waiting} wait for their step")
         if self._skipped:
@@ -209,14 +218,15 @@ class StreamDriver:
             return Outcome(name="up_to_date", sentence="up to date: " + "; ".join(said))
         return Outcome(name="exhausted", sentence="the stream has ended: " + "; ".join(said))
 
-    def _keep(self, arrays: dict[str, Any], outcome: Outcome, state: ModelState) -> None:
-        """The answer as a bundle for export and report; the checkpoint remains what it is made from."""
-        if self.store.read_part("result") is not None and not self._new:
+    def _keep(self, arrays: dict[str, Any], state: ModelState) -> None:
+        """The answer as a bundle for export and report, a function of the rows and not of the calls that took them."""
+        kept = self.store.read_part("result")  # a kill may have left that of an earlier call
+        if kept is not None and (kept[1]["rows"], kept[1]["skipped"]) == (state.rows, self._skipped):
             return
         history = [asdict(m) for m in self._measures.history]
         facts = {"rows": state.rows, "rows_used": state.rows_used, "skipped": self._skipped, "steps": state.steps}
         self.store.drop_part("result")
-        self.store.write_part("result", arrays, {"outcome": asdict(outcome), "history": history, **facts})
+        self.store.write_part("result", arrays, {"outcome": asdict(self._outcome(state)), "history": history, **facts})
 
 
 class Every:
