@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,11 +20,41 @@ from npmdask.storage.dense import SlabRecord
 OnTask = Callable[[SlabRecord], None]
 
 
+class _OneThread:
+    """The limit of one BLAS thread, held as long as anybody is inside.
+
+    ``threadpool_limits`` puts back what it found: of two runs in two threads, the first to end would give the other
+    one more threads in its midst, and the second would leave the process with one for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._limits: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._limits = threadpool_limits(limits=1)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._limits.restore_original_limits()
+
+
+_ONE_THREAD = _OneThread()
+
+
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
     """BLAS on one thread: its blocking, and so the last bits of QR, depend on the number of threads."""
-    with threadpool_limits(limits=1):
+    _ONE_THREAD.enter()
+    try:
         yield
+    finally:
+        _ONE_THREAD.leave()
 
 
 class Threads:

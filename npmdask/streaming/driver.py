@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from npmdask.algorithms import StreamInfo
@@ -21,7 +21,7 @@ from npmdask.memory import PeakMeter, tree_rss
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.stopping import Outcome
-from npmdask.streaming.measures import Measures, measure
+from npmdask.streaming.measures import Measures, last_step, measure
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.model import ModelState
 from npmdask.streaming.problem import StreamProblem
@@ -39,7 +39,7 @@ class StreamDriver:
         self._before = {"rows": 0, "skipped": 0}  # of sources that were used up before this one (standard input)
         self._measures = Measures.begin(problem.measure_rows)
         self._info = StreamInfo(rows=0, rank=0, steps=0)
-        self._committed: tuple[int, bool] | None = None  # batches, and whether the stream had ended
+        self._committed: tuple[int, int, bool] | None = None  # batches, rows skipped, whether the input had ended
         self._new = 0
 
     def run(self) -> StreamSolution:
@@ -57,14 +57,20 @@ class StreamDriver:
         start = time.perf_counter()
         with PeakMeter() as meter, single_threaded_blas():
             warnings = self._bind()
-            state = self._load()
-            self._plan()
-            state = self._guarded(state)
-            answer = self._answer(state)
+            try:
+                state = self._load()
+                self._plan()
+                state = self._guarded(state)
+                answer = self._answer(state)
+            except NpmdaskError:
+                if self.store.last_step() is None:
+                    self.store.drop_spec()  # nothing was learnt: free for what the remedy says
+                raise
             outcome = self._outcome(state)
         arrays = {"basis": answer.vectors, "values": answer.values}
         arrays |= {"mean": state.mean} if self.problem.model.center else {}
         self._keep(arrays, outcome, state)
+        self._commit(state, ended=True)  # last of all: whoever sees no end of an input will send it again
         solution = StreamSolution(
             basis=answer.vectors,
             values=answer.values,
@@ -112,6 +118,11 @@ class StreamDriver:
         """The state after the last commit with the stream sought to its position, or the start."""
         last, model = self.store.last_step(), self.problem.model
         if last is None:
+            if self._stream.rows_read or self._stream.skipped:
+                raise BadInputError(
+                    f"{self.problem.opened.name} was read from already, so that its first rows would be missing from "
+                    "the model: open it anew"
+                )
             return model.init()
         arrays, meta = last
         self._measures = Measures.load(arrays, meta["measures"])
@@ -122,7 +133,7 @@ class StreamDriver:
         else:
             self._before = meta["before"]
             self._stream.seek(meta["position"])
-        self._committed = (state.batches, meta["ended"])
+        self._committed = (state.batches, meta["skipped"], meta["ended"])
         return state
 
     def _guarded(self, state: ModelState) -> ModelState:
@@ -131,10 +142,11 @@ class StreamDriver:
         try:
             self._go_on(holder)
         except NpmdaskError:
-            self._commit(holder[0], ended=False)  # the stream is where it was before the read that failed
+            if self._all_taken(holder[0]):  # not so where the model refused rows that were read
+                self._commit(holder[0], ended=False)
             raise
         self._measured(holder[0])
-        self._commit(holder[0], ended=True)
+        self._commit(holder[0], ended=not self.problem.opened.forwards)
         return holder[0]
 
     def _go_on(self, holder: list[ModelState]) -> None:
@@ -143,7 +155,7 @@ class StreamDriver:
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
             holder[0], info = model.absorb(holder[0], batch)
             self._new += info.rows
-            self._info = info if info.steps else replace(info, batch_rows=self._info.batch_rows)
+            self._info = last_step(self._info, info)
             if holder[0].rows >= self._measures.due:
                 self._measured(holder[0])
             if tell.is_time():
@@ -169,8 +181,9 @@ class StreamDriver:
 
     def _commit(self, state: ModelState, *, ended: bool) -> None:
         """State and position as one. Raises AssertionError if a row was lost or used twice, before that is written."""
-        assert state.rows == self._before["rows"] + self._stream.rows_read, "rows given and rows taken differ"
-        if not state.rows or self._committed in ((state.batches, True), (state.batches, ended)):
+        assert self._all_taken(state), "rows given and rows taken differ"
+        now = (state.batches, self._skipped)
+        if not state.rows or self._committed in ((*now, True), (*now, ended)):
             return
         arrays, numbers = self.problem.model.saved(state)
         kept, measures = self._measures.saved()
@@ -185,7 +198,10 @@ class StreamDriver:
             "model": self.problem.model.facts(),
         }
         self.store.commit_step(state.batches, arrays | kept, meta)
-        self._committed = (state.batches, ended)
+        self._committed = (*now, ended)
+
+    def _all_taken(self, state: ModelState) -> bool:
+        return state.rows == self._before["rows"] + self._stream.rows_read
 
     def _answer(self, state: ModelState) -> Any:
         if not state.rows:
@@ -193,11 +209,12 @@ class StreamDriver:
         try:
             return self.problem.model.answer(state)
         except BadInputError as error:
+            self._commit(state, ended=True)
             raise BadInputError(f"{error}; the {state.rows} rows so far are kept in {self.store.path}") from None
 
     def _outcome(self, state: ModelState) -> Outcome:
         waiting = state.rows - state.rows_used
-        said = [f"{state.rows} rows were taken, {self._new} of them now"]
+        said = [f"{state.rows} rows were taken"]  # and nothing of this call: a kill must not show
         if waiting:
             said.append(f"the last {waiting} wait for their step")
         if self._skipped:
@@ -209,12 +226,13 @@ class StreamDriver:
 
     def _keep(self, arrays: dict[str, Any], outcome: Outcome, state: ModelState) -> None:
         """The answer as a bundle for export and report; the checkpoint remains what it is made from."""
-        if self.store.read_part("result") is not None and not self._new:
-            return
         history = [asdict(m) for m in self._measures.history]
         facts = {"rows": state.rows, "rows_used": state.rows_used, "skipped": self._skipped, "steps": state.steps}
-        self.store.drop_part("result")
-        self.store.write_part("result", arrays, {"outcome": asdict(outcome), "history": history, **facts})
+        meta = {"outcome": asdict(outcome), "history": history, **facts}
+        held = self.store.read_part("result")
+        if held is None or held[1] != meta:  # also where a kill came between the last commit and its answer
+            self.store.drop_part("result")
+            self.store.write_part("result", arrays, meta)
 
 
 class Every:
