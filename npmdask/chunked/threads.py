@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import dask
@@ -21,27 +21,27 @@ OnTask = Callable[[SlabRecord], None]
 
 
 class _OneThread:
-    """The limit of one BLAS thread, held as long as anybody is inside.
+    """The limit of one BLAS thread, held from the first who enters to the last who leaves.
 
     ``threadpool_limits`` puts back what it found: of two runs in two threads, the first to end would give the other
-    one more threads in its midst, and the second would leave the process with one for ever.
+    one all cores in its midst. (Where the last to leave is another thread than the first to enter, threadpoolctl may
+    refuse to put anything back, and the process stays with one thread: slower, never wrong.)
     """
 
     def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._limits: Any = None
+        self._lock, self._inside, self._limits = threading.Lock(), 0, ExitStack()
 
     def enter(self) -> None:
         with self._lock:
+            if not self._inside:
+                self._limits.enter_context(threadpool_limits(limits=1))
             self._inside += 1
-            if self._inside == 1:
-                self._limits = threadpool_limits(limits=1)
 
     def leave(self) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                self._limits.restore_original_limits()
+                self._limits.close()
 
 
 _ONE_THREAD = _OneThread()
