@@ -170,7 +170,7 @@ def _moderate(rows: Block) -> Block:
     square = float(np.vdot(rows, rows)) / len(rows)
     if not square <= LARGEST_SQUARE:
         raise BadInputError(
-            f"rows of values up to {np.abs(rows).max():.0e}: their squares are too large to be added up; divide all rows "
-            "by the same number, or leave out those that are wrong"
+            f"rows of values up to {np.abs(rows).max():.0e}: their squares are too large to be added up; divide all "
+            "rows by the same number, or leave out those that are wrong"
         )
     return rows

@@ -140,7 +140,7 @@ def _memory(request: StreamRequest, options: dict[str, Any], own: dict[str, Any]
     step = options.get("block_rows", request.batch_rows)
     if type(step) is not int or step > FASTEST * request.half_life:
         raise BadInputError(
-            f"half_life = {request.half_life}: nothing would be left of the rows before after one step of {step!r} rows; "
-            "choose a longer one, or smaller steps"
+            f"half_life = {request.half_life}: nothing would be left of the rows before after one step of {step!r} "
+            "rows; choose a longer one, or smaller steps"
         )
     return float(0.5 ** (step / request.half_life))
