@@ -102,14 +102,12 @@ class StreamDriver:
 
     def _plan(self) -> None:
         p = self.problem
-        held = p.held_out.rows if p.held_out else 0
         plan = plan_stream(
             p.model,
             p.request.batch_rows,
             p.opened.buffer_bytes,
             limit=self.resources.memory,
             base=tree_rss(),
-            held_out_rows=held,
         )
         self.observer.on_plan(plan)
         self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
@@ -154,6 +152,7 @@ class StreamDriver:
         model, tell, commit = self.problem.model, Every(TELL_SECONDS), Every(self.resources.commit_seconds)
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
             holder[0], info = model.absorb(holder[0], batch)
+            del batch  # or it would be held while the next one is read
             self._new += info.rows
             self._info = last_step(self._info, info)
             if holder[0].rows >= self._measures.due:

@@ -7,25 +7,25 @@ from typing import Any
 from npmdask.algorithms import FrequentDirections, MiniBatchMSG, StreamPower
 from npmdask.errors import MemoryRefusedError
 from npmdask.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
-from npmdask.streaming.model import Model
+from npmdask.streaming.model import SCALE_FREE, Model
 
 MIB = 2**20
 
 
-def plan_stream(
-    model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int, held_out_rows: int = 0
-) -> MemoryPlan:
+def plan_stream(model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int) -> MemoryPlan:
     """The memory of a stream of batches of ``batch_rows`` rows, read through ``buffer_bytes``.
+
+    ``base``: what the process holds already, which held-out rows are part of.
 
     Raises
     ------
     MemoryRefusedError
         More than ``limit``; the sentence says what would fit.
     """
-    d, k = model.d, model.algorithm.target_rank
+    d, k, waits = model.d, model.algorithm.target_rank, isinstance(model.algorithm, MiniBatchMSG)
     longest = largest_batch(model.algorithm, d, batch_rows)
-    # The batch, and its copy in other units or less the mean; basis of the answer, of the last one, and one to compare.
-    rows = d * 8 * (longest * (1 if longest == batch_rows else 3) + batch_rows + held_out_rows)
+    copies = 2 if model.center or model.algorithm.name not in SCALE_FREE else 1  # less the mean, or in other units
+    rows = d * 8 * longest * (copies + waits)  # rows that wait for their step are joined with those that come
     plan = MemoryPlan(
         limit=limit,
         base=base + GROWTH + THREAD_BASE,
@@ -35,14 +35,14 @@ def plan_stream(
         workers=0,
     )
     if limit is not None and plan.predicted_peak > limit:
-        raise MemoryRefusedError(_too_little(plan, batch_rows, longest))
+        raise MemoryRefusedError(_too_little(plan, longest if waits else None))
     return plan
 
 
 def largest_batch(algorithm: Any, d: int, batch_rows: int) -> int:
     """The most rows that an algorithm may want at once."""
     if isinstance(algorithm, MiniBatchMSG):
-        return max(batch_rows, algorithm.largest_batch(d), algorithm.largest_start(d))
+        return max(algorithm.largest_batch(d), algorithm.largest_start(d))
     return batch_rows
 
 
@@ -60,9 +60,10 @@ def columns_held(algorithm: Any, d: int, batch_rows: int) -> int:
     return 8 * k
 
 
-def _too_little(plan: MemoryPlan, batch_rows: int, longest: int) -> str:
+def _too_little(plan: MemoryPlan, longest: int | None) -> str:
+    """``longest``: rows of the longest step, of an algorithm that chooses that itself."""
     remedies = [f"set memory to at least {-(-plan.predicted_peak // MIB)}MiB"]
-    if longest > batch_rows:
+    if longest is not None:
         remedies.append(
             f"or smaller options batch_rows and warm_rows (a step may want {longest} rows where its test never holds)"
         )

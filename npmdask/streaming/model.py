@@ -95,7 +95,9 @@ class Model:
             rows, running = centred(rows, running, 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life))
         if unit == 0.0:
             unit = float(np.linalg.norm(rows) / np.sqrt(count))
-        inner, info = self._steps(state.inner, rows if unit in (0.0, 1.0) else rows / unit)
+        if unit not in (0.0, 1.0):  # a centred batch is ours to write to: one copy, not two
+            rows = np.divide(rows, unit, out=rows if self.center else None)
+        inner, info = self._steps(state.inner, rows)
         after = ModelState(
             inner=inner,
             mean=running.mean,

@@ -85,6 +85,13 @@ def test_an_input_that_ended_is_followed_by_new_rows(tmp_path: Path) -> None:
     assert_learnt(tmp_path / "s", ROWS)
 
 
+def test_rows_left_out_are_counted_over_all_inputs(tmp_path: Path) -> None:
+    """Fails if the count begins anew with every input."""
+    for turn in (1, 2, 3):
+        solution = learn(iter([spoilt(3)[:8]]), tmp_path / "s", non_finite="skip")
+        assert (solution.rows, solution.skipped) == (7 * turn, turn)
+
+
 def test_an_input_that_failed_is_sent_again_from_its_first_row(tmp_path: Path) -> None:
     """Fails if an input that broke off counts as one that ended, also the second one."""
 
