@@ -18,6 +18,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.memory import PeakMeter, tree_rss
+from npmdask.memory_plan import MemoryPlan
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.stopping import Outcome
@@ -40,7 +41,7 @@ class StreamDriver:
         self._measures = Measures.begin(problem.measure_rows)
         self._info = StreamInfo(rows=0, rank=0, steps=0)
         self._committed: tuple[int, int, bool] | None = None  # batches, rows skipped, whether the input had ended
-        self._new = 0
+        self._new = self._base = 0
 
     def run(self) -> StreamSolution:
         """Take every row that is there, commit, and return the answer.
@@ -101,16 +102,15 @@ class StreamDriver:
         return bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once={})
 
     def _plan(self) -> None:
-        p = self.problem
-        plan = plan_stream(
-            p.model,
-            p.request.batch_rows,
-            p.opened.buffer_bytes,
-            limit=self.resources.memory,
-            base=tree_rss(),
-        )
+        self._base = tree_rss()
+        plan = self._needed(self._info.rank)
         self.observer.on_plan(plan)
         self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+
+    def _needed(self, rank: int) -> MemoryPlan:
+        p = self.problem
+        held, limit = p.opened.buffer_bytes, self.resources.memory
+        return plan_stream(p.model, p.request.batch_rows, held, limit=limit, base=self._base, rank=rank)
 
     def _load(self) -> ModelState:
         """The state after the last commit with the stream sought to its position, or the start."""
@@ -152,6 +152,7 @@ class StreamDriver:
         model, tell, commit = self.problem.model, Every(TELL_SECONDS), Every(self.resources.commit_seconds)
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
             holder[0], info = model.absorb(holder[0], batch)
+            self._needed(info.rank)
             del batch  # or it would be held while the next one is read
             self._new += info.rows
             self._info = last_step(self._info, info)

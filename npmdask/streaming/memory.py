@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from npmdask.algorithms import FrequentDirections, MiniBatchMSG, StreamPower
+from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, StreamPower
 from npmdask.errors import MemoryRefusedError
 from npmdask.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
 from npmdask.streaming.model import SCALE_FREE, Model
@@ -12,10 +12,13 @@ from npmdask.streaming.model import SCALE_FREE, Model
 MIB = 2**20
 
 
-def plan_stream(model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int) -> MemoryPlan:
+def plan_stream(
+    model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int, rank: int = 0
+) -> MemoryPlan:
     """The memory of a stream of batches of ``batch_rows`` rows, read through ``buffer_bytes``.
 
-    ``base``: what the process holds already, which held-out rows are part of.
+    ``base``: what the process holds already, which held-out rows are part of. ``rank``: of the iterate as it is, where
+    the data decide that (MSG): planned again as it grows, so that a limit is refused before it is exceeded.
 
     Raises
     ------
@@ -29,13 +32,13 @@ def plan_stream(model: Model, batch_rows: int, buffer_bytes: int, *, limit: int 
     plan = MemoryPlan(
         limit=limit,
         base=base + GROWTH + THREAD_BASE,
-        state=d * 8 * (columns_held(model.algorithm, d, longest) + 4 * k) + buffer_bytes,
+        state=d * 8 * (columns_held(model.algorithm, longest, rank) + 4 * k) + buffer_bytes,
         task=rows,
         threads=1,
         workers=0,
     )
     if limit is not None and plan.predicted_peak > limit:
-        raise MemoryRefusedError(_too_little(plan, longest if waits else None))
+        raise MemoryRefusedError(_too_little(plan, longest if waits else None, rank if grows(model.algorithm) else 0))
     return plan
 
 
@@ -46,7 +49,12 @@ def largest_batch(algorithm: Any, d: int, batch_rows: int) -> int:
     return batch_rows
 
 
-def columns_held(algorithm: Any, d: int, batch_rows: int) -> int:
+def grows(algorithm: Any) -> bool:
+    """Whether the rank of the iterate is what the data make it."""
+    return isinstance(algorithm, MSG)
+
+
+def columns_held(algorithm: Any, batch_rows: int, rank: int) -> int:
     """Columns of length d that an update holds at its peak, beside the batch: measured, a little more than arrays."""
     k = algorithm.target_rank
     if isinstance(algorithm, StreamPower):
@@ -55,13 +63,13 @@ def columns_held(algorithm: Any, d: int, batch_rows: int) -> int:
         return 8 * algorithm.sketch_rows + batch_rows
     if isinstance(algorithm, MiniBatchMSG):
         return 8 * k
-    if algorithm.name in ("msg", "rmsg"):
-        return 6 * (4 * k + batch_rows)  # the rank is what the data make it: some multiple of k
+    if grows(algorithm):
+        return 7 * (max(4 * k, rank) + batch_rows)
     return 8 * k
 
 
-def _too_little(plan: MemoryPlan, longest: int | None) -> str:
-    """``longest``: rows of the longest step, of an algorithm that chooses that itself."""
+def _too_little(plan: MemoryPlan, longest: int | None, rank: int) -> str:
+    """``longest``: rows of the longest step, of an algorithm that chooses that itself; ``rank``: if it grows."""
     remedies = [f"set memory to at least {-(-plan.predicted_peak // MIB)}MiB"]
     if longest is not None:
         remedies.append(
@@ -69,6 +77,8 @@ def _too_little(plan: MemoryPlan, longest: int | None) -> str:
         )
     elif plan.task > MIB:
         remedies.append("or a smaller batch_rows")
+    if rank:
+        remedies.append(f"or choose mb-msg, whose rank stays k (that of the model has grown to {rank})")
     return (
         f"memory = {(plan.limit or 0) // MIB}MiB is too small: the stream needs {-(-plan.predicted_peak // MIB)} MiB "
         f"({plan.base // MIB} for the process as it is, {plan.state // MIB} for the model and the chunk that is read, "

@@ -90,6 +90,8 @@ def test_rows_left_out_are_counted_over_all_inputs(tmp_path: Path) -> None:
     for turn in (1, 2, 3):
         solution = learn(iter([spoilt(3)[:8]]), tmp_path / "s", non_finite="skip")
         assert (solution.rows, solution.skipped) == (7 * turn, turn)
+        kept = RunStore(tmp_path / "s").read_part("result")
+        assert kept is not None and kept[1]["skipped"] == turn
 
 
 def test_an_input_that_failed_is_sent_again_from_its_first_row(tmp_path: Path) -> None:

@@ -30,6 +30,16 @@ def test_mini_batches_do_not_depend_on_the_cutting(name: str) -> None:
         assert bits_but_batches(model, fed(model, ROWS, sizes)) == whole
 
 
+def test_a_huge_mean_costs_no_digits() -> None:
+    """Fails if what the running mean misses by rounding is not carried from batch to batch."""
+    model, rows = model_of("spm", options=EXACT, center=True), ROWS + 1e6
+    middle = rows - rows[0]
+    middle -= middle.mean(axis=0)
+    expected = middle.T @ middle
+    error = np.abs(scatter(fed(model, rows, [3])) - expected).max()
+    assert error < 2e-13 * np.abs(expected).max()
+
+
 def bits_but_batches(model: Model, state: Any) -> Any:
     arrays, numbers = bits(model, state)
     return arrays, {name: value for name, value in json.loads(numbers).items() if name != "batches"}
