@@ -71,7 +71,9 @@ class StreamDriver:
         arrays = {"basis": answer.vectors, "values": answer.values}
         arrays |= {"mean": state.mean} if self.problem.model.center else {}
         self._keep(arrays, outcome, state)
-        self._commit(state, ended=True)  # last of all: whoever sees no end of an input will send it again
+        # Last of all: whoever sees no end of an input will send it again. After this, that would be to send more rows;
+        # the answer is there then.
+        self._commit(state, ended=True)
         solution = StreamSolution(
             basis=answer.vectors,
             values=answer.values,
