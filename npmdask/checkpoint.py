@@ -32,6 +32,7 @@ from npmdask.errors import BadInputError, FencedOutError, RefusedError
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle, write_file_atomically
 
 KEPT_STEPS = 2
+REPLACED = ".replaced"  # a step of which a newer version is being written
 SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
 
 
@@ -149,14 +150,21 @@ class RunStore:
         """Remember a step: after this returns it survives a power cut, and before it the last one does."""
         self._require_turn()
         path = self.path / "steps" / f"{step:06d}"
-        shutil.rmtree(path, ignore_errors=True)  # only there if it was damaged: see last_step
+        # There already if it was damaged (see last_step), or if a stream has ended there meanwhile.
+        before = path.with_name(f"{path.name}{REPLACED}")
+        if path.exists():
+            shutil.rmtree(before, ignore_errors=True)
+            path.rename(before)
         write_bundle(path, arrays, meta)
+        shutil.rmtree(before, ignore_errors=True)
         self._forget_pass()
         for older in self._steps()[:-KEPT_STEPS]:
             shutil.rmtree(older, ignore_errors=True)
 
     def _steps(self) -> list[Path]:
-        return sorted((self.path / "steps").glob("[0-9]*"), key=lambda path: int(path.name))
+        """Oldest first; what a step has replaced comes before it."""
+        found = (self.path / "steps").glob("[0-9]*")
+        return sorted(found, key=lambda path: (int(path.name.removesuffix(REPLACED)), -len(path.name)))
 
     def last_step(self) -> tuple[Arrays, dict[str, Any]] | None:
         """The newest whole step, or None. One that rotted on disk is passed over for the one before it."""

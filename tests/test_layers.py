@@ -169,9 +169,22 @@ def test_algorithms_never_import_each_other() -> None:
         assert not others, f"{path.name} imports {others}"
 
 
-def test_one_loop_over_steps() -> None:
-    loops = [p.name for p in sources() if "while outcome is None" in p.read_text() or ".query(state)" in p.read_text()]
-    assert loops == ["driver.py"]
+def test_two_loops_over_steps() -> None:
+    """One over passes and one over batches of a stream: a third that begins an algorithm's step fails here."""
+
+    def those_with(*words: str) -> list[str]:
+        return sorted(module_name(p) for p in sources() if any(word in p.read_text() for word in words))
+
+    assert those_with("while outcome is None", ".query(state)") == ["driver"]
+    loops = [
+        module_name(path)
+        for path in sources()
+        for loop in ast.walk(ast.parse(path.read_text()))
+        if isinstance(loop, ast.For | ast.While | ast.comprehension) and ".absorb(" in ast.unparse(loop)
+    ]
+    assert loops == ["streaming.driver"]
+    assert those_with(".absorb(") == ["streaming.driver", "streaming.online"]  # partial_fit: the caller has the loop
+    assert those_with(".query(inner)") == ["streaming.model"]  # a batch, cut as its algorithm asks
 
 
 def test_nothing_is_ever_pickled() -> None:

@@ -127,8 +127,12 @@ def resume_stream(store: str | Path, *, memory: int | None = None, observer: Obs
     ------
     RefusedError
         It was fed from standard input or from Python: only that program can give the rows again.
+    BadInputError
+        It is no store of a stream.
     """
     spec = RunStore(store).read_spec() or {}
+    if "stream" not in spec:
+        raise BadInputError(f"{store} is no store of a stream: name the folder that one was begun with as store")
     resources = Resources(**spec.get("resources", {}))
     problem = reopened(spec, str(store))
     return run_stream(problem, store, resources if memory is None else replace(resources, memory=memory), observer)

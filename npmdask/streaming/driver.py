@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from npmdask.algorithms import StreamInfo
@@ -18,10 +18,11 @@ from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.memory import PeakMeter, tree_rss
+from npmdask.memory_plan import MemoryPlan
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.stopping import Outcome
-from npmdask.streaming.measures import Measures, measure
+from npmdask.streaming.measures import Measures, last_step, measure
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.model import ModelState
 from npmdask.streaming.problem import StreamProblem
@@ -39,8 +40,8 @@ class StreamDriver:
         self._before = {"rows": 0, "skipped": 0}  # of sources that were used up before this one (standard input)
         self._measures = Measures.begin(problem.measure_rows)
         self._info = StreamInfo(rows=0, rank=0, steps=0)
-        self._committed: tuple[int, bool] | None = None  # batches, and whether the stream had ended
-        self._new = 0
+        self._committed: tuple[int, int, bool] | None = None  # batches, rows skipped, whether the input had ended
+        self._new = self._base = 0
 
     def run(self) -> StreamSolution:
         """Take every row that is there, commit, and return the answer.
@@ -59,10 +60,15 @@ class StreamDriver:
         start = time.perf_counter()
         with PeakMeter() as meter, single_threaded_blas():
             warnings = self._bind()
-            state = self._load()
-            self._plan()
-            state = self._guarded(state)
-            arrays = self._end(state)
+            try:
+                state = self._load()
+                self._plan()
+                state = self._guarded(state)
+                arrays = self._end(state)
+            except NpmdaskError:
+                if self.store.last_step() is None:
+                    self.store.drop_spec()  # nothing was learnt: free for what the remedy says
+                raise
         outcome = self._outcome(state, f", {self._new} of them now")
         solution = StreamSolution(
             basis=arrays["basis"],
@@ -94,23 +100,25 @@ class StreamDriver:
         return bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once={})
 
     def _plan(self) -> None:
-        p = self.problem
-        held = p.held_out.rows if p.held_out else 0
-        plan = plan_stream(
-            p.model,
-            p.request.batch_rows,
-            p.opened.buffer_bytes,
-            limit=self.resources.memory,
-            base=tree_rss(),
-            held_out_rows=held,
-        )
+        self._base = tree_rss()
+        plan = self._needed(self._info.rank)
         self.observer.on_plan(plan)
         self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+
+    def _needed(self, rank: int) -> MemoryPlan:
+        p = self.problem
+        held, limit = p.opened.buffer_bytes, self.resources.memory
+        return plan_stream(p.model, p.request.batch_rows, held, limit=limit, base=self._base, rank=rank)
 
     def _load(self) -> ModelState:
         """The state after the last commit with the stream sought to its position, or the start."""
         last, model = self.store.last_step(), self.problem.model
         if last is None:
+            if self._stream.rows_read or self._stream.skipped:
+                raise BadInputError(
+                    f"{self.problem.opened.name} was read from already, so that its first rows would be missing from "
+                    "the model: open it anew"
+                )
             return model.init()
         arrays, meta = last
         self._measures = Measures.load(arrays, meta["measures"])
@@ -121,7 +129,7 @@ class StreamDriver:
         else:
             self._before = meta["before"]
             self._stream.seek(meta["position"])
-        self._committed = (state.batches, meta["ended"])
+        self._committed = (state.batches, meta["skipped"], meta["ended"])
         return state
 
     def _guarded(self, state: ModelState) -> ModelState:
@@ -130,9 +138,11 @@ class StreamDriver:
         try:
             self._go_on(holder)
         except NpmdaskError:
-            self._commit(holder[0], ended=False)  # the stream is where it was before the read that failed
+            if self._all_taken(holder[0]):  # not so where the model refused rows that were read
+                self._commit(holder[0], ended=False)
             raise
         self._measured(holder[0])
+        self._commit(holder[0], ended=not self.problem.opened.forwards)
         return holder[0]
 
     def _go_on(self, holder: list[ModelState]) -> None:
@@ -140,8 +150,10 @@ class StreamDriver:
         model, tell, commit = self.problem.model, Every(TELL_SECONDS), Every(self.resources.commit_seconds)
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
             holder[0], info = model.absorb(holder[0], batch)
+            self._needed(info.rank)
+            del batch  # or it would be held while the next one is read
             self._new += info.rows
-            self._info = info if info.steps else replace(info, batch_rows=self._info.batch_rows)
+            self._info = last_step(self._info, info)
             if holder[0].rows >= self._measures.due:
                 self._measured(holder[0])
             if tell.is_time():
@@ -167,8 +179,9 @@ class StreamDriver:
 
     def _commit(self, state: ModelState, *, ended: bool) -> None:
         """State and position as one. Raises AssertionError if a row was lost or used twice, before that is written."""
-        assert state.rows == self._before["rows"] + self._stream.rows_read, "rows given and rows taken differ"
-        if not state.rows or self._committed in ((state.batches, True), (state.batches, ended)):
+        assert self._all_taken(state), "rows given and rows taken differ"
+        now = (state.batches, self._skipped)
+        if not state.rows or self._committed in ((*now, True), (*now, ended)):
             return
         arrays, numbers = self.problem.model.saved(state)
         kept, measures = self._measures.saved()
@@ -183,10 +196,13 @@ class StreamDriver:
             "model": self.problem.model.facts(),
         }
         self.store.commit_step(state.batches, arrays | kept, meta)
-        self._committed = (state.batches, ended)
+        self._committed = (*now, ended)
+
+    def _all_taken(self, state: ModelState) -> bool:
+        return state.rows == self._before["rows"] + self._stream.rows_read
 
     def _end(self, state: ModelState) -> dict[str, Any]:
-        """The answer, kept before the rows count as ended: of a pipe that is killed in between, they are sent again."""
+        """The answer. An input has ended only when it is kept: a pipe that is killed before sends all again."""
         try:
             answer = self._answer(state)
         except BadInputError:
@@ -208,7 +224,7 @@ class StreamDriver:
 
     def _outcome(self, state: ModelState, now: str = "") -> Outcome:
         waiting = state.rows - state.rows_used
-        said = [f"{state.rows} rows were taken{now}"]
+        said = [f"{state.rows} rows were taken{now}"]  # nothing of this call where it is kept: a kill must not show
         if waiting:
             said.append(f"the last {waiting} wait for their step")
         if self._skipped:
@@ -220,13 +236,13 @@ class StreamDriver:
 
     def _keep(self, arrays: dict[str, Any], state: ModelState) -> None:
         """The answer as a bundle for export and report, a function of the rows and not of the calls that took them."""
-        kept = self.store.read_part("result")  # a kill may have left that of an earlier call
-        if kept is not None and (kept[1]["rows"], kept[1]["skipped"]) == (state.rows, self._skipped):
-            return
         history = [asdict(m) for m in self._measures.history]
         facts = {"rows": state.rows, "rows_used": state.rows_used, "skipped": self._skipped, "steps": state.steps}
-        self.store.drop_part("result")
-        self.store.write_part("result", arrays, {"outcome": asdict(self._outcome(state)), "history": history, **facts})
+        meta = {"outcome": asdict(self._outcome(state)), "history": history, **facts}
+        kept = self.store.read_part("result")
+        if kept is None or kept[1] != meta:  # a kill may have left that of an earlier call
+            self.store.drop_part("result")
+            self.store.write_part("result", arrays, meta)
 
 
 class Every:

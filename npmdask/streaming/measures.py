@@ -89,10 +89,14 @@ class Measures:
         return cls(every=every, due=every, history=())
 
     def add(self, measurement: Measurement, basis: Block | None) -> Measures:
-        """With one more, thinned out where they become many."""
+        """With one more, thinned out where they become many; the last one always stays.
+
+        They become many without being due too: a directory is measured at the end of every call.
+        """
         every, history = self.every, (*self.history, measurement)
         if len(history) >= MOST:
-            every, history = 2 * every, history[1::2]
+            history = history[1::2]
+            every *= 2 if measurement.rows > every * len(history) else 1
         due = (measurement.rows // every + 1) * every
         return Measures(every=every, due=due, history=history, basis=basis)
 
@@ -106,6 +110,13 @@ class Measures:
         """What ``saved`` gave."""
         history = tuple(Measurement(**m) for m in facts["history"])
         return cls(every=facts["every"], due=facts["due"], history=history, basis=arrays.get("measured_basis"))
+
+
+def last_step(before: StreamInfo, info: StreamInfo) -> StreamInfo:
+    """``info``, with what is known of the last step taken from ``before`` where it made none."""
+    if info.steps:
+        return info
+    return replace(info, batch_rows=before.batch_rows, step_size=before.step_size, condition=before.condition)
 
 
 def measure(

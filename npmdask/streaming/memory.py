@@ -4,49 +4,57 @@ from __future__ import annotations
 
 from typing import Any
 
-from npmdask.algorithms import FrequentDirections, MiniBatchMSG, StreamPower
+from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, StreamPower
 from npmdask.errors import MemoryRefusedError
 from npmdask.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
-from npmdask.streaming.model import Model
+from npmdask.streaming.model import SCALE_FREE, Model
 
 MIB = 2**20
 
 
 def plan_stream(
-    model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int, held_out_rows: int = 0
+    model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int, rank: int = 0
 ) -> MemoryPlan:
     """The memory of a stream of batches of ``batch_rows`` rows, read through ``buffer_bytes``.
+
+    ``base``: what the process holds already, which held-out rows are part of. ``rank``: of the iterate as it is, where
+    the data decide that (MSG): planned again as it grows, so that a limit is refused before it is exceeded.
 
     Raises
     ------
     MemoryRefusedError
         More than ``limit``; the sentence says what would fit.
     """
-    d, k = model.d, model.algorithm.target_rank
+    d, k, waits = model.d, model.algorithm.target_rank, isinstance(model.algorithm, MiniBatchMSG)
     longest = largest_batch(model.algorithm, d, batch_rows)
-    # The batch, and its copy in other units or less the mean; basis of the answer, of the last one, and one to compare.
-    rows = d * 8 * (longest * (1 if longest == batch_rows else 3) + batch_rows + held_out_rows)
+    copies = 2 if model.center or model.algorithm.name not in SCALE_FREE else 1  # less the mean, or in other units
+    rows = d * 8 * longest * (copies + waits)  # rows that wait for their step are joined with those that come
     plan = MemoryPlan(
         limit=limit,
         base=base + GROWTH + THREAD_BASE,
-        state=d * 8 * (columns_held(model.algorithm, d, longest) + 4 * k) + buffer_bytes,
+        state=d * 8 * (columns_held(model.algorithm, longest, rank) + 4 * k) + buffer_bytes,
         task=rows,
         threads=1,
         workers=0,
     )
     if limit is not None and plan.predicted_peak > limit:
-        raise MemoryRefusedError(_too_little(plan, batch_rows, longest))
+        raise MemoryRefusedError(_too_little(plan, longest if waits else None, rank if grows(model.algorithm) else 0))
     return plan
 
 
 def largest_batch(algorithm: Any, d: int, batch_rows: int) -> int:
     """The most rows that an algorithm may want at once."""
     if isinstance(algorithm, MiniBatchMSG):
-        return max(batch_rows, algorithm.largest_batch(d), algorithm.largest_start(d))
+        return max(algorithm.largest_batch(d), algorithm.largest_start(d))
     return batch_rows
 
 
-def columns_held(algorithm: Any, d: int, batch_rows: int) -> int:
+def grows(algorithm: Any) -> bool:
+    """Whether the rank of the iterate is what the data make it."""
+    return isinstance(algorithm, MSG)
+
+
+def columns_held(algorithm: Any, batch_rows: int, rank: int) -> int:
     """Columns of length d that an update holds at its peak, beside the batch: measured, a little more than arrays."""
     k = algorithm.target_rank
     if isinstance(algorithm, StreamPower):
@@ -55,19 +63,22 @@ def columns_held(algorithm: Any, d: int, batch_rows: int) -> int:
         return 8 * algorithm.sketch_rows + batch_rows
     if isinstance(algorithm, MiniBatchMSG):
         return 8 * k
-    if algorithm.name in ("msg", "rmsg"):
-        return 6 * (4 * k + batch_rows)  # the rank is what the data make it: some multiple of k
+    if grows(algorithm):
+        return 7 * (max(4 * k, rank) + batch_rows)
     return 8 * k
 
 
-def _too_little(plan: MemoryPlan, batch_rows: int, longest: int) -> str:
+def _too_little(plan: MemoryPlan, longest: int | None, rank: int) -> str:
+    """``longest``: rows of the longest step, of an algorithm that chooses that itself; ``rank``: if it grows."""
     remedies = [f"set memory to at least {-(-plan.predicted_peak // MIB)}MiB"]
-    if longest > batch_rows:
+    if longest is not None:
         remedies.append(
             f"or smaller options batch_rows and warm_rows (a step may want {longest} rows where its test never holds)"
         )
     elif plan.task > MIB:
         remedies.append("or a smaller batch_rows")
+    if rank:
+        remedies.append(f"or choose mb-msg, whose rank stays k (that of the model has grown to {rank})")
     return (
         f"memory = {(plan.limit or 0) // MIB}MiB is too small: the stream needs {-(-plan.predicted_peak // MIB)} MiB "
         f"({plan.base // MIB} for the process as it is, {plan.state // MIB} for the model and the chunk that is read, "

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.linalg  # noqa: F401  its BLAS must be there when the number of threads is set: see single_threaded_blas
 
 from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
 from npmdask.algorithms._stream_protocol import checked_batch
@@ -18,14 +19,16 @@ from npmdask.randomness import generator
 from npmdask.streaming.centring import RunningMean, centred
 
 SCALE_FREE = ("spm", "frequent-directions")  # rows of another size change nothing but the values
+LARGEST_SQUARE = 1e200  # mean square norm of a batch: sums of such squares stay far from overflow
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelState:
-    """The algorithm's state; the running mean (d) and its weight; the unit (0: not known); rows and batches seen."""
+    """The algorithm's state; the running mean (see ``RunningMean``); the unit (0: not known); rows and batches seen."""
 
     inner: Any
     mean: np.ndarray
+    rest: np.ndarray
     weight: float
     unit: float
     rows: int
@@ -67,6 +70,7 @@ class Model:
         return ModelState(
             inner=self.algorithm.init(self.d, rng=generator(self.seed, "start")),
             mean=np.zeros(self.d if self.center else 0),
+            rest=np.zeros(self.d if self.center else 0),
             weight=0.0,
             unit=1.0 if self.algorithm.name in SCALE_FREE else self.unit or 0.0,
             rows=0,
@@ -83,18 +87,21 @@ class Model:
         Raises
         ------
         BadInputError
-            Wrong width, no rows, or rows that are not finite.
+            Wrong width, no rows, or rows that are not finite or whose squares are not.
         """
-        rows = checked_batch(batch, self.d)
-        count, running, unit = len(rows), RunningMean(state.mean, state.weight), state.unit
+        rows = _moderate(checked_batch(batch, self.d))
+        count, running, unit = len(rows), RunningMean(state.mean, state.rest, state.weight), state.unit
         if self.center:
             rows, running = centred(rows, running, 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life))
         if unit == 0.0:
             unit = float(np.linalg.norm(rows) / np.sqrt(count))
-        inner, info = self._steps(state.inner, rows if unit in (0.0, 1.0) else rows / unit)
+        if unit not in (0.0, 1.0):  # a centred batch is ours to write to: one copy, not two
+            rows = np.divide(rows, unit, out=rows if self.center else None)
+        inner, info = self._steps(state.inner, rows)
         after = ModelState(
             inner=inner,
             mean=running.mean,
+            rest=running.rest,
             weight=running.weight,
             unit=unit,
             rows=state.rows + count,
@@ -156,4 +163,16 @@ class Model:
         """The state of a checkpoint."""
         prefix = "inner_"
         inner = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        return ModelState(**(numbers | {"inner": self.algorithm.load(inner, numbers["inner"]), "mean": arrays["mean"]}))
+        own = {name: array for name, array in arrays.items() if not name.startswith(prefix)}
+        return ModelState(**(numbers | own | {"inner": self.algorithm.load(inner, numbers["inner"])}))
+
+
+def _moderate(rows: Block) -> Block:
+    """The rows, if numbers of the size of their squares can be added up."""
+    square = float(np.vdot(rows, rows)) / len(rows)
+    if not square <= LARGEST_SQUARE:
+        raise BadInputError(
+            f"rows of values up to {np.abs(rows).max():.0e}: their squares are too large to be added up; divide all "
+            "rows by the same number, or leave out those that are wrong"
+        )
+    return rows

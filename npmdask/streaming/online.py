@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.checkpoint import RunStore
@@ -14,7 +16,7 @@ from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.storage.bundle import read_bundle, write_bundle
-from npmdask.streaming.measures import HeldOut, Measurement, measure
+from npmdask.streaming.measures import HeldOut, Measurement, last_step, measure
 from npmdask.streaming.model import Model, ModelState
 from npmdask.streaming.request import StreamRequest, make_model
 
@@ -67,10 +69,10 @@ class StreamingPCA:
         Raises
         ------
         BadInputError
-            Wrong width, an empty batch, or rows that are not finite: nothing was learnt.
+            Wrong width, an empty batch, or rows that are not finite real numbers: nothing was learnt.
         """
+        rows = _as_rows(batch)
         if self._model is None:
-            rows = np.asarray(batch)
             if rows.ndim != 2 or 0 in rows.shape:
                 raise BadInputError(f"a first batch of shape {rows.shape}: give rows x columns, at least one of each")
             # The half life counts rows, the memory of a step follows from its rows: those of the first batch.
@@ -79,7 +81,8 @@ class StreamingPCA:
         assert self._state is not None
         with single_threaded_blas():
             try:
-                self._state, self._info = self._model.absorb(self._state, batch)
+                self._state, info = self._model.absorb(self._state, rows)
+                self._info = last_step(self._info, info)
             except BadInputError:
                 if not self._state.rows:
                     self._model = self._state = None  # the width of a refused batch says nothing
@@ -135,13 +138,13 @@ class StreamingPCA:
             Too few rows were learnt from, or ``rows`` do not fit.
         """
         model, state = self._known()
-        return model.project(state, self.basis, rows)
+        return model.project(state, self.basis, _as_rows(rows))
 
     def measure(self, *, held_out: np.ndarray | None = None, truth: Block | None = None) -> Measurement:
         """What is known of the model now; ``held_out`` (n x d) rows, ``truth`` (d x k, orthonormal)."""
         model, state = self._known()
         k = model.algorithm.target_rank
-        held = None if held_out is None else HeldOut(held_out, k, model.d, center=model.center)
+        held = None if held_out is None else HeldOut(_as_rows(held_out), k, model.d, center=model.center)
         return measure(model, state, self._info, before=None, truth=truth, held_out=held)[0]
 
     def save(self, path: str | Path) -> None:
@@ -158,7 +161,7 @@ class StreamingPCA:
         if Path(path).exists():
             raise BadInputError(f"{path} exists already: choose another name, or take it away first")
         arrays, numbers = model.saved(state)
-        write_bundle(Path(path), arrays, {"state": numbers, "model": model.facts()})
+        write_bundle(Path(path), arrays, {"state": numbers, "info": asdict(self._info), "model": model.facts()})
 
     @classmethod
     def load(cls, path: str | Path) -> StreamingPCA:
@@ -175,7 +178,19 @@ class StreamingPCA:
         made._state = made._model.load(
             {name: array for name, array in arrays.items() if name != "measured_basis"}, meta["state"]
         )
+        made._info = StreamInfo(**meta["info"])
         return made
+
+
+def _as_rows(given: Any) -> np.ndarray:
+    """An array of real numbers; which shape it must have is not asked here."""
+    try:
+        rows = given.toarray() if issparse(given) else np.asarray(given)
+    except ValueError as error:  # lists of unequal length
+        raise BadInputError(f"the rows make no array ({error}): give rows x columns, all of one length") from None
+    if rows.dtype.kind not in "iufb":
+        raise BadInputError(f"rows of type {rows.dtype}: give real numbers, as rows.astype(float)")
+    return rows
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -15,6 +15,7 @@ from npmdask.linalg import Block
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.remote import is_remote
 from npmdask.streams import Directory, Rows, Stream, ZarrRows, standard_input
+from npmdask.streams.folder import is_complete
 
 STANDARD_INPUT = "-"
 
@@ -74,12 +75,13 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
         Nothing there, or options that the source does not know.
     """
     if isinstance(source, np.ndarray | zarr.Array | zarr.Group) or is_remote(source) or _is_store(source):
-        return _stored(open_source(source), reading, seed)
+        return _stored(open_source(source), reading, seed, named=not _in_memory(source))
     if isinstance(source, str | Path):
         return _input(reading) if str(source) == STANDARD_INPUT else _files(Path(source), reading)
     if all(hasattr(source, name) for name in ("read", "seek", "position", "fingerprint")):
         reading.refuse_others((), "a stream that is open already")
-        return Opened(stream=source, name=type(source).__name__, grows=True)
+        held = getattr(source, "buffer_bytes", 0)
+        return Opened(stream=source, name=type(source).__name__, grows=True, buffer_bytes=held)
     reading.refuse_others(("columns",), "an iterator")
     rows = Rows(source, columns=reading.columns, non_finite=reading.non_finite)
     return Opened(stream=rows, name="an iterator", forwards=not callable(source))
@@ -92,7 +94,14 @@ def _is_store(source: Any) -> bool:
     return any((Path(source) / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
 
 
-def _stored(source: Source, reading: Reading, seed: int) -> Opened:
+def _in_memory(source: Any) -> bool:
+    """Whether the numbers are gone with this process."""
+    if isinstance(source, zarr.Array | zarr.Group):
+        return isinstance(source.store_path.store, zarr.storage.MemoryStore)
+    return isinstance(source, np.ndarray)
+
+
+def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Opened:
     if source.kind == "symmetric":
         raise BadInputError(
             f"{source.path} holds a symmetric matrix, whose rows are no samples: use the algorithm 'power' or 'krylov'"
@@ -101,13 +110,17 @@ def _stored(source: Source, reading: Reading, seed: int) -> Opened:
     stream = ZarrRows(source, order=reading.order, seed=seed, epochs=reading.epochs, non_finite=reading.non_finite)
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
-    return Opened(stream=stream, name=source.path, named=True, rows=rows, buffer_bytes=stream.buffer_bytes, truth=truth)
+    return Opened(
+        stream=stream, name=source.path, named=named, rows=rows, buffer_bytes=stream.buffer_bytes, truth=truth
+    )
 
 
 def _files(path: Path, reading: Reading) -> Opened:
     if not path.exists():
         raise BadInputError(f"there is nothing at {path}: name a Zarr store, a directory of files, a file, or '-'")
     whole = path.is_dir()
+    if not whole and not is_complete(path.name):
+        raise BadInputError(f"{path} has the name of a file that is still being written: rename it when it is whole")
     reading.refuse_others(("columns", "header", *(("pattern", "full_batches") if whole else ())), f"{path}")
     stream = Directory(
         path if whole else path.parent,

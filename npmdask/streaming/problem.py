@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block
@@ -67,7 +69,10 @@ class StreamProblem:
     def again(self) -> dict[str, Any]:
         """What ``reopened`` needs, beside the name of the source."""
         asked = asdict(self.request) | {"options": dict(self.request.options)}
-        return {"request": asked, "reading": asdict(self.reading), "held_out": self.held_out_source}
+        reading = asdict(self.reading)
+        if self.opened.named and self.opened.grows:  # whose files may all be gone by then
+            reading["columns"] = self.model.d
+        return {"request": asked, "reading": reading, "held_out": self.held_out_source}
 
 
 def make_stream_problem(source: Any, request: StreamRequest, reading: Reading, held_out: Any = None) -> StreamProblem:
@@ -111,7 +116,11 @@ def reopened(spec: dict[str, Any], store: str) -> StreamProblem:
 
 def _held_out(given: Any) -> tuple[np.ndarray, str | None]:
     if isinstance(given, np.ndarray):
+        if given.dtype.kind not in "iufb":
+            raise BadInputError(f"held-out rows of type {given.dtype}: give real numbers, as rows.astype(float)")
         return np.ascontiguousarray(given, dtype=np.float64), None
+    if not isinstance(given, str | Path | zarr.Array | zarr.Group):
+        raise BadInputError(f"held_out is a {type(given).__name__}: give an array of rows, or a Zarr store")
     source = open_source(given)
     n, d = source.shape
     if n * d * 8 > HELD_OUT_BYTES:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
@@ -14,6 +16,7 @@ from npmdask.errors import BadInputError, closest
 from npmdask.streaming.model import Model
 
 BATCH_ROWS = 256
+FASTEST = 500  # halvings in a step: half of what a float can hold
 NEEDED = {
     "gap": "lambda_k - lambda_{k+1} of rows of mean square norm 1, to be tuned on a grid like 0.3, 0.1, 0.03",
     "ridge": "half of lambda_k - lambda_{k+1} of rows of mean square norm 1 is recommended",
@@ -40,19 +43,35 @@ class StreamRequest:
     measure_rows: int | None = None
 
     def __post_init__(self) -> None:
+        for f in fields(self):  # what NumPy counted is as good as what Python did
+            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
+        if not isinstance(self.options, Mapping):
+            raise BadInputError(f"options = {self.options!r}: a table of names and values is needed")
+        object.__setattr__(self, "options", {name: _plain(value) for name, value in self.options.items()})
         for name in ("target_rank", "batch_rows", "measure_rows"):
             value = getattr(self, name)
             if not (name == "measure_rows" and value is None) and (type(value) is not int or value < 1):
                 raise BadInputError(f"{name} = {value!r}: a whole number of at least 1 is needed")
+        if type(self.seed) is not int or self.seed < 0:
+            raise BadInputError(f"seed = {self.seed!r}: a whole number that is not negative is needed")
+        if type(self.center) is not bool:
+            raise BadInputError(f"center = {self.center!r}: True subtracts the mean of the rows, False does not")
+        for name, meaning in (("half_life", "number of rows"), ("unit", "number, the typical norm of a row")):
+            value = getattr(self, name)
+            if value is not None and not (type(value) in (int, float) and 0 < value < inf):
+                raise BadInputError(f"{name} = {value!r}: a positive {meaning}; or leave it out")
         if self.algorithm not in STREAM_REGISTRY:
             said = closest(str(self.algorithm), list(STREAM_REGISTRY))
             raise BadInputError(f"unknown streaming algorithm {self.algorithm!r}: {said}")
-        if self.half_life is not None and not self.half_life > 0:
-            raise BadInputError(f"half_life = {self.half_life}: a positive number of rows, or leave it out")
 
     def of_batches(self, rows: int) -> StreamRequest:
         """The same for batches of ``rows`` rows."""
         return replace(self, batch_rows=rows)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model:
@@ -63,6 +82,8 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
     BadInputError
         An option that the algorithm does not have, lacks, or cannot have with this value; or k > d.
     """
+    if request.target_rank > d:
+        raise BadInputError(f"target_rank = {request.target_rank} of rows with {d} columns: choose at most {d}")
     model = Model(
         algorithm=_algorithm(request, d, rows),
         d=d,
@@ -86,13 +107,15 @@ def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgori
         if f.default is MISSING and option not in options:
             raise BadInputError(f"{name} needs the option {option}: {NEEDED[option]}")
     if request.half_life is not None:
-        options["memory"] = _memory(request, options, own)
+        options["memory"] = _memory(request, options)
     try:
         # As JSON, because a dictionary is no dataclass to the strict rules that let no "3" through for a 3.
-        text = json.dumps({"target_rank": request.target_rank, **options}, default=float)
+        text = json.dumps({"target_rank": request.target_rank, **options}, default=repr)
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:  # what the algorithm itself says of all of them
+            raise BadInputError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
         at = ".".join(str(part) for part in first["loc"])
         raise BadInputError(f"{name} option {at} = {first['input']!r}: {first['msg']}") from None
 
@@ -107,12 +130,20 @@ def _defaults(request: StreamRequest, d: int, rows: int | None) -> dict[str, Any
     return {"sketch_rows": 4 * k} if request.algorithm == "frequent-directions" else {}
 
 
-def _memory(request: StreamRequest, options: dict[str, Any], own: dict[str, Any]) -> float:
+def _memory(request: StreamRequest, options: dict[str, Any]) -> float:
     """What a step leaves of the weight of those before it, so that after ``half_life`` rows a half is left."""
     assert request.half_life is not None
     if "memory" in request.options:
         raise BadInputError("give either half_life (in rows) or the option memory (of a step), and not both")
-    if "memory" not in own:
-        raise BadInputError(f"{request.algorithm} does not forget: leave half_life out, or choose spm, oja or msg")
-    step: int = options.get("block_rows", request.batch_rows)
+    if request.algorithm.startswith("mb-"):
+        raise BadInputError(
+            f"a step of {request.algorithm} takes as many rows as the data ask for: give the option memory (what a step "
+            "leaves of those before it) in place of half_life, or choose spm, oja, msg or rmsg"
+        )
+    step = options.get("block_rows", request.batch_rows)
+    if type(step) is not int or step > FASTEST * request.half_life:
+        raise BadInputError(
+            f"half_life = {request.half_life}: nothing would be left of the rows before after one step of {step!r} "
+            "rows; choose a longer one, or smaller steps"
+        )
     return float(0.5 ** (step / request.half_life))

@@ -21,7 +21,8 @@ class Stream(Protocol):
 
     ``columns`` is d. ``rows_read`` counts the rows given so far and ``skipped`` those left out because they were
     not finite; both come back with ``seek``. ``fingerprint`` is of everything that must be the same where a
-    position is to be used again, apart from what the position itself holds.
+    position is to be used again, apart from what the position itself holds. The policy on such rows is not part of
+    it: one that was refused can be skipped from there on, as if that had been said from the beginning.
     """
 
     @property

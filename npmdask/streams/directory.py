@@ -19,7 +19,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import guarded, reading
-from npmdask.streams._protocol import Position, count_of, require_same
+from npmdask.streams._protocol import Position, count_of, require_count, require_same
 from npmdask.streams.batches import BatchedStream, Piece, dense
 from npmdask.streams.folder import Mark, complete_names, difference, mark_of
 
@@ -70,7 +70,7 @@ class Directory(BatchedStream):
         self._done: dict[str, Mark] = {}
         self._waiting: deque[str] = deque()
         self._open: tuple[str, int, Generator[Any], Any] | None = None  # file, next row, batches, rest of one
-        super().__init__(columns or self._first_width(), non_finite)
+        super().__init__(self._first_width() if columns is None else require_count(columns, "columns"), non_finite)
         self._cursor = _At(0)
 
     def close(self) -> None:
@@ -79,8 +79,8 @@ class Directory(BatchedStream):
 
     @property
     def fingerprint(self) -> str:
-        """Of the width and the policy; which files were used, and how they were, is in the position."""
-        facts = {"stream": "directory", "columns": self._columns, "skip": self._non_finite == "skip"}
+        """Of the width and the pattern; which files were used, and how they were, is in the position."""
+        facts = {"stream": "directory", "columns": self._columns}
         return fingerprint({**facts, "pattern": self._pattern, "full": self._full}, [])
 
     @property

@@ -10,7 +10,7 @@ from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.storage.checksum import fingerprint
-from npmdask.streams._protocol import Position, count_of, require_same
+from npmdask.streams._protocol import Position, count_of, require_count, require_same
 from npmdask.streams.batches import BatchedStream, Piece
 
 _AT_ONCE = (0, 0, 0)  # array that is pending, row of it, rows that this read has taken
@@ -91,6 +91,7 @@ class Rows(BatchedStream):
     ) -> None:
         self._source, self._name = source, name
         self._drawn, self._pending = self._start(), list[Any]()
+        columns = None if columns is None else require_count(columns, "columns")
         if columns is None:
             first = self._drawn.draw(None)
             if first is None:
@@ -111,8 +112,8 @@ class Rows(BatchedStream):
 
     @property
     def fingerprint(self) -> str:
-        """Of the width and the policy: what an iterator will give cannot be known."""
-        facts = {"stream": "iterator", "columns": self._columns, "skip": self._non_finite == "skip"}
+        """Of the width: what an iterator will give cannot be known."""
+        facts = {"stream": "iterator", "columns": self._columns}
         return fingerprint(facts, [])
 
     @property

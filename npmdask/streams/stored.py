@@ -75,7 +75,7 @@ class ZarrRows(BatchedStream):
     @property
     def fingerprint(self) -> str:
         """Of the data and of the order in which they are given."""
-        facts = {"stream": "stored", "source": self._source.fingerprint, "skip": self._non_finite == "skip"}
+        facts = {"stream": "stored", "source": self._source.fingerprint}
         return fingerprint({**facts, "shuffled": self._shuffled, "seed": self._seed if self._shuffled else None}, [])
 
     @property

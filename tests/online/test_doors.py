@@ -111,7 +111,7 @@ def test_memory_that_does_not_suffice_is_refused(folder: Path, capsys: Any) -> N
         ("center = true", "scale = true", "source.scale cannot be said of a stream"),
         ("target_rank = 3", "target_rank = 3\noptions = { memroy = 0.5 }", "did you mean 'memory'"),
         ("target_rank = 3", "target_rank = 3\noptions = { block_rows = '3' }", "spm option block_rows = '3'"),
-        ("target_rank = 3", "target_rank = 300", "choose it between 1 and 30"),
+        ("target_rank = 3", "target_rank = 300", "choose at most 30"),
         ("target_rank = 3", "target_rank = 0.9", "target_rank = 0.9: a whole number"),
         ("target_rank = 3", "target_rank = 3\niteration_rank = 2", "iteration_rank = 2 is less than target_rank = 3"),
         ('name = "spm"', 'name = "mb-msg"', "mb-msg needs the option gap: lambda_k - lambda_{k+1}"),

@@ -314,12 +314,10 @@ def test_what_cannot_be_asked(stores: Made) -> None:
 
 def test_fingerprints_tell_streams_apart_that_give_other_rows(stores: Made) -> None:
     source = stores["plain"][0]
-    options = [
-        {}, {"order": "shuffled"}, {"order": "shuffled", "seed": 1}, {"non_finite": "skip"},
-    ]  # fmt: skip
+    options: list[dict[str, Any]] = [{}, {"order": "shuffled"}, {"order": "shuffled", "seed": 1}]
     prints = {ZarrRows(source, **o).fingerprint for o in options} | {ZarrRows(stores["zstd"][0]).fingerprint}
-    assert len(prints) == 5
-    assert ZarrRows(source, seed=4, epochs=2).fingerprint == ZarrRows(source).fingerprint
+    assert len(prints) == 4
+    assert ZarrRows(source, seed=4, epochs=2, non_finite="skip").fingerprint == ZarrRows(source).fingerprint
 
 
 CONSUMER = """
