@@ -137,8 +137,8 @@ def _memory(request: StreamRequest, options: dict[str, Any]) -> float:
         raise BadInputError("give either half_life (in rows) or the option memory (of a step), and not both")
     if request.algorithm.startswith("mb-"):
         raise BadInputError(
-            f"a step of {request.algorithm} takes as many rows as the data ask for: give the option memory (what a step "
-            "leaves of those before it) in place of half_life, or choose spm, oja, msg or rmsg"
+            f"a step of {request.algorithm} takes as many rows as the data ask for: give the option memory (what a "
+            "step leaves of those before it) in place of half_life, or choose spm, oja, msg or rmsg"
         )
     step = options.get("block_rows", request.batch_rows)
     if type(step) is not int or step > FASTEST * request.half_life:
