@@ -27,13 +27,21 @@ def draw(points: Sequence[Any], title: str, known: Mapping[str, Method]) -> Any:
             _line(error, line, known[name], "zeta")
         _bounds(error, [point for point in own if point.method == own[0].method])
         for axis in (utility, error):
-            axis.set(xscale="log", xlabel=LABELS[own[0].vary])
+            _ticks(axis, own)
+        utility.ticklabel_format(axis="y", useOffset=False)
         utility.set(ylabel=r"utility $\langle UU^T,\Sigma\rangle/\langle V_kV_k^T,\Sigma\rangle$", title=f"k = {k}")
         error.set(yscale="log", ylabel=r"$\zeta$")
     figure.legend(
         *axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8
     )
     return figure
+
+
+def _ticks(axis: Any, points: Sequence[Any]) -> None:
+    x = sorted({point.x for point in points})
+    axis.set(xscale="log", xlabel=LABELS[points[0].vary])
+    axis.minorticks_off()
+    axis.set_xticks(x, [f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for value in x], rotation=30)
 
 
 def _line(axis: Any, line: Sequence[Any], method: Method, what: str) -> None:

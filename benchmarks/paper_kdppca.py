@@ -236,6 +236,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--draw", action="store_true", help="from the CSV that is there, without measuring")
     asked = parser.parse_args(argv)
     names = [name for name in FIGURES if asked.figure in ("all", name, name[:1])]
+    if asked.trials is not None and asked.trials < 1:
+        parser.error(f"--trials {asked.trials}: at least one is needed, and two for a band")
     known = methods(asked.relation)
     asked.folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -243,6 +245,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not asked.draw:
             trials = asked.trials or (QUICK_TRIALS if asked.quick else FULL_TRIALS)
             write_csv(list(measure(name, known, quick=asked.quick, trials=trials)), path)
+        if not path.exists():
+            parser.error(f"there is no {path} to draw from: measure first, without --draw")
         points = read_csv(path)
         save(draw(points, FIGURES[name].title, known), path.with_suffix(".svg"))
         sys.stdout.write(table(claims(points)) + "\n\n")

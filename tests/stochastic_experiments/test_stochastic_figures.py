@@ -70,6 +70,15 @@ def test_one_command_writes_both_files_and_draws_again(tmp_path: Path, capsys: p
     assert "| 3 | 2 | k-DP-PCA is best | not measured |" in table
 
 
+@pytest.mark.parametrize(("option", "remedy"), [("--draw", "measure first"), ("--trials=0", "at least one")])
+def test_what_cannot_be_done_is_said(
+    option: str, remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        paper_kdppca.main(["--figure", "1a", "--quick", "--folder", str(tmp_path), option])
+    assert remedy in capsys.readouterr().err
+
+
 def test_the_band_is_students() -> None:
     """Mutant: 1.96, which is far too small for five trials."""
     middle, half = band([0.0, 1.0, 2.0, 3.0, 4.0])
