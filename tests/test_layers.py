@@ -17,6 +17,7 @@ FLOORS = [
     ["accounting.budget", "relations._protocol"],
     ["accounting.calibration", "accounting.paper", "relations.matrix", "relations.records"],
     ["accounting", "relations", "theory.private"],
+    ["theory.stochastic"],
     ["theory"],
     ["diagnostics", "memory"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],

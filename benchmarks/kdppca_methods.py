@@ -1,0 +1,180 @@
+"""The methods of benchmarks/paper_kdppca.py, by name: callables (stream, k, epsilon, delta, seed) -> basis (d x k)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from benchmarks.stochastic_baselines import (
+    ExactNoise,
+    PaperNoise,
+    clip_diagonal,
+    clip_trace,
+    clipped_sum,
+    dp_gauss_1,
+    dp_gauss_2,
+    dp_gauss_2_not_private,
+    dp_power,
+    exact_noise,
+    leading,
+)
+from benchmarks.stochastic_data import Stream
+from npmdask.accounting import Budget
+from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.linalg import Block
+from npmdask.randomness import generator
+from npmdask.relations import make_relation
+
+EPSILON, DELTA = 1.0, 0.01  # of all figures
+Run = Callable[[Stream, int, float, float, int], Block]
+GREEN, PURPLE = "#1b7837", "#762a83"
+NOT_PRIVATE, EXACT = "not private", "private (exact accounting)"
+AS_PRINTED = "private for one record more or less (as printed)"
+POWER_TARGET = 0.01  # of the sine, where the number of iterations of the power method comes from
+
+
+@dataclass(frozen=True)
+class Method:
+    """How it is called, what it promises, how it is drawn."""
+
+    label: str
+    promise: str
+    color: str
+    style: str
+    run: Run
+
+
+def methods(relation: str) -> dict[str, Method]:
+    """Every method by name; ``relation``: what the sound ones protect."""
+    return {**references(), **baselines(relation), **oracles(relation)}
+
+
+def oracles(relation: str) -> dict[str, Method]:
+    """k-DP-PCA, k-DP-Ojas and what improves on them, from npmdask.stochastic: the place to add them.
+
+    Names that the figures ask for: "k-dp-pca" (the paper's), "k-dp-ojas" (sound multiplier), and "tight", our best.
+    """
+    return {}
+
+
+def references() -> dict[str, Method]:
+    """What is possible without privacy."""
+    return {
+        "exact": Method("exact PCA, not private", NOT_PRIVATE, GREY, "-", exact_pca),
+        "oja": Method("deflated Oja, not private", NOT_PRIVATE, GREY, ":", deflated_oja),
+    }
+
+
+def baselines(relation: str) -> dict[str, Method]:
+    """The paper's three, each sound and as it prints them."""
+
+    def gauss_1(variant: str) -> Run:
+        def run(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+            made = make_relation(relation, clip_norm=clip_trace(stream))
+            rng = generator(seed, "dp-gauss-1", variant)
+            return dp_gauss_1(_total(stream), k, made, Budget(epsilon, delta), rng, variant=variant)
+
+        return run
+
+    def gauss_2(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        made = make_relation(relation, clip_norm=clip_trace(stream))
+        return dp_gauss_2(_total(stream), k, made, Budget(epsilon, delta), generator(seed, "dp-gauss-2"))
+
+    def power(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        beta, releases = clip_trace(stream), power_releases(stream, k)
+        noise = exact_noise(beta, relation, Budget(epsilon, delta), releases)
+        return _power(stream, k, releases, noise, seed, beta=beta)
+
+    return {
+        "dp-gauss-1": Method("DP-Gauss-1", EXACT, BLUE, "o-", gauss_1("tight")),
+        "dp-gauss-1-paper": Method("DP-Gauss-1, as printed", AS_PRINTED, BLUE, "o--", gauss_1("paper")),
+        "dp-gauss-2": Method("DP-Gauss-2 (propose-test-release)", EXACT, ORANGE, "s-", gauss_2),
+        "dp-gauss-2-paper": Method(
+            "DP-Gauss-2, as printed: NOT private", NOT_PRIVATE, ORANGE, "s--", gauss_2_not_private
+        ),
+        "dp-power": Method("DP-Power-Method, exact sensitivity", EXACT, GREEN, "^-", power),
+        "dp-power-paper": Method("DP-Power-Method, as printed", AS_PRINTED, GREEN, "^--", power_as_printed),
+    }
+
+
+def gauss_2_not_private(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+    """DP-Gauss-2 of appendix G."""
+    rng = generator(seed, "dp-gauss-2-paper")
+    return dp_gauss_2_not_private(_total(stream), k, clip_trace(stream), Budget(epsilon, delta), rng)
+
+
+def power_as_printed(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+    """DP-Power-Method of appendix G, with both clippings."""
+    alpha, beta, releases = clip_diagonal(stream), clip_trace(stream), power_releases(stream, k)
+    noise = PaperNoise(alpha=alpha, beta=beta, budget=Budget(epsilon, delta), releases=releases)
+    return _power(stream, k, releases, noise, seed, beta=beta, alpha=alpha)
+
+
+def _power(
+    stream: Stream,
+    k: int,
+    releases: int,
+    noise: ExactNoise | PaperNoise,
+    seed: int,
+    *,
+    beta: float,
+    alpha: float = math.inf,
+) -> Block:
+    rng = generator(seed, "dp-power", type(noise).__name__)
+    return dp_power(stream, k, 2 * k, releases, noise, rng, beta=beta, alpha=alpha)
+
+
+def power_releases(stream: Stream, k: int) -> int:
+    """L, which the paper does not give, with p = 2 k: iterations of Hardt and Price's Theorem 2.3 to POWER_TARGET.
+
+    From the true eigenvalues, as all that the paper gives to its baselines.
+    """
+    start = math.sqrt(stream.d) / (math.sqrt(2 * k) - math.sqrt(k - 1))
+    ratio = (stream.floor / stream.values[-1]) ** 0.25
+    return math.ceil(math.log(start / POWER_TARGET) / -math.log(max(POWER_TARGET, ratio)))
+
+
+@lru_cache(maxsize=1)
+def _total(stream: Stream) -> np.ndarray:
+    """Both Gauss baselines clip to the same trace."""
+    return clipped_sum(stream, clip_trace(stream))
+
+
+def exact_pca(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+    """The k leading eigenvectors of the sum of all matrices: where the data alone put every method."""
+    return leading(clipped_sum(stream, math.inf), k)
+
+
+def deflated_oja(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+    """Oja's iteration (Algorithm 5) in k rounds (Algorithm 4), a step for each batch of floor(sqrt(n)) fresh matrices.
+
+    k-DP-PCA without noise: its batches, and its rates of appendix G.
+    """
+    m, size = stream.n // k, math.isqrt(stream.n)
+    found = np.zeros((stream.d, 0))
+    for i in range(k):
+        vector = _projected(generator(seed, "oja", i).standard_normal(stream.d), found)
+        for t in range(1, m // size + 1):
+            start = i * m + (t - 1) * size
+            mean = stream.batch(start, start + size).images(vector).mean(axis=0)
+            vector = _projected(vector + learning_rate(stream, i, t) * mean, found)
+        found = np.column_stack([found, vector])
+    return found
+
+
+def learning_rate(stream: Stream, i: int, t: int) -> float:
+    """Appendix G: 1 / (20 sigma lambda_i + (lambda_i - lambda_{i+1}) t / ln n), i from 0, with the true eigenvalues."""
+    here, following = stream.eigenvalues[i], stream.eigenvalues[i + 1]
+    return float(1 / (20 * math.sqrt(stream.floor) * here + (here - following) * t / math.log(stream.n)))
+
+
+def _projected(vector: np.ndarray, found: Block) -> np.ndarray:
+    """Of norm 1 and at a right angle to what was found; twice is enough."""
+    for _ in range(2):
+        vector = vector - found @ (found.T @ vector)
+        vector = vector / np.linalg.norm(vector)
+    return vector

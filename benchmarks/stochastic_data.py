@@ -1,0 +1,222 @@
+"""The data of Duengler and Sanyal 2025 (Example 1, section 5, appendix G): streams of random matrices A_i, their truth.
+
+A matrix is A_i = V diag(common) V^T + x_i x_i^T and is never formed: a batch gives images A_i w. Where there is no
+common part it is a record x_i. Rows come in blocks whose randomness is named by their number, so any range of them can
+be asked for, again, and is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block, random_orthonormal
+from npmdask.randomness import generator
+from npmdask.theory import Model, condition_number, zeta
+
+ROWS = 4096  # of a block
+KEPT_BLOCKS = 32  # 200 MiB with d = 200: all of n = 130,000
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Matrices A_i (b of them): ``rows`` x_i (b x d), and what all have in common, ``vectors`` diag(``common``) V^T."""
+
+    rows: np.ndarray
+    vectors: Block
+    common: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def images(self, vector: np.ndarray) -> np.ndarray:
+        """A_i w of every matrix (b x d) for one vector w (d)."""
+        return (self.vectors @ (self.common * (self.vectors.T @ vector))) + self.rows * (self.rows @ vector)[:, None]
+
+    def traces(self) -> np.ndarray:
+        """tr A_i (b)."""
+        return self.common.sum() + np.einsum("ij,ij->i", self.rows, self.rows)
+
+    def diagonals(self) -> np.ndarray:
+        """The diagonals of all A_i (b x d)."""
+        return (self.vectors**2) @ self.common + self.rows**2
+
+    def product(self, weights: np.ndarray, block: Block) -> Block:
+        """sum of weights_i A_i X (d x p)."""
+        shared = self.vectors @ (self.common[:, None] * (self.vectors.T @ block))
+        return float(weights.sum()) * shared + self.rows.T @ (weights[:, None] * (self.rows @ block))
+
+    def total(self, weights: np.ndarray) -> np.ndarray:
+        """sum of weights_i A_i as a d x d matrix."""
+        shared = (self.vectors * self.common) @ self.vectors.T
+        return float(weights.sum()) * shared + (self.rows.T * weights) @ self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """``n`` independent matrices with mean Sigma = V diag(values - floor) V^T + floor I.
+
+    Parameters
+    ----------
+    vectors, values : the k leading eigenvectors V (d x k) and eigenvalues of Sigma, falling.
+    floor : all the other eigenvalues.
+    common : of the part that all matrices have (k; zeros if they are records x_i x_i^T).
+    draw : gives ``rows`` (count x d) from a generator.
+    model : how the matrices are spread about Sigma, for the bounds of :mod:`npmdask.theory.stochastic`: V and gamma
+        are exact; M is a typical ||A_i - Sigma|| / lambda_1, as normal records have no bound.
+    """
+
+    n: int
+    seed: int
+    vectors: Block
+    values: np.ndarray
+    floor: float
+    common: np.ndarray
+    draw: Callable[[np.random.Generator, int], np.ndarray]
+    model: Model
+
+    @property
+    def d(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """The k leading ones and the next."""
+        return np.append(self.values, self.floor)
+
+    def batch(self, start: int, stop: int) -> Batch:
+        """Matrices ``start`` to ``stop`` (not included), the same whenever they are asked for."""
+        if not 0 <= start < stop <= self.n:
+            raise BadInputError(f"matrices {start} to {stop} were asked for of a stream of {self.n}")
+        parts = []
+        for number in range(start // ROWS, -(-stop // ROWS)):
+            first = number * ROWS
+            parts.append(_rows(self, number)[max(start - first, 0) : stop - first])
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return Batch(rows, self.vectors, self.common)
+
+    def batches(self) -> Iterator[Batch]:
+        """All matrices once."""
+        for start in range(0, self.n, ROWS):
+            yield self.batch(start, min(start + ROWS, self.n))
+
+    def sigma(self, block: Block) -> Block:
+        """Sigma X."""
+        return self.floor * block + self.vectors @ ((self.values - self.floor)[:, None] * (self.vectors.T @ block))
+
+    def zeta(self, basis: Block) -> float:
+        """The error of ``basis`` (Definition 1)."""
+        return zeta(basis, self.vectors, self.values, self.sigma)
+
+
+@lru_cache(maxsize=KEPT_BLOCKS)
+def _rows(stream: Stream, number: int) -> np.ndarray:
+    """Block ``number`` of a stream."""
+    return stream.draw(generator(stream.seed, "rows", number), min(ROWS, stream.n - number * ROWS))
+
+
+def signal_and_noise(n: int, d: int, lambdas: np.ndarray, sigma: float, seed: int) -> Stream:
+    """Appendix G, k > 1: A_i = V diag(lambdas) V^T + z_i z_i^T, z_i normal of variance sigma^2. Only z_i is random.
+
+    With E (z z^T - sigma^2 I)^2 = sigma^4 (d + 1) I, V and gamma are of the order of (sigma^2 / lambda_1)^2 d and
+    sigma^2 / lambda_1: smaller than those of Example 1, sigma^2 d and sigma at lambda_1 = 1.
+    """
+    lambdas = np.asarray(lambdas, dtype=np.float64)
+    values = lambdas + sigma**2
+    ratio = sigma**2 / values[0]
+    spread = {"V": ratio**2 * (d + 1), "gamma": math.sqrt(2) * ratio, "M": ratio * d}
+    return _stream(n, d, values, sigma**2, seed, lambdas, lambda _: _noise(d, sigma), spread)
+
+
+def spiked(n: int, d: int, amplitude: float, sigma: float, seed: int) -> Stream:
+    """k = 1: x_i = +-amplitude v + z_i, z_i normal of variance sigma^2; lambda_1 = amplitude^2 + sigma^2.
+
+    ``amplitude`` is 1 in Example 1 and the "lambda_1" of appendix G, whose square is then the eigenvalue.
+    """
+    signal, noise = amplitude**2, sigma**2
+    value = signal + noise
+    spread = {
+        "V": (signal * noise * (d + 3) + noise**2 * (d + 1)) / value**2,
+        "gamma": math.sqrt(4 * signal * noise + 2 * noise**2) / value,
+        "M": (2 * amplitude * sigma * math.sqrt(d) + noise * d) / value,
+    }
+
+    def draws(vectors: Block) -> Callable[[np.random.Generator, int], np.ndarray]:
+        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
+            signs = rng.choice([-amplitude, amplitude], size=(count, 1))
+            return signs * vectors[:, 0] + _noise(d, sigma)(rng, count)
+
+        return draw
+
+    return _stream(n, d, np.array([value]), noise, seed, np.zeros(1), draws, spread)
+
+
+def gaussian(n: int, d: int, lambdas: np.ndarray, sigma: float, seed: int) -> Stream:
+    """x_i ~ N(0, V diag(lambdas) V^T + sigma^2 I), A_i = x_i x_i^T."""
+    lambdas = np.asarray(lambdas, dtype=np.float64)
+    values = lambdas + sigma**2
+    trace = float(lambdas.sum()) + d * sigma**2
+    spread = {"V": trace / values[0] + 1, "gamma": math.sqrt(2), "M": trace / values[0], "K": 4.0}
+
+    def draws(vectors: Block) -> Callable[[np.random.Generator, int], np.ndarray]:
+        factor = vectors * np.sqrt(lambdas)
+
+        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
+            return rng.standard_normal((count, len(lambdas))) @ factor.T + _noise(d, sigma)(rng, count)
+
+        return draw
+
+    return _stream(n, d, values, sigma**2, seed, np.zeros(len(lambdas)), draws, spread)
+
+
+def violation(n: int, d: int, share: float, seed: int) -> Stream:
+    """Example 3, without the tail of Assumption A.4: +-share^(-1/4) v with probability ``share``, else N(0, I).
+
+    Sigma = (1 - share) I + sqrt(share) v v^T. V and gamma stay bounded, but no K does for every share: the tail of
+    v^T (A_i - Sigma) v reaches 1 / sqrt(share).
+    """
+    floor = 1 - share
+    value = floor + math.sqrt(share)
+    along, across = 1 + 3 * floor - value**2, 3 * floor - floor**2  # ||E (A - Sigma) u u^T (A - Sigma)||, u = v or not
+    parts = (1 + floor * (d + 2) - value**2, floor * (d + 2) - floor**2)  # E (A - Sigma)^2, along v and across
+    largest = max(1 / math.sqrt(share), d) / value
+    spread = {"V": max(parts) / value**2, "gamma": math.sqrt(max(along, across)) / value, "M": largest, "K": math.inf}
+
+    def draws(vectors: Block) -> Callable[[np.random.Generator, int], np.ndarray]:
+        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
+            signs = rng.choice([-1.0, 1.0], size=(count, 1)) * share**-0.25
+            chosen = rng.random((count, 1)) < share
+            return np.where(chosen, signs * vectors[:, 0], rng.standard_normal((count, d)))
+
+        return draw
+
+    return _stream(n, d, np.array([value]), floor, seed, np.zeros(1), draws, spread)
+
+
+def _noise(d: int, sigma: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+    def draw(rng: np.random.Generator, count: int) -> np.ndarray:
+        return sigma * rng.standard_normal((count, d))
+
+    return draw
+
+
+def _stream(
+    n: int,
+    d: int,
+    values: np.ndarray,
+    floor: float,
+    seed: int,
+    common: np.ndarray,
+    draws: Callable[[Block], Callable[[np.random.Generator, int], np.ndarray]],
+    spread: dict[str, float],
+) -> Stream:
+    """With its own random V."""
+    k = len(values)
+    vectors = random_orthonormal(d, k, generator(seed, "signal"))
+    model = Model(kappa=condition_number(np.append(values, floor), k), **spread)
+    return Stream(n, seed, vectors, values, floor, common, draws(vectors), model)

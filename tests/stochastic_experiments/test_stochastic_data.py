@@ -1,0 +1,96 @@
+"""The generators give what they say: images of matrices, means, spreads, and the same again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from benchmarks import stochastic_data
+from benchmarks.stochastic_data import ROWS, Stream, gaussian, signal_and_noise, spiked, violation
+from npmdask.errors import BadInputError
+
+LAMBDAS = np.array([3.0, 2.0])
+MAKERS: dict[str, Callable[[int, int], Stream]] = {
+    "signal": lambda n, seed: signal_and_noise(n, 6, LAMBDAS, 0.8, seed),
+    "example 1": lambda n, seed: spiked(n, 6, 1.0, 0.5, seed),
+    "appendix": lambda n, seed: spiked(n, 6, 3.0, 0.5, seed),
+    "gaussian": lambda n, seed: gaussian(n, 6, LAMBDAS, 0.7, seed),
+    "violation": lambda n, seed: violation(n, 6, 0.2, seed),
+    "violation, common": lambda n, seed: violation(n, 6, 0.6, seed),
+}
+
+
+def formed(stream: Stream) -> np.ndarray:
+    """All matrices (n x d x d)."""
+    batch = stream.batch(0, stream.n)
+    shared = (stream.vectors * stream.common) @ stream.vectors.T
+    return shared + np.einsum("ni,nj->nij", batch.rows, batch.rows)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_a_batch_gives_is_what_its_matrices_give(name: str) -> None:
+    """Mutant: images, traces, diagonals or products without the common part, or weights that it does not get."""
+    stream = MAKERS[name](7, 0)
+    batch, matrices = stream.batch(0, 7), formed(stream)
+    rng = np.random.default_rng(1)
+    w, block, weights = rng.standard_normal(6), rng.standard_normal((6, 3)), rng.random(7)
+    total = np.einsum("n,nij->ij", weights, matrices)
+    np.testing.assert_allclose(batch.images(w), matrices @ w, atol=1e-12)
+    np.testing.assert_allclose(batch.traces(), np.trace(matrices, axis1=1, axis2=2), rtol=1e-12)
+    np.testing.assert_allclose(batch.diagonals(), np.einsum("nii->ni", matrices), rtol=1e-12)
+    np.testing.assert_allclose(batch.product(weights, block), total @ block, atol=1e-12)
+    np.testing.assert_allclose(batch.total(weights), total, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_mean_and_the_spread_are_those_of_the_model(name: str) -> None:
+    """Mutants: another Sigma (the sign slip of Example 3), V or gamma off by a factor 1.3."""
+    stream = MAKERS[name](100_000, 3)
+    sigma = stream.sigma(np.eye(6))
+    values, vectors = np.linalg.eigh(sigma)
+    k = len(stream.values)
+    np.testing.assert_allclose(values[::-1][: k + 1], stream.eigenvalues, rtol=1e-10)
+    np.testing.assert_allclose(abs(np.sum(vectors[:, ::-1][:, :k] * stream.vectors, axis=0)), 1, rtol=1e-10)
+    matrices = formed(stream)
+    assert np.abs(matrices.mean(axis=0) - sigma).max() < 0.03 * values[-1]
+    apart = matrices - sigma
+    variance = np.einsum("nij,njk->ik", apart, apart, optimize=True) / stream.n
+    assert np.linalg.norm(variance, 2) / values[-1] ** 2 == pytest.approx(stream.model.V, rel=0.08)
+    directions = [*stream.vectors.T, *vectors.T, *np.random.default_rng(0).standard_normal((10, 6))]
+    images = [apart @ (u / np.linalg.norm(u)) for u in directions]
+    spreads = [np.linalg.norm(image.T @ image / stream.n, 2) for image in images]
+    assert max(spreads) / values[-1] ** 2 == pytest.approx(stream.model.gamma**2, rel=0.08)
+
+
+def test_every_range_is_the_same_whenever_it_is_asked_for() -> None:
+    """Mutant: rows drawn in the order of asking."""
+    n = 2 * ROWS + 10
+    stream = MAKERS["gaussian"](n, 5)
+    whole = np.concatenate([batch.rows for batch in stream.batches()])
+    assert whole.shape == (n, 6)
+    stochastic_data._rows.cache_clear()
+    late = stream.batch(ROWS - 3, 2 * ROWS + 5).rows
+    np.testing.assert_array_equal(late, whole[ROWS - 3 : 2 * ROWS + 5])
+    np.testing.assert_array_equal(MAKERS["gaussian"](n, 5).batch(n - 1, n).rows, whole[-1:])
+    np.testing.assert_array_equal(stream.batch(0, 1).rows, whole[:1])
+    assert len(np.unique(whole[:, 0])) == n, "no block repeats another"
+    assert (MAKERS["gaussian"](n, 6).batch(0, 1).rows != whole[:1]).all()
+    with pytest.raises(BadInputError, match="stream of"):
+        stream.batch(0, n + 1)
+
+
+def test_the_two_forms_of_one_spike_differ_by_the_square() -> None:
+    """Appendix G's lambda_1 is a length, not an eigenvalue."""
+    assert spiked(10, 6, 10.0, 0.1, 0).values[0] == pytest.approx(100.01)
+    assert spiked(10, 6, 1.0, 0.1, 0).values[0] == pytest.approx(1.01)
+
+
+def test_a_deterministic_signal_is_less_spread_than_example_1() -> None:
+    """gamma goes with sigma^2 where only z z^T is random, with sigma where the signal meets the noise."""
+    for sigma in (0.1, 0.01):
+        assert signal_and_noise(10, 50, np.array([1.0]), sigma, 0).model.gamma == pytest.approx(
+            np.sqrt(2) * sigma**2, rel=0.02
+        )
+        assert spiked(10, 50, 1.0, sigma, 0).model.gamma == pytest.approx(2 * sigma, rel=0.02)

@@ -1,0 +1,134 @@
+"""The frame of the figures: every method runs, what is written is what was measured, claims are answered honestly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import paper_kdppca
+from benchmarks.kdppca_claims import CLAIMS, Check, Claim, Curve, best, crosses, falls, faster, flat, powers, worst
+from benchmarks.kdppca_figures import draw
+from benchmarks.kdppca_methods import NOT_PRIVATE, learning_rate, methods, power_releases
+from benchmarks.paper_kdppca import FIGURES, Figure, Point, Setting, band, claims, errors, measure, read_csv, write_csv
+from benchmarks.stochastic_data import signal_and_noise
+
+KNOWN = methods("record_replace")
+SMALL = Setting(n=2000, d=12)
+TINY = Figure("1a: tiny", "n", (500, 2000), (500, 2000), FIGURES["1a"].names, SMALL, SMALL)
+
+
+@pytest.fixture(scope="module")
+def points() -> list[Point]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FIGURES, "1a", TINY)
+        return list(measure("1a", KNOWN, quick=True, trials=3))
+
+
+@pytest.mark.parametrize("data", ["signal", "gaussian"])
+@pytest.mark.parametrize("k", [1, 2])
+def test_every_method_gives_a_basis_and_is_reproducible(data: str, k: int) -> None:
+    """zeta refuses what is not orthonormal; mutant: noise from a generator that is not named by the seed."""
+    setting = replace(SMALL, data=data, k=k, sigma=0.1)
+    once, again = errors(setting, KNOWN, 2), errors(setting, KNOWN, 2)
+    assert once == again and all(0 <= value <= 1 for values in once.values() for value in values)
+    assert all(first != second for first, second in once.values()), "every trial has data and noise of its own"
+
+
+def test_without_privacy_nothing_is_lost(points: list[Point]) -> None:
+    last = {point.method: point.zeta for point in points if point.n == 2000}
+    assert last["exact"] < 1e-3 and last["oja"] < 1e-2
+    assert all(last["exact"] <= zeta for zeta in last.values())
+    assert KNOWN["dp-gauss-2-paper"].promise == KNOWN["oja"].promise == NOT_PRIVATE
+    assert NOT_PRIVATE in KNOWN["dp-gauss-2-paper"].promise and "NOT private" in KNOWN["dp-gauss-2-paper"].label
+
+
+def test_the_csv_holds_what_was_measured(points: list[Point], tmp_path: Path) -> None:
+    write_csv(points, tmp_path / "figure.csv")
+    assert read_csv(tmp_path / "figure.csv") == points
+    assert points[0].setting == replace(SMALL, n=500) and points[0].x == 500.0
+
+
+def test_the_figure_shows_every_method_and_both_bounds(points: list[Point]) -> None:
+    figure = draw(points, TINY.title, KNOWN)
+    labels = [line.get_label() for line in figure.axes[1].get_lines()]
+    assert [label for label in labels if "bound" in label] == labels[-2:]
+    assert labels[:-2] == [KNOWN[name].label for name in dict.fromkeys(point.method for point in points)]
+
+
+def test_one_command_writes_both_files_and_draws_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FIGURES, "3", replace(FIGURES["3"], quick=(8, 10), quick_base=Setting(n=300), panels=(1, 2)))
+        command = ["--figure", "3", "--quick", "--trials", "2", "--folder", str(tmp_path)]
+        paper_kdppca.main(command)
+        table, drawn = capsys.readouterr().out, (tmp_path / "figure-3.svg").read_bytes()
+        paper_kdppca.main([*command, "--draw"])
+    assert capsys.readouterr().out == table and (tmp_path / "figure-3.svg").read_bytes() == drawn
+    assert "| 3 | 2 | k-DP-PCA is best | not measured |" in table
+
+
+@pytest.mark.parametrize(("option", "remedy"), [("--draw", "measure first"), ("--trials=0", "at least one")])
+def test_what_cannot_be_done_is_said(
+    option: str, remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        paper_kdppca.main(["--figure", "1a", "--quick", "--folder", str(tmp_path), option])
+    assert remedy in capsys.readouterr().err
+
+
+def test_the_band_is_students() -> None:
+    """Mutant: 1.96, which is far too small for five trials."""
+    middle, half = band([0.0, 1.0, 2.0, 3.0, 4.0])
+    assert middle == 2 and half == pytest.approx(2.776 * math.sqrt(2.5 / 5), rel=1e-3)
+    assert band([1.0]) == (1.0, math.inf)
+
+
+def curve(zeta: list[float]) -> Curve:
+    return Curve([1.0, 10.0, 100.0], zeta, [1 - value**2 for value in zeta])
+
+
+LOW, HIGH = curve([0.1, 0.01, 0.001]), curve([0.2, 0.05, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("check", "yes", "no"),
+    [
+        (best("a", ("b",)), (LOW, HIGH), (HIGH, LOW)),
+        (worst("a", ("b",)), (HIGH, LOW), (LOW, HIGH)),
+        (faster(("a",), "b"), (HIGH, LOW), (LOW, HIGH)),
+        (powers(("a",), -1.1, -0.9), (LOW, LOW), (HIGH, LOW)),
+        (flat("a", 0.02), (LOW, LOW), (HIGH, HIGH)),
+        (falls("a"), (LOW, LOW), (curve([0.1, 0.2, 0.01]), LOW)),
+        (crosses("a", "b"), (curve([0.1, 0.05, 0.01]), HIGH), (LOW, HIGH)),
+    ],
+)
+def test_a_claim_can_be_right_and_wrong(check: Check, yes: tuple[Curve, Curve], no: tuple[Curve, Curve]) -> None:
+    claim = Claim("", ("a", "b"), check)
+    assert claim.answer({"a": yes[0], "b": yes[1]})[0] == "yes"
+    assert claim.answer({"a": no[0], "b": no[1]})[0] == "no"
+    assert claim.answer({"a": yes[0]}) == ("not measured", "no method b")
+
+
+def test_the_place_where_a_claim_fails_is_named() -> None:
+    assert best("a", ("b",))({"a": LOW, "b": curve([0.2, 0.005, 0.01])}) == (False, "not at 10")
+
+
+def test_every_figure_has_claims_about_methods_that_it_draws(points: list[Point]) -> None:
+    """A claim about a method that no figure asks for would be "not measured" for ever."""
+    assert set(CLAIMS) == set(FIGURES)
+    for name, asked in CLAIMS.items():
+        assert {need for claim in asked for need in claim.needs} <= set(FIGURES[name].names)
+    named = {name for figure in FIGURES.values() for name in (*figure.names, *paper_kdppca.BESIDE)}
+    assert set(KNOWN) <= named and named - set(KNOWN) <= {"k-dp-pca", "k-dp-ojas", "tight"}
+    assert [row[3] for row in claims(points)[1:]].count("not measured") == 1
+
+
+def test_rates_and_iterations_of_the_paper() -> None:
+    """By hand: appendix G; Theorem 2.3 of Hardt and Price with p = 2 k."""
+    stream = signal_and_noise(10_000, 50, np.array([10.0, 5.0]), 0.1, 0)
+    assert learning_rate(stream, 0, 3) == pytest.approx(1 / (2 * 10.01 + 5 * 3 / math.log(1e4)))
+    assert learning_rate(stream, 1, 3) == pytest.approx(1 / (2 * 5.01 + 5 * 3 / math.log(1e4)))
+    assert power_releases(stream, 2) == math.ceil(math.log(100 * math.sqrt(50)) / (math.log(5.01 / 0.01) / 4)) == 5
