@@ -91,7 +91,9 @@ def scatter_error(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], row
     if getattr(model.algorithm, "iteration_rank", 0) != model.d:
         return None
     state = model.load({name: array for name, array in arrays.items() if name != "measured_basis"}, meta["state"]).inner
-    held = state.basis @ state.core @ state.basis.T + state.partial @ state.basis.T
+    held = state.basis @ state.core @ state.basis.T
+    if state.filled:
+        held = held + state.partial @ state.basis.T
     wide = rows.astype(np.float64)
     exact = wide.T @ wide
     return float(np.linalg.norm(held - exact) / np.linalg.norm(exact))

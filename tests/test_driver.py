@@ -75,6 +75,7 @@ def test_data_passes_are_steps_counted_at_the_store(kind: str, final: int) -> No
     assert solution.bytes_read == solution.data_passes * a.nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["samples", "matrix"])
 @pytest.mark.parametrize("stop", [1, 2, 7])
 def test_resumed_in_the_same_bits_with_other_threads(tmp_path: Path, source: Path, kind: str, stop: int) -> None:
@@ -104,6 +105,7 @@ def test_a_finished_run_answers_without_a_pass_even_without_its_chunks(tmp_path:
     assert (again.left_basis() == first.left_basis()).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -76,6 +76,7 @@ def operators(folder: Path) -> dict[str, Operator]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gram", "symmetric", "triangle", "sparse"])
 def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""

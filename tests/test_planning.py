@@ -132,6 +132,7 @@ def test_a_big_endian_array_object_is_not_read_as_if_it_were_little_endian(tmp_p
     np.testing.assert_array_equal(np.concatenate([tile[0][1].copy() for _, tile in tiles]), data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "shape", "options", "complaint"),
     [
@@ -222,6 +223,7 @@ PLANTED: list[tuple[dict[str, Any], int]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "k"), PLANTED, ids=[o.get("spectrum", "spiked") for o, _ in PLANTED])
 def test_the_estimate_is_within_a_factor_of_two_of_real_runs(tmp_path: Path, options: dict[str, Any], k: int) -> None:
     generate(tmp_path / "x.zarr", rows=8000, rank=6, **options)

@@ -21,6 +21,7 @@ HARMONIC = 1 / np.sqrt(np.arange(1, 401))
 MAX_VALUE_ERROR = {"f8": 1e-10, "f4": 1e-5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 @pytest.mark.parametrize("kind", ["matrix", "samples"])
 @pytest.mark.parametrize(("spectrum", "k"), [(LOGSPACE, 20), (HARMONIC, 10), (HARMONIC, 20)])
@@ -220,6 +221,7 @@ def test_start_is_random_and_seeded() -> None:
     assert np.abs(one - random_orthonormal(30, 4, generator(2, "start"))).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spectrum", [HARMONIC, np.linspace(2, 1, 60), LOGSPACE, np.ones(30)])
 def test_mixed_precision_costs_no_steps_and_always_ends_in_float64(spectrum: np.ndarray) -> None:
     class Seen(Observer):

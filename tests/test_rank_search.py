@@ -79,6 +79,7 @@ def test_as_many_as_scikit_learn_finds(share: float) -> None:
     assert f"{solution.target_rank} components explain" in solution.outcome.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.9])
 @pytest.mark.parametrize("case", ["matrix", "scaled", "centred and scaled", "sparse", "symmetric", "float32"])
 def test_every_kind(tmp_path: Path, case: str, share: float) -> None:
@@ -149,6 +150,7 @@ def test_a_stage_costs_a_few_passes_and_saves_some_of_the_last_run() -> None:
     assert share.data_passes <= survey + 4 * stages + share.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "step"), [(1, 1), (2, 2), (3, 1), (4, 2)])
 def test_resumed_in_the_same_bits(tmp_path: Path, stage: int, step: int) -> None:
     a = write_zarr(tmp_path / "a.zarr", planted(400, 120, SLOW)[0], (100, 120))

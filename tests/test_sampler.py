@@ -64,6 +64,7 @@ def test_small_scales_cell_by_cell_and_what_is_wrong_is_rejected(law: str, scale
         assert chi_square(samples, lambda y: discrete_pmf(law, scale, y), reach) < ALPHA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("scale", [1000, 1 << 31, 1 << 40, 1 << 48])
 def test_large_scales_follow_the_continuous_law_down_to_the_last_bit(law: str, scale: int) -> None:

@@ -298,6 +298,7 @@ def test_a_store_of_a_matrix_that_is_called_symmetric_is_read_whole_once(tmp_pat
             assert npmdask.top_k(store, 3, kind="symmetric", max_steps=2).bytes_read > a.nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["packed", "full", "plain", "matrix"])
 @pytest.mark.parametrize("stop", [1, 2, 5])
 def test_resumed_in_the_same_bits(tmp_path: Path, how: str, stop: int) -> None:

@@ -48,6 +48,7 @@ def exact(a: np.ndarray, k: int) -> np.ndarray:
     return np.linalg.svd(a, compute_uv=False)[:k] ** 2 / len(a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["power", "krylov"])
 @pytest.mark.parametrize("spectrum", [SLOW, STEP], ids=["slow", "step"])
 @pytest.mark.parametrize(
@@ -83,6 +84,7 @@ def test_a_warm_start_saves_passes_and_changes_no_answer(
         assert np.allclose(warm.values, exact(b, later["k"]), rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spectrum", ["slow", "step"])
 @pytest.mark.parametrize("later", [{"k": 10, "tol": 1e-12}, {"k": 5}, {"k": 10, "iteration_rank": 30}])
 def test_a_warm_start_saves_passes_of_block_krylov(tmp_path: Path, spectrum: str, later: dict[str, Any]) -> None:

@@ -50,6 +50,7 @@ def path_of(kind: str, number: int, folder: Path) -> ReleasePath:
     return ReleasePath(instance, mechanism, steps=2, operator_of=make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_private_operator_passes_on_data_cut_into_chunks(kind: str, tmp_path: Path) -> None:
     """Fails for a join that loses a chunk of one world, a clipping by chunk, a mirrored entry that is forgotten."""

@@ -165,6 +165,7 @@ def check(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: in
     return killer.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DOORS)
 def test_killed_at_some_points(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if state and position are not committed as one, or an input counts as used before its answer is there."""

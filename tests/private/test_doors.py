@@ -86,6 +86,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "old", "new", "exit_code", "sentence"), REFUSED)
 def test_what_is_refused_before_it_starts(
     home: World, capsys: Any, command: tuple[str, ...], old: str, new: str, exit_code: int, sentence: str

@@ -126,6 +126,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("privacy", "request_", "sentence"), BAD)
 def test_bad_input_gets_a_sentence(world: World, privacy: dict, request_: dict, sentence: str) -> None:
     with pytest.raises(NpmdaskError, match=sentence):
@@ -221,6 +222,7 @@ def test_clipping_everything_is_said_by_the_releases_themselves(tmp_path: Path) 
     assert not other.solve("run").warnings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", ["record_add_remove", "record_zero_out", "record_replace"])
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_every_record_relation_and_mechanism(tmp_path: Path, relation: str, mechanism: str) -> None:

@@ -89,6 +89,7 @@ def worlds(tmp_path: Path) -> tuple[World, World]:
     )
 
 
+@pytest.mark.slow
 def test_what_is_shown_follows_from_the_releases(
     worlds: tuple[World, World], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: Any
 ) -> None:
@@ -121,6 +122,7 @@ def leak_trace(self: Any, source: Any, *rest: Any) -> Any:
 REAL_STATEMENT = private_parts.PrivateParts.statement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leak", [leak_rows, leak_trace])
 def test_the_taint_test_sees_a_leak(worlds: tuple[World, World], monkeypatch: pytest.MonkeyPatch, leak: Any) -> None:
     monkeypatch.setattr(PrivateGaussian, "release", release_fixed)

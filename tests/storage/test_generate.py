@@ -71,6 +71,7 @@ def sine(basis: np.ndarray, other: np.ndarray) -> float:
     return float(np.linalg.norm(other - basis @ (basis.T @ other), 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("spectrum", [*SPECTRA])
 @pytest.mark.parametrize("problem", ["spectrum", "symmetric", "sparse"])
@@ -176,6 +177,7 @@ def test_every_slab_has_its_own_signs() -> None:
     assert 10 < (size.signs(0, 50) == size.signs(1, 50)).sum() < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["spiked", "spectrum", "symmetric", "rank_deficient"])
 def test_data_do_not_depend_on_chunks(tmp_path: Path, problem: str) -> None:
     layout = "full" if problem == "symmetric" else None
@@ -183,6 +185,7 @@ def test_data_do_not_depend_on_chunks(tmp_path: Path, problem: str) -> None:
     assert (dense(first) == dense(second)).all()
 
 
+@pytest.mark.slow
 def test_the_packed_layout_holds_the_same_matrix_in_half_the_bytes(tmp_path: Path) -> None:
     whole = dense(make(tmp_path / "full", "symmetric", columns=500, layout="full"))
     for side in (17, 64, 700):

@@ -363,6 +363,7 @@ def test_hdf5_errors(tmp_path: Path) -> None:
     refused(tmp_path, tmp_path / "cut.h5", "cut.h5", "truncated", dataset="x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("compressors", ["auto", None])
 @pytest.mark.parametrize("chunks", [(30, 17), (50, 4), (203, 1)])
@@ -422,6 +423,7 @@ def test_zarr_errors(tmp_path: Path) -> None:
 # MatrixMarket, IDX, bag of words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.mtx", "a.mtx.gz"])
 @pytest.mark.parametrize("field", ["real", "integer", "pattern"])
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])

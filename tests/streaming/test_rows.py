@@ -58,6 +58,7 @@ def test_the_solver_in_fractions_and_its_certificate(exactly: bool) -> None:
                 assert stream_projection.inequality_gap(m, other, 2, exactly) > 0.1 * far**2 / max(1, np.linalg.norm(m))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "blocks"), [("spm", 8.5), ("oja", 3.5), ("mb-msg", 4.5), ("mb-rmsg", 4.5), ("frequent-directions", 10.5)]
 )
