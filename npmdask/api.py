@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
-
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
@@ -19,6 +17,7 @@ from npmdask.privacy import Privacy
 from npmdask.problem import Locked, Problem, Request
 from npmdask.progress import Observer
 from npmdask.rank_search import solve_share
+from npmdask.sizes import parse_memory
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
 from npmdask.stored_problem import identity_of, keep_locked, locked_result, problem_of, resources_of
@@ -26,25 +25,6 @@ from npmdask.warm_start import find_start, keep_start
 
 if TYPE_CHECKING:
     from npmdask.streaming import StreamSolution
-
-
-def parse_memory(text: str | int | None) -> int | None:
-    """Bytes from ``"1GiB"``, ``"512 MB"`` or a number.
-
-    Raises
-    ------
-    BadInputError
-        Not a size.
-    """
-    if text is None:
-        return None
-    try:
-        size = int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError:
-        raise BadInputError(f"memory = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
-    if size <= 0:
-        raise BadInputError(f"memory = {text!r} must be more than nothing")
-    return size
 
 
 def top_k(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from npmdask.accounting import Budget
-from npmdask.api import parse_memory, solve
+from npmdask.api import solve
 from npmdask.config_tables import (
     AlgorithmTable,
     MechanismTable,
@@ -29,6 +29,7 @@ from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
+from npmdask.sizes import parse_memory
 from npmdask.storage.remote import is_remote
 from npmdask.warm_start import find_start
 

@@ -19,7 +19,7 @@ FLOORS = [
     ["accounting", "relations", "theory.private"],
     ["theory.stochastic"],
     ["theory"],
-    ["diagnostics", "memory"],
+    ["diagnostics", "memory", "sizes"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
     ["storage.bundle", "storage.remote"],
     ["storage.dense", "storage.symmetry"],

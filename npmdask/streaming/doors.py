@@ -12,6 +12,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.passes import COMMIT_SECONDS
 from npmdask.progress import Observer
+from npmdask.sizes import parse_memory
 from npmdask.solution import Resources
 from npmdask.streaming.driver import StreamDriver
 from npmdask.streaming.opening import Reading
@@ -39,7 +40,7 @@ def stream_pca(
     columns: int | None = None,
     header: bool | None = None,
     held_out: Any = None,
-    memory: int | None = None,
+    memory: str | int | None = None,
     store: str | Path | None = None,
     seed: int = 0,
     measure_rows: int | None = None,
@@ -64,7 +65,7 @@ def stream_pca(
     pattern, full_batches : of a directory: which files; leave a batch that is not full for the next call.
     format, columns, header : of standard input: "csv", "npy" or "float32", its width, whether a first line holds names.
     held_out : rows that are not learnt from (a store, or an array) and on which the objective is measured.
-    memory : limit in bytes, checked before the first row.
+    memory : limit for the process, e.g. "1GiB", checked before the first row.
     store : folder of the model. Called again, only rows that are new are taken; killed, it goes on from its last commit
         and ends in the same bits. A temporary folder if None.
     seed : of the random start and of the shuffle.
@@ -100,7 +101,7 @@ def stream_pca(
         header=header,
     )
     problem = make_stream_problem(source, request, reading, held_out)
-    return run_stream(problem, store, Resources(memory=memory, commit_seconds=commit_seconds), observer)
+    return run_stream(problem, store, Resources(memory=parse_memory(memory), commit_seconds=commit_seconds), observer)
 
 
 def run_stream(
