@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.linalg import Block
-from npmdask.stochastic.images import project_out, unit
+from npmdask.stochastic.images import project_out
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Answers:
         if not self.given.shape[1]:
             return None
         known = project_out((self.given / self.stddevs).T, found).T
-        return unit(project_out(np.linalg.svd(known, full_matrices=False)[0][:, 0], found))
+        return np.linalg.svd(known, full_matrices=False)[0][:, 0]
 
     def _gram(self) -> np.ndarray:
         noise = len(self.asked) * (self.stddevs / self.size) ** 2

@@ -154,14 +154,17 @@ class PaperMean:
         """12 K sqrt(Lambda) log^a(B d / tau) sqrt(2 d ln(2.5 / delta)) / (epsilon B)."""
         return 4 * self.radius(d) * math.sqrt(2 * d * math.log(2.5 / self.delta)) / (self.epsilon * self.count)
 
+    def histogram(self, d: int) -> StabilityHistogram:
+        """Of one of d coordinates: epsilon / (4 sqrt(2 d ln(4 / delta))) and delta / (4 d)."""
+        return StabilityHistogram(epsilon=histogram_epsilon(self.epsilon, self.delta, d), delta=self.delta / (4 * d))
+
     def located(self, images: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
         """float64[d]: the left edge of the heaviest bin of every coordinate; public."""
         d = images.shape[1]
-        histogram = StabilityHistogram(epsilon=histogram_epsilon(self.epsilon, self.delta, d), delta=self.delta / 4 / d)
         limit = 2.0**40  # of bins on either side; farther values are counted in the last
         labels = np.clip(np.ceil(images / self.width) - 1, -limit, limit).astype(np.int64)
-        edges = [histogram.heaviest(labels[:, j], noise, f"{purpose} coordinate {j}") for j in range(d)]
-        return np.array([0.0 if edge is None else edge * self.width for edge in edges])
+        heaviest = [self.histogram(d).heaviest(labels[:, j], noise, f"{purpose} coordinate {j}") for j in range(d)]
+        return np.array([0.0 if label is None else label * self.width for label in heaviest])
 
     def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
         """The images (B x d) of the whole batch, those that are not finite as zeros."""

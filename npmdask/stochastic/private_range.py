@@ -20,8 +20,6 @@ from npmdask.stochastic.images import present
 from npmdask.stochastic.neighbours import Relation, moved_counts, require_relation
 from npmdask.stochastic.noise import Noise, purpose_of
 
-ZERO = NOWHERE + 1  # the label of a top eigenvalue of exactly zero, which is in no geometric bin
-
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRange:
@@ -64,7 +62,7 @@ class PaperRange:
         labels = _quarter_powers(_top_eigenvalues(differences.reshape(self.groups, each, -1)))
         histogram = StabilityHistogram(epsilon=self.epsilon, delta=self.delta)
         label = histogram.heaviest(labels, noise, purpose_of({**self.spec(), "of": purpose}))
-        return None if label is None or label == ZERO else 2.0 ** (label / 4)
+        return None if label is None else 2.0 ** (label / 4)
 
     def spec(self) -> dict[str, Any]:
         return {"release": "range-paper", **asdict(self)}
@@ -128,7 +126,8 @@ def _top_eigenvalues(groups: np.ndarray) -> np.ndarray:
 
 
 def _quarter_powers(values: np.ndarray) -> np.ndarray:
-    """The r of the bin [2^(r/4), 2^((r+1)/4)) of every value."""
-    with np.errstate(divide="ignore"):
-        labels = np.floor(4 * np.log2(np.maximum(values, 0.0)))
-    return np.where(np.isfinite(labels), labels, ZERO).astype(np.int64)
+    """The r of the bin [2^(r/4), 2^((r+1)/4)) of every value; zero, and what is not finite, is in none."""
+    labels = np.full(values.shape, NOWHERE)
+    positive = np.isfinite(values) & (values > 0)
+    labels[positive] = np.floor(4 * np.log2(values[positive])).astype(np.int64)
+    return labels

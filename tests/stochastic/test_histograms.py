@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from npmdask.accounting import mu_for
+from npmdask.accounting import Charge, mu_for
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.stochastic.histogram import NOWHERE, GaussianHistogram, StabilityHistogram
-from npmdask.stochastic.neighbours import RELATIONS, moved_counts, require_relation
+from npmdask.stochastic.neighbours import RELATIONS, moved_counts, parallel, require_relation
 from npmdask.stochastic.noise import SimulatedNoise
 from npmdask.stochastic.private_range import DistanceRange, PaperRange
 
@@ -115,6 +115,12 @@ def test_the_tight_range_works_with_a_tenth_of_the_records() -> None:
     assert found is not None and 0.7 < found < 3
     paper = PaperRange(epsilon=0.1, delta=mu_for(0.1, 0.01) / 20, fail_prob=0.01)
     assert paper.release(images, CENTRE, NOISE, "x") is None
+
+
+def test_disjoint_batches_cost_what_the_dearest_costs() -> None:
+    """Fails with the cheapest, or the sum."""
+    charges = [Charge(mu_squared=0.1, epsilon=0.3), Charge(mu_squared=0.2, delta=1e-9), Charge()]
+    assert parallel(charges) == Charge(mu_squared=0.2, epsilon=0.3, delta=1e-9)
 
 
 def test_adding_a_record_is_refused_with_the_reason() -> None:

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.stochastic.histogram import StabilityHistogram
 from npmdask.stochastic.neighbours import RELATIONS, sum_sensitivity
 from npmdask.stochastic.noise import SimulatedNoise
-from npmdask.stochastic.private_mean import ClippedMean, PaperMean, histogram_epsilon, paper_mean_cost
+from npmdask.stochastic.private_mean import ClippedMean, PaperMean, paper_mean_cost
 
 NOISE = SimulatedNoise(0)
 RADIUS = 0.7
@@ -102,9 +101,7 @@ def test_the_papers_constants() -> None:
 
 def test_the_papers_coordinates_need_ten_thousand_records_in_one_bin() -> None:
     """10,490 for d = 200 at (0.5, 0.005), whatever the batch: why its figures with B = sqrt(n) cannot be private."""
-    share = histogram_epsilon(0.5, 0.005, 200)
-    threshold = StabilityHistogram(epsilon=share, delta=0.005 / 800).threshold
-    assert 10_300 < threshold < 10_700
+    assert 10_400 < paper().histogram(200).threshold < 10_600
 
 
 def test_no_neighbour_moves_the_papers_sum_by_more_than_its_noise_pays_for() -> None:

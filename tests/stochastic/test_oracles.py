@@ -163,12 +163,51 @@ def test_tight_finds_what_there_is_and_its_radius_shrinks() -> None:
     np.testing.assert_allclose(ran.basis.T @ ran.basis, np.eye(2), atol=1e-14)
 
 
+def test_a_round_starts_from_what_the_one_before_has_shown() -> None:
+    """Fails with a random start, which would lose the steps that found the second direction as well."""
+    images, v = spiked(4000, 30, VALUES, 0.01)
+    ran = run(tight(records=4000, steps=8), 30, images, NOISE)
+    assert abs(ran.queries[16].vector @ v[:, 1]) > 0.95
+    assert abs(ran.queries[0].vector @ v[:, 1]) < 0.5
+
+
+def test_a_step_gets_growth_times_the_share_of_the_one_before() -> None:
+    """And a round begins again with the first share. Fails where growth is left out."""
+    queries = run_tight(growth=4.0)
+    multipliers = [q.mechanism.multiplier for q in queries if isinstance(q.mechanism, ClippedMean)]
+    np.testing.assert_allclose(multipliers, np.array([4, 2, 1, 4, 2, 1]) * multipliers[2], rtol=1e-9)
+
+
+def test_no_radius_is_above_the_public_bound() -> None:
+    """Images of norm 20 and more: fails if the factor leads beyond ``largest``, or a round keeps the last radius."""
+    oracle = tight(steps=1, budget=Budget(50.0, 0.01))
+    ran = run(oracle, 5, images_of(np.tile(5 * np.ones(5), (300, 1))), NOISE)
+    assert ran.queries[1].mechanism.radius == 20.0
+    second = oracle.init(np.eye(5, 1), oracle.update(oracle.init(np.zeros((5, 0)), None), 1.0))
+    assert (second.radius, second.fallback) == (None, 20.0)
+
+
 def test_a_radius_is_kept_where_no_range_is_found() -> None:
     """n = 300 and a budget of almost nothing: every step is done, with the public bound."""
     ran = run(tight(budget=Budget(1e-3, 1e-6)), 5, images_of(np.eye(5)[np.arange(300) % 5]), NOISE)
     assert len(ran.queries) == 12
     assert ran.answers[0] is None
     assert ran.queries[1].mechanism.radius == 20.0
+
+
+class Careless(PlainOja):
+    """An oracle that forgets P and its length: any oracle can be plugged in."""
+
+    def direction(self, state):
+        found = super().direction(state)
+        return None if found is None else 3 * found + state.found.sum(axis=1)
+
+
+def test_the_deflation_trusts_no_oracle() -> None:
+    """Fails where directions are taken as they come: U would not be orthonormal, and P no projection."""
+    oracle = Careless(records=40, target_rank=3, batch=4, rates=((1.0, 1.0),) * 3)
+    basis = run(oracle, 5, images_of(np.random.default_rng(0).standard_normal((40, 5))), NOISE).basis
+    np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-14)
 
 
 def test_no_two_releases_have_the_same_purpose() -> None:
@@ -186,6 +225,8 @@ def test_a_run_from_a_key_is_the_same_again_and_another_with_another_key(tmp_pat
     first, again, other = (run(tight(), 5, images, key) for key in (keys[0], keys[0], keys[1]))
     np.testing.assert_array_equal(first.basis, again.basis)
     assert np.abs(first.basis - other.basis).max() > 1e-9
+    drawn = [getattr(keys[0], law)(1000, (5,), purpose) for law in ("gaussian", "laplace") for purpose in "xy"]
+    assert len({tuple(block) for block in drawn}) == 4
     assert SecretNoise.private and not SimulatedNoise.private
 
 
