@@ -14,7 +14,7 @@ from npmdask.errors import BadInputError
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.stochastic.neighbours import RELATIONS
 from npmdask.stochastic.noise import SecretNoise, SimulatedNoise
-from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
+from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, OjaState, PlainOja
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean
 from npmdask.stochastic.tight import TightOracle
 from tests.stochastic.worlds import images_of, lost, moved, run, spiked
@@ -44,6 +44,16 @@ def test_plain_oja_finds_what_there_is() -> None:
     assert abs(ran.basis[:, 0] @ v[:, 0]) > 1 - 1e-9
     for query in ran.queries:
         assert np.abs(query.found.T @ query.vector).max(initial=0.0) < 1e-14
+
+
+def test_an_oja_step_is_the_formula() -> None:
+    """eta_3 of round 2 is 1 / (offset + 3 slope) of round 2. Fails with t from 0, or the rates of another round."""
+    found = np.eye(4, 1)
+    state = OjaState(3, np.array([0.0, 1.0, 0.0, 0.0]), found)
+    oracle = ojas(rates=((9.0, 9.0), (2.0, 0.5)))
+    after = oracle.update(state, np.array([5.0, 0.0, 7.0, 0.0]))
+    np.testing.assert_allclose(after.vector, np.array([0.0, 1.0, 2.0, 0.0]) / 5**0.5, atol=1e-15)
+    assert (after.step, state.step) == (4, 3)
 
 
 def test_every_record_is_in_one_batch_and_rounds_are_disjoint() -> None:
@@ -181,7 +191,7 @@ def test_a_step_gets_growth_times_the_share_of_the_one_before() -> None:
 def test_no_radius_is_above_the_public_bound() -> None:
     """Images of norm 20 and more: fails if the factor leads beyond ``largest``, or a round keeps the last radius."""
     oracle = tight(steps=1, budget=Budget(50.0, 0.01))
-    ran = run(oracle, 5, images_of(np.tile(5 * np.ones(5), (300, 1))), NOISE)
+    ran = run(oracle, 5, images_of(np.tile(50 * np.ones(5), (300, 1))), NOISE)
     assert ran.queries[1].mechanism.radius == 20.0
     second = oracle.init(np.eye(5, 1), oracle.update(oracle.init(np.zeros((5, 0)), None), 1.0))
     assert (second.radius, second.fallback) == (None, 20.0)
