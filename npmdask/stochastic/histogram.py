@@ -1,0 +1,106 @@
+"""Histograms of which the heaviest bin may be published: what ranges and means are found with.
+
+Values arrive as labels of bins (int64). A neighbour moves ``moved`` counts by one (:mod:`.neighbours`); a value that
+is in no bin has the label ``NOWHERE``. Counts are integers, so every sum here is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from npmdask.accounting import Charge, gaussian_charge
+from npmdask.errors import BadInputError
+from npmdask.stochastic.neighbours import up
+from npmdask.stochastic.noise import Noise, whole_scale
+
+NOWHERE = np.iinfo(np.int64).min
+COUNT = 1 << 20  # units of the grid in a count, for Laplace noise of scales that are no integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityHistogram:
+    """The "paper" one: any number of bins, also infinitely many; Laplace noise on those that are not empty.
+
+    Parameters
+    ----------
+    epsilon, delta : (epsilon, delta)-DP where a neighbour moves at most two counts by one.
+
+    Notes
+    -----
+    c + Lap(2 / epsilon) is dropped below 1 + (2 / epsilon) ln(2 / delta) (Duengler and Sanyal 2025, Appendix H, "DP
+    histogram learner", after Karwa and Vadhan 2018). A bin that holds one value on one data set and none on its
+    neighbour survives with probability delta / 4, and there are at most two such bins.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.epsilon < math.inf and 0 < self.delta < 1):
+            raise BadInputError("a stability histogram needs epsilon > 0 and 0 < delta < 1")
+
+    @property
+    def threshold(self) -> float:
+        """What a noisy count must reach to be seen at all."""
+        return 1 + 2 / self.epsilon * math.log(2 / self.delta)
+
+    def heaviest(self, labels: np.ndarray, noise: Noise, purpose: str) -> int | None:
+        """The label with the largest noisy count, or None if none survives."""
+        found, counts = np.unique(labels[labels != NOWHERE], return_counts=True)
+        if not len(found):
+            return None
+        scale = whole_scale(up(2 / self.epsilon) * COUNT)
+        noisy = counts * COUNT + noise.laplace(scale, counts.shape, purpose)
+        best = int(np.argmax(noisy))
+        return int(found[best]) if noisy[best] >= up(self.threshold) * COUNT else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianHistogram:
+    """The "tight" one: a fixed number of public bins, 0 to ``bins`` - 1, Gaussian noise on all of them.
+
+    Parameters
+    ----------
+    bins : how many; public.
+    multiplier : stddev / sensitivity of the noise, so that the histogram is (1 / multiplier)-GDP.
+    moved : how many counts a neighbour moves by one; the 2-norm sensitivity is its square root.
+    fail_prob : probability that the heaviest of empty bins is taken for a full one.
+    """
+
+    bins: int
+    multiplier: float
+    moved: int
+    fail_prob: float = 0.01
+
+    def __post_init__(self) -> None:
+        sensible = self.bins >= 1 and 0 < self.multiplier < math.inf and self.moved in (1, 2) and 0 < self.fail_prob < 1
+        if not sensible:
+            raise BadInputError("a histogram needs bins >= 1, multiplier > 0, moved = 1 or 2 and 0 < fail_prob < 1")
+
+    @property
+    def stddev(self) -> int:
+        return whole_scale(up(self.multiplier * up(math.sqrt(self.moved))))
+
+    @property
+    def threshold(self) -> float:
+        """What the heaviest noisy count must reach: above the noise of ``bins`` empty ones."""
+        return -self.stddev * float(ndtri(self.fail_prob / self.bins))
+
+    def counts(self, labels: np.ndarray) -> np.ndarray:
+        """int64[bins]. Counts of parts of a batch add up to that of the batch."""
+        return np.bincount(labels[labels != NOWHERE], minlength=self.bins).astype(np.int64)
+
+    def heaviest(self, counts: np.ndarray, noise: Noise, purpose: str) -> int | None:
+        """The bin with the largest noisy count, or None if none rises above the noise."""
+        if counts.shape != (self.bins,) or counts.dtype != np.int64:
+            raise BadInputError(f"counts of {self.bins} bins are int64[{self.bins}], not {counts.dtype}{counts.shape}")
+        noisy = counts + noise.gaussian(self.stddev, counts.shape, purpose)
+        best = int(np.argmax(noisy))
+        return best if noisy[best] >= self.threshold else None
+
+    def charge(self) -> Charge:
+        return gaussian_charge(self.multiplier, 1)

@@ -1,0 +1,71 @@
+"""Images P A_i P w of records, one row each: what all releases here are made of. P = I - U U^T is never formed.
+
+A row of the result depends on that record, its place in the batch and public things alone; every sensitivity of this
+room rests on it. Float64 throughout: what is rounded here is rounded in each row by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+
+
+def project_out(vectors: np.ndarray, found: Block) -> np.ndarray:
+    """``P v`` of a vector (d), or of every row (b x d), twice: once leaves what rounding left of the found ones."""
+    for _ in range(2):
+        vectors = vectors - (vectors @ found) @ found.T
+    return vectors
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    """``vector`` at length 1.
+
+    Raises
+    ------
+    BadInputError
+        A vector of length zero or not finite.
+    """
+    length = float(np.linalg.norm(vector))
+    if not 0 < length < np.inf:
+        raise BadInputError(f"a direction of length {length} has no direction: use a smaller step size")
+    return vector / length
+
+
+def images_of_rows(rows: np.ndarray, vector: np.ndarray, found: Block) -> np.ndarray:
+    """``P x (x^T P w)`` for records A_i = x x^T given by ``rows`` (b x d); d x j ``found``, orthonormal (b x d)."""
+    rows = np.asarray(rows, np.float64)
+    _require(rows.ndim == 2 and rows.shape[1] == len(vector), "rows (b x d)", rows, vector)
+    with np.errstate(over="ignore", invalid="ignore"):
+        products = np.einsum("ij,j->i", rows, project_out(vector, found))
+        return project_out(rows * products[:, None], found)
+
+
+def images_of_matrices(matrices: np.ndarray, vector: np.ndarray, found: Block) -> np.ndarray:
+    """``P A_i P w`` for ``matrices`` (b x d x d): b x d."""
+    matrices = np.asarray(matrices, np.float64)
+    _require(matrices.ndim == 3 and matrices.shape[1:] == (len(vector),) * 2, "matrices (b x d x d)", matrices, vector)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return project_out(matrices @ project_out(vector, found), found)
+
+
+def present(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Images with rows that are not finite set to zero, and which rows are not zero: those of records that are there.
+
+    Raises
+    ------
+    BadInputError
+        Not two-dimensional float64.
+    """
+    if not isinstance(images, np.ndarray) or images.dtype != np.float64 or images.ndim != 2:
+        raise BadInputError("images of records are a float64 array with one row each")
+    finite = np.isfinite(images).all(axis=1)
+    if not finite.all():
+        images = np.where(finite[:, None], images, 0.0)
+    return images, np.any(images != 0.0, axis=1)
+
+
+def _require(fits: bool, wanted: str, records: np.ndarray, vector: np.ndarray) -> None:
+    if not fits:
+        raise BadInputError(f"records of shape {records.shape} do not go with a vector of {len(vector)}: give {wanted}")

@@ -1,0 +1,98 @@
+"""Neighbours of a data set whose records are cut into batches by their index, and what one of them can move.
+
+Two relations, both with a public number of records:
+
+* ``record_replace``: one record is replaced by any other;
+* ``record_zero_out``: one record A_i is replaced by zeros, or zeros by a record.
+
+Adding or removing a record is refused: it shifts every later record into another batch, pair or group, so that all
+releases change and no theorem about disjoint batches applies (Duengler and Sanyal 2025, Definition 2, claim it). Random
+allocation or an assignment by a keyed hash of the record would be needed, and neither is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from npmdask.accounting import Charge
+from npmdask.errors import BadInputError, RefusedError, closest
+
+Relation = Literal["record_replace", "record_zero_out"]
+RELATIONS: tuple[Relation, ...] = ("record_replace", "record_zero_out")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What all releases of a run together promise; ``mu`` of Gaussian differential privacy if that is all there is.
+
+    ``verified`` is False where the numbers are a paper's and exact accounting does not give them: ``remark`` says what
+    it gives instead.
+    """
+
+    relation: Relation
+    epsilon: float
+    delta: float
+    mu: float | None
+    verified: bool
+    remark: str
+
+
+def require_relation(relation: str) -> Relation:
+    """``relation`` if batches by index are sound for it.
+
+    Raises
+    ------
+    RefusedError
+        Adding and removing records.
+    BadInputError
+        Any other name.
+    """
+    if relation == "record_add_remove":
+        raise RefusedError(
+            "batches are cut by the index of a record, and one record more shifts all that follow: use "
+            "'record_replace' or 'record_zero_out', with a public number of records"
+        )
+    for known in RELATIONS:
+        if relation == known:
+            return known
+    raise BadInputError(f"unknown relation {relation!r}: {closest(relation, list(RELATIONS))}")
+
+
+def moved_counts(relation: Relation) -> int:
+    """How many counts of a histogram of records move by one: two if a record is replaced by any other.
+
+    A record of zeros is in no bin, so one that is zeroed out leaves a bin and enters none.
+    """
+    return 2 if relation == "record_replace" else 1
+
+
+def sum_sensitivity(relation: Relation, radius: float) -> float:
+    """How far (2-norm) one neighbour moves a sum of terms of norm at most ``radius``; the term of zeros is zero."""
+    return 2 * radius if relation == "record_replace" else radius
+
+
+def parallel(charges: Iterable[Charge]) -> Charge:
+    """The cost of releases from disjoint batches, fixed by index: neighbours differ in one batch only.
+
+    Each release may depend on those before it. The largest of each part is not below the cost of any one batch.
+    """
+    listed = list(charges)
+    return Charge(
+        mu_squared=max((charge.mu_squared for charge in listed), default=0.0),
+        epsilon=max((charge.epsilon for charge in listed), default=0.0),
+        delta=max((charge.delta for charge in listed), default=0.0),
+    )
+
+
+def promise_of(charge: Charge, relation: Relation, delta: float, remark: str = "") -> Promise:
+    """``charge`` as (epsilon, delta) by exact accounting."""
+    mu = charge.mu if charge.epsilon == charge.delta == 0 else None
+    return Promise(relation, charge.epsilon_at(delta), delta, mu, True, remark)
+
+
+def up(value: float) -> float:
+    """Above what was rounded to ``value``."""
+    return math.nextafter(value, math.inf)

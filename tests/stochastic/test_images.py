@@ -1,0 +1,55 @@
+"""Images: against dense projections, no d x d matrix, what is not there."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from npmdask.errors import BadInputError
+from npmdask.stochastic.images import images_of_matrices, images_of_rows, present, project_out
+
+
+def test_images_are_those_of_the_dense_formula() -> None:
+    """Fails if P is left out on either side, or rows and matrices differ."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((9, 6)), rng.standard_normal(6)
+    u = np.linalg.qr(rng.standard_normal((6, 2)))[0]
+    p = np.eye(6) - u @ u.T
+    wanted = np.array([p @ np.outer(a, a) @ p @ w for a in x])
+    np.testing.assert_allclose(images_of_rows(x, w, u), wanted, atol=1e-13)
+    np.testing.assert_allclose(images_of_matrices(x[:, :, None] * x[:, None, :], w, u), wanted, atol=1e-13)
+
+
+def test_what_is_projected_out_is_gone_to_rounding() -> None:
+    """Fails with one projection only: a large component leaves 1e-8 of itself."""
+    u = np.linalg.qr(np.random.default_rng(1).standard_normal((50, 3)))[0]
+    assert np.abs(u.T @ project_out(1e8 * u[:, 0] + 1.0, u)).max() < 1e-13
+
+
+def test_no_square_matrix_is_formed() -> None:
+    """Fails where P (200 MB here) is formed."""
+    rng = np.random.default_rng(2)
+    x, w, u = rng.standard_normal((3, 5000)), rng.standard_normal(5000), np.eye(5000, 2)
+    tracemalloc.start()
+    images_of_rows(x, w, u)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6
+
+
+def test_a_record_that_is_not_finite_is_not_there() -> None:
+    """Fails if NaN or inf gets into a sum, or a zero counts as present."""
+    images, there = present(np.array([[np.nan, 1.0], [np.inf, 0.0], [0.0, -0.0], [1e-300, 0.0]]))
+    assert there.tolist() == [False, False, False, True]
+    assert np.isfinite(images).all()
+
+
+def test_records_of_another_dimension_are_refused() -> None:
+    with pytest.raises(BadInputError, match="rows"):
+        images_of_rows(np.zeros((3, 4)), np.zeros(5), np.zeros((5, 0)))
+    with pytest.raises(BadInputError, match="matrices"):
+        images_of_matrices(np.zeros((3, 4, 5)), np.zeros(5), np.zeros((5, 0)))
+    with pytest.raises(BadInputError, match="float64"):
+        present(np.zeros((3, 4), np.float32))
