@@ -197,7 +197,8 @@ def repetitions(whole: list[int], told: dict[int, list[int]], kills: list[Kill])
 
 def _kept(store: Path) -> dict[str, bytes]:
     """The answer and the last checkpoint, byte for byte. How many came before it is a matter of time."""
-    last = max((store / "steps").iterdir(), key=lambda path: int(path.name))
+    steps = [path for path in (store / "steps").iterdir() if path.name.isdigit()]  # not one that was replaced
+    last = max(steps, key=lambda path: int(path.name))
     return {
         str(path.relative_to(store)): path.read_bytes()
         for folder in (store / "result", last)

@@ -75,6 +75,9 @@ class RunStore:
         self._begin_epoch()
         for left in self.path.glob("**/.writing-*"):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        for before in (self.path / "steps").glob(f"*{REPLACED}"):
+            after = before.with_name(before.name.removesuffix(REPLACED))
+            shutil.rmtree(before, ignore_errors=True) if after.exists() else before.rename(after)
         return self
 
     def _make_folder(self) -> None:

@@ -66,7 +66,8 @@ def dies_before(operation: int, store: Path) -> None:
 
 def kept(store: Path) -> dict[str, Any]:
     """Bytes of the answer and of the last checkpoint."""
-    last = max((store / "steps").iterdir(), key=lambda path: int(path.name))
+    steps = [path for path in (store / "steps").iterdir() if path.name.isdigit()]  # not one that was replaced
+    last = max(steps, key=lambda path: int(path.name))
     return {f"{folder.name}/{p.name}": p.read_bytes() for folder in (store / "result", last) for p in folder.iterdir()}
 
 
