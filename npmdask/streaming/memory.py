@@ -58,9 +58,9 @@ def columns_held(algorithm: Any, batch_rows: int, rank: int) -> int:
     """Columns of length d that an update holds at its peak, beside the batch: measured, a little more than arrays."""
     k = algorithm.target_rank
     if isinstance(algorithm, StreamPower):
-        return 9 * algorithm.iteration_rank
+        return 6 * algorithm.iteration_rank
     if isinstance(algorithm, FrequentDirections):
-        return 8 * algorithm.sketch_rows + batch_rows
+        return 6 * algorithm.sketch_rows
     if isinstance(algorithm, MiniBatchMSG):
         return 8 * k
     if grows(algorithm):
