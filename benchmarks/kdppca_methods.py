@@ -18,6 +18,7 @@ from benchmarks.kdppca_oracles import (
     k_dp_pca_large,
     plain_oja,
     tight,
+    tight_matched,
 )
 from benchmarks.stochastic_baselines import (
     ExactNoise,
@@ -84,6 +85,9 @@ def oracles(relation: str) -> dict[str, Method]:
             "k-DP-Ojas, as printed: NOT private", NOT_PRIVATE, BROWN, "v--", run(k_dp_ojas_as_printed)
         ),
         "tight": Method("tight oracle, all records in every step", EXACT, RED, "*-", run(tight)),
+        "tight-matched": Method(
+            "the same at the epsilon that k-DP-PCA really has", EXACT, RED, "*--", run(tight_matched)
+        ),
     }
 
 

@@ -22,6 +22,7 @@ from npmdask.stochastic.images import project_out
 from npmdask.stochastic.neighbours import require_relation
 from npmdask.stochastic.noise import SimulatedNoise
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
+from npmdask.stochastic.private_mean import paper_mean_cost
 from npmdask.stochastic.tight import TightOracle
 
 BATCHES = 20  # of k-DP-PCA with large ones, in all rounds together
@@ -138,6 +139,16 @@ def tight(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> T
         relation=require_relation(relation),
         seed=seed,
     )
+
+
+def tight_matched(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
+    """:func:`tight` with what :func:`k_dp_pca` really spends of the budget."""
+    return tight(stream, k, Budget(epsilon_of_k_dp_pca(budget, stream.d), budget.delta), relation, seed)
+
+
+def epsilon_of_k_dp_pca(budget: Budget, d: int) -> float:
+    """What can be proved of k-DP-PCA as printed, at the budget's delta: its range and its mean, half of it each."""
+    return budget.epsilon / 2 + paper_mean_cost(budget.epsilon / 2, budget.delta / 2, d)[0]
 
 
 def steps(d: int) -> int:
