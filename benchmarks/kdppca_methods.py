@@ -77,17 +77,13 @@ def oracles(relation: str) -> dict[str, Method]:
 
     return {
         "k-dp-pca": Method("k-DP-PCA, as printed", CHECKED, PURPLE, "D--", run(k_dp_pca)),
-        "k-dp-pca-large": Method(
-            "k-DP-PCA, batches of n / 20, both halves", CHECKED, PURPLE, "D-", run(k_dp_pca_large)
-        ),
+        "k-dp-pca-large": Method("k-DP-PCA, batches of n / 20", CHECKED, PURPLE, "D-", run(k_dp_pca_large)),
         "k-dp-ojas": Method("k-DP-Ojas, exact noise, large batches", EXACT, BROWN, "v-", run(k_dp_ojas)),
         "k-dp-ojas-paper": Method(
             "k-DP-Ojas, as printed: NOT private", NOT_PRIVATE, BROWN, "v--", run(k_dp_ojas_as_printed)
         ),
-        "tight": Method("tight oracle, all records in every step", EXACT, RED, "*-", run(tight)),
-        "tight-matched": Method(
-            "the same at the epsilon that k-DP-PCA really has", EXACT, RED, "*--", run(tight_matched)
-        ),
+        "tight": Method("tight oracle (ours)", EXACT, RED, "*-", run(tight)),
+        "tight-matched": Method("tight at the true epsilon of k-DP-PCA", EXACT, RED, "*--", run(tight_matched)),
     }
 
 

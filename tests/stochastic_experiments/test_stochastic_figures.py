@@ -114,6 +114,7 @@ LOW, HIGH = curve([0.1, 0.01, 0.001]), curve([0.2, 0.05, 0.01])
         (worst("a", ("b",)), (HIGH, LOW), (LOW, HIGH)),
         (times("a", ("b",), 2), (LOW, HIGH), (LOW, curve([0.19, 0.05, 0.01]))),
         (faster(("a",), "b"), (HIGH, LOW), (LOW, HIGH)),
+        (faster(("a",), "b"), (HIGH, LOW), (curve([0.1, 0.5, 1.0]), curve([0.99, 0.99, 0.99]))),
         (powers(("a",), -1.1, -0.9), (LOW, LOW), (HIGH, LOW)),
         (flat("a", 0.02), (LOW, LOW), (HIGH, HIGH)),
         (falls("a"), (LOW, LOW), (curve([0.1, 0.2, 0.01]), LOW)),
