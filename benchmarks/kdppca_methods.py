@@ -6,9 +6,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from benchmarks.kdppca_oracles import (
+    deflated,
+    k_dp_ojas,
+    k_dp_ojas_as_printed,
+    k_dp_pca,
+    k_dp_pca_large,
+    plain_oja,
+    tight,
+    tight_matched,
+)
 from benchmarks.stochastic_baselines import (
     ExactNoise,
     PaperNoise,
@@ -28,11 +39,13 @@ from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.linalg import Block
 from npmdask.randomness import generator
 from npmdask.relations import make_relation
+from npmdask.stochastic._protocol import Oracle
 
 EPSILON, DELTA = 1.0, 0.01  # of all figures
 Run = Callable[[Stream, int, float, float, int], Block]
-GREEN, PURPLE = "#1b7837", "#762a83"
+GREEN, PURPLE, BROWN, RED = "#1b7837", "#762a83", "#8c510a", "#b2182b"
 NOT_PRIVATE, EXACT = "not private", "private (exact accounting)"
+CHECKED = "private (the paper's accounting, checked)"
 AS_PRINTED = "private for one record more or less (as printed)"
 POWER_TARGET = 0.01  # of the sine, where the number of iterations of the power method comes from
 
@@ -54,11 +67,24 @@ def methods(relation: str) -> dict[str, Method]:
 
 
 def oracles(relation: str) -> dict[str, Method]:
-    """k-DP-PCA, k-DP-Ojas and what improves on them, from npmdask.stochastic: the place to add them.
+    """k-DP-PCA, k-DP-Ojas and what improves on them, from npmdask.stochastic."""
 
-    Names that the figures ask for: "k-dp-pca" (the paper's), "k-dp-ojas" (sound multiplier), and "tight", our best.
-    """
-    return {}
+    def run(make: Callable[[Stream, int, Budget, str, int], Oracle[Any]]) -> Run:
+        def deflation(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+            return deflated(make(stream, k, Budget(epsilon, delta), relation, seed), stream, seed)
+
+        return deflation
+
+    return {
+        "k-dp-pca": Method("k-DP-PCA, as printed", CHECKED, PURPLE, "D--", run(k_dp_pca)),
+        "k-dp-pca-large": Method("k-DP-PCA, batches of n / 20", CHECKED, PURPLE, "D-", run(k_dp_pca_large)),
+        "k-dp-ojas": Method("k-DP-Ojas, exact noise, large batches", EXACT, BROWN, "v-", run(k_dp_ojas)),
+        "k-dp-ojas-paper": Method(
+            "k-DP-Ojas, as printed: NOT private", NOT_PRIVATE, BROWN, "v--", run(k_dp_ojas_as_printed)
+        ),
+        "tight": Method("tight oracle (ours)", EXACT, RED, "*-", run(tight)),
+        "tight-matched": Method("tight at the true epsilon of k-DP-PCA", EXACT, RED, "*--", run(tight_matched)),
+    }
 
 
 def references() -> dict[str, Method]:
@@ -150,31 +176,5 @@ def exact_pca(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -
 
 
 def deflated_oja(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
-    """Oja's iteration (Algorithm 5) in k rounds (Algorithm 4), a step for each batch of floor(sqrt(n)) fresh matrices.
-
-    k-DP-PCA without noise: its batches, and its rates of appendix G.
-    """
-    m, size = stream.n // k, math.isqrt(stream.n)
-    found = np.zeros((stream.d, 0))
-    for i in range(k):
-        vector = _projected(generator(seed, "oja", i).standard_normal(stream.d), found)
-        for t in range(1, m // size + 1):
-            start = i * m + (t - 1) * size
-            mean = stream.batch(start, start + size).images(vector).mean(axis=0)
-            vector = _projected(vector + learning_rate(stream, i, t) * mean, found)
-        found = np.column_stack([found, vector])
-    return found
-
-
-def learning_rate(stream: Stream, i: int, t: int) -> float:
-    """Appendix G: 1 / (20 sigma lambda_i + (lambda_i - lambda_{i+1}) t / ln n), i from 0, with the true eigenvalues."""
-    here, following = stream.eigenvalues[i], stream.eigenvalues[i + 1]
-    return float(1 / (20 * math.sqrt(stream.floor) * here + (here - following) * t / math.log(stream.n)))
-
-
-def _projected(vector: np.ndarray, found: Block) -> np.ndarray:
-    """Of norm 1 and at a right angle to what was found; twice is enough."""
-    for _ in range(2):
-        vector = vector - found @ (found.T @ vector)
-        vector = vector / np.linalg.norm(vector)
-    return vector
+    """Oja's iteration (Algorithm 5) in k rounds (Algorithm 4)."""
+    return deflated(plain_oja(stream, k, seed), stream, seed)

@@ -34,9 +34,12 @@ from npmdask.linalg import Block
 LAMBDA_1 = 10.0
 CONFIDENCE = 0.95
 FULL_TRIALS, QUICK_TRIALS = 50, 5
+FIRST_SEED = 7_000_000  # of the trials; nothing was chosen on these: that was done on small ones
 BESIDE = ("exact", "oja", "tight")  # drawn into every figure
-FOUR = ("k-dp-pca", "dp-gauss-1", "dp-gauss-2", "dp-power", "dp-gauss-1-paper", "dp-gauss-2-paper", "dp-power-paper")
-FIVE = ("k-dp-ojas", *FOUR)
+GAUSS_AND_POWER = ("dp-gauss-1", "dp-gauss-2", "dp-power", "dp-gauss-1-paper", "dp-gauss-2-paper", "dp-power-paper")
+FOUR = ("k-dp-pca", "k-dp-pca-large", *GAUSS_AND_POWER)
+FOUR_MATCHED = (*FOUR, "tight-matched")
+FIVE = ("k-dp-ojas", "k-dp-ojas-paper", *FOUR)
 
 
 @dataclass(frozen=True)
@@ -107,17 +110,17 @@ class Point:
         return Setting(n=self.n, d=self.d, k=self.k, gap=self.gap, sigma=self.sigma, data=self.data)
 
 
-N_GRID, N_QUICK = tuple(round(10**e) for e in np.arange(3, 6.01, 0.5)), (1000, 10_000, 100_000)
+N_GRID, N_QUICK = tuple(round(10**e) for e in np.arange(3, 6.01, 0.5)), (1000, 3162, 10_000, 31_623, 100_000)
 D_GRID, D_QUICK = (50, 100, 200, 400, 800), (50, 100, 200)
 GAPS, GAPS_QUICK = (0.1, 0.3, 1.0, 2.0, 4.0, 6.0, 8.0, 9.0), (0.3, 1.0, 4.0, 9.0)
 SIGMAS, SIGMAS_QUICK = tuple(10**e for e in np.arange(-3, 0.01, 0.5)), (0.001, 0.01, 0.1, 1.0)
 ROUND, ROUND_QUICK = Setting(data="gaussian", sigma=1.0), Setting(data="gaussian", sigma=1.0, n=20_000)
 FIGURES: dict[str, Figure] = {
-    "1a": Figure("1a: against n, sigma = 0.025", "n", N_GRID, N_QUICK, FOUR),
+    "1a": Figure("1a: against n, sigma = 0.025", "n", N_GRID, N_QUICK, FOUR_MATCHED),
     "1b": Figure(
-        "1b: against n, sigma = 0.001", "n", N_GRID, N_QUICK, FOUR, Setting(sigma=0.001), Setting(sigma=0.001)
+        "1b: against n, sigma = 0.001", "n", N_GRID, N_QUICK, FOUR_MATCHED, Setting(sigma=0.001), Setting(sigma=0.001)
     ),
-    "1c": Figure("1c: against d", "d", D_GRID, D_QUICK, FOUR),
+    "1c": Figure("1c: against d", "d", D_GRID, D_QUICK, FOUR_MATCHED),
     "2a": Figure("2a: against the eigengap", "gap", GAPS, GAPS_QUICK, FIVE),
     "2b": Figure("2b: against sigma", "sigma", SIGMAS, SIGMAS_QUICK, FIVE),
     "2c": Figure("2c: against n, sigma = 0.025", "n", N_GRID, N_QUICK, FIVE),
@@ -150,7 +153,7 @@ def measure(name: str, known: Mapping[str, Method], *, quick: bool, trials: int)
 def errors(setting: Setting, wanted: Mapping[str, Method], trials: int) -> dict[str, list[float]]:
     """zeta of every trial, by method."""
     found: dict[str, list[float]] = {key: [] for key in wanted}
-    for seed in range(trials):
+    for seed in range(FIRST_SEED, FIRST_SEED + trials):
         stream = setting.stream(seed)
         for key, method in wanted.items():
             basis: Block = method.run(stream, setting.k, EPSILON, DELTA, seed)

@@ -1,0 +1,164 @@
+"""k-DP-PCA, k-DP-Ojas and what improves on them for benchmarks/paper_kdppca.py: oracles with their public parameters.
+
+What is "public" is what appendix G gives to its baselines: n, d, k, the true eigenvalues and sigma. Noise is that of a
+seeded generator: right in size, for experiments only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.stochastic_baselines import FAIL_PROB, clip_trace
+from benchmarks.stochastic_data import ROWS, Stream
+from npmdask.accounting import Budget
+from npmdask.linalg import Block
+from npmdask.stochastic._protocol import BatchQuery, Oracle, State, released
+from npmdask.stochastic.deflation import Deflation
+from npmdask.stochastic.images import project_out
+from npmdask.stochastic.neighbours import require_relation
+from npmdask.stochastic.noise import SimulatedNoise
+from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
+from npmdask.stochastic.private_mean import paper_mean_cost
+from npmdask.stochastic.tight import TightOracle
+
+BATCHES = 20  # of k-DP-PCA with large ones, in all rounds together
+OJAS_RATE = (1.0, 1.0)  # eta_j = 1 / (1 + j), appendix G
+
+
+def deflated(oracle: Oracle[State], stream: Stream, seed: int) -> Block:
+    """The basis (d x k) of all rounds."""
+    deflation, noise = Deflation(oracle), SimulatedNoise(seed)
+    state = deflation.init(stream.d)
+    while not deflation.finished(state):
+        query = deflation.query(state)
+        state = deflation.update(state, released(query, summary(query, stream), noise))
+    return state.found
+
+
+def summary(query: BatchQuery, stream: Stream) -> np.ndarray:
+    """Of a batch: the sum over blocks, or of the whole batch at once where summaries do not add up."""
+    mechanism = query.mechanism
+    if not mechanism.additive:
+        return mechanism.summary(np.concatenate(list(images(query, stream))), query.centre)
+    parts = (mechanism.summary(block, query.centre) for block in images(query, stream))
+    return np.asarray(sum(parts, start=next(parts)))
+
+
+def images(query: BatchQuery, stream: Stream) -> Iterator[np.ndarray]:
+    """P A_i P w of the records of a query, a block of the stream at a time."""
+    vector = project_out(query.vector, query.found)
+    for number in range(query.rows.start // ROWS, -(-query.rows.stop // ROWS)):
+        start, stop = max(number * ROWS, query.rows.start), min((number + 1) * ROWS, query.rows.stop)
+        yield project_out(stream.batch(start, stop).images(vector), query.found)
+
+
+def plain_oja(stream: Stream, k: int, seed: int) -> PlainOja:
+    """k-DP-PCA without noise: its batches, and its rates."""
+    rates = paper_rates(stream, k)
+    return PlainOja(records=stream.n, target_rank=k, batch=math.isqrt(stream.n), rates=rates, seed=seed)
+
+
+def k_dp_pca(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
+    """As printed: batches of floor(sqrt(n)), of which one half is used twice and the other half never.
+
+    C_1 = 3, which the paper does not give: hardly any bin of PrivRange could survive with 1.
+    """
+    return ModifiedDPPCA(
+        records=stream.n,
+        target_rank=k,
+        batch=math.isqrt(stream.n),
+        rates=paper_rates(stream, k),
+        seed=seed,
+        budget=budget,
+        relation=require_relation(relation),
+        fail_prob=FAIL_PROB,
+    )
+
+
+def k_dp_pca_large(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
+    """A fairer layout: batches of n / 20, and each half of them is used once, with the whole budget."""
+    printed = k_dp_pca(stream, k, budget, relation, seed)
+    return replace(printed, batch=max(stream.n // BATCHES, 2), halves="disjoint")
+
+
+def paper_rates(stream: Stream, k: int) -> tuple[tuple[float, float], ...]:
+    """Appendix G: 1 / (20 sigma lambda_i + (lambda_i - lambda_{i+1}) t / ln n), with the true eigenvalues."""
+    values, sigma = stream.eigenvalues, math.sqrt(stream.floor)
+    gaps = (values[:-1] - values[1:]) / math.log(stream.n)
+    return tuple((float(20 * sigma * values[i]), float(gaps[i])) for i in range(k))
+
+
+def k_dp_ojas(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
+    """With noise that is exact for one pass, :func:`steps` batches a round, images clipped to :func:`largest_image`.
+
+    More batches mean more noise in each: B = 1, as listed, drowns.
+    """
+    return DPOjas(
+        records=stream.n,
+        target_rank=k,
+        batch=stream.n // k // steps(stream.d),
+        rates=(OJAS_RATE,) * k,
+        seed=seed,
+        budget=budget,
+        relation=require_relation(relation),
+        radius=largest_image(stream),
+    )
+
+
+def k_dp_ojas_as_printed(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
+    """alpha with C' = 1, beta = lambda_1 sqrt(d) (K gamma ln(n d / zeta) + 1) with C = K = a = 1, B = floor(sqrt(n)).
+
+    Not private: see its promise.
+    """
+    spread = stream.model.gamma * math.log(stream.n * stream.d / FAIL_PROB)
+    return DPOjas(
+        records=stream.n,
+        target_rank=k,
+        batch=math.isqrt(stream.n),
+        rates=(OJAS_RATE,) * k,
+        seed=seed,
+        budget=budget,
+        relation=require_relation(relation),
+        radius=float(stream.values[0]) * math.sqrt(stream.d) * (spread + 1),
+        noise="paper",
+    )
+
+
+def tight(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
+    """All records in every step; nothing but the bound of the images comes from the eigenvalues."""
+    return TightOracle(
+        records=stream.n,
+        target_rank=k,
+        steps=steps(stream.d),
+        budget=budget,
+        largest=largest_image(stream),
+        relation=require_relation(relation),
+        seed=seed,
+    )
+
+
+def tight_matched(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
+    """:func:`tight` with what :func:`k_dp_pca` really spends of the budget."""
+    return tight(stream, k, Budget(epsilon_of_k_dp_pca(budget, stream.d), budget.delta), relation, seed)
+
+
+def epsilon_of_k_dp_pca(budget: Budget, d: int) -> float:
+    """What can be proved of k-DP-PCA as printed, at the budget's delta: its range and its mean, half of it each."""
+    return budget.epsilon / 2 + paper_mean_cost(budget.epsilon / 2, budget.delta / 2, d)[0]
+
+
+def steps(d: int) -> int:
+    """Of a round: ceil(log2(d)). A random start has a tangent of sqrt(d); halved in every step it ends at 1 / sqrt(d).
+
+    A rule of public numbers alone, written down before the seeds of the figures were used.
+    """
+    return math.ceil(math.log2(d))
+
+
+def largest_image(stream: Stream) -> float:
+    """beta^2 of the baselines, which bounds the trace of A_i and so every |A_i w|."""
+    return clip_trace(stream) ** 2

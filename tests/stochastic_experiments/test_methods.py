@@ -1,0 +1,176 @@
+"""k-DP-PCA, k-DP-Ojas and the tight oracle on the streams of the figures: errors, promises, relations, the page."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.kdppca_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
+from benchmarks.kdppca_oracles import (
+    deflated,
+    epsilon_of_k_dp_pca,
+    images,
+    k_dp_ojas,
+    k_dp_ojas_as_printed,
+    k_dp_pca,
+    k_dp_pca_large,
+    largest_image,
+    plain_oja,
+    steps,
+    summary,
+    tight,
+    tight_matched,
+)
+from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
+from benchmarks.paper_kdppca import Setting
+from benchmarks.paper_page import table
+from benchmarks.stochastic_data import ROWS, Stream, violation
+from npmdask.accounting import Budget
+from npmdask.errors import RefusedError
+from npmdask.stochastic.deflation import Deflation
+from npmdask.stochastic.images import images_of_rows
+from npmdask.stochastic.noise import SimulatedNoise
+from npmdask.stochastic.private_mean import ClippedMean
+from npmdask.stochastic.private_range import PaperRange
+
+BUDGET = Budget(EPSILON, DELTA)
+REPLACE = "record_replace"
+SMALL = Setting(n=20_000, d=20, sigma=0.01)
+SOUND = {"k-dp-pca": k_dp_pca, "k-dp-pca-large": k_dp_pca_large, "k-dp-ojas": k_dp_ojas, "tight": tight}
+SOUND["tight-matched"] = tight_matched
+
+
+def errors(name: str, stream: Stream, k: int, trials: int = 3) -> np.ndarray:
+    """zeta over seeds of the noise."""
+    run = methods(REPLACE)[name].run
+    return np.array([stream.zeta(run(stream, k, EPSILON, DELTA, seed)) for seed in range(trials)])
+
+
+@pytest.mark.parametrize(
+    ("name", "below"),
+    [("tight", 1e-4), ("tight-matched", 1e-4), ("k-dp-ojas", 0.3), ("k-dp-ojas-paper", 0.5), ("oja", 1e-2)],
+)
+def test_what_should_find_the_signal_does(name: str, below: float) -> None:
+    """A random basis has 0.95. Fails with images that are not projected, or noise of another scale."""
+    stream = SMALL.stream(3)
+    assert np.all(errors(name, stream, 2) < below)
+
+
+def test_what_is_printed_finds_nothing_here_and_with_large_batches_something() -> None:
+    """PrivRange wants 94 pairs and a half-batch of 158 has 79. Fails if a direction is made up of nothing."""
+    stream = replace(SMALL, n=100_000).stream(3)
+    assert np.all(errors("k-dp-pca", stream, 2) > 0.7)
+    assert np.median(errors("k-dp-pca-large", stream, 2)) < 0.3
+    oracle = k_dp_pca(stream, 2, BUDGET, REPLACE, 0)
+    mechanism = oracle.query(oracle.init(np.zeros((20, 0)), None)).mechanism
+    assert isinstance(mechanism, PaperRange) and mechanism.groups > oracle.batch // 2 // 2
+
+
+@pytest.mark.parametrize("name", ["signal", "spiked", "gaussian", "violation"])
+def test_tight_is_below_the_other_sound_ones_on_data_of_every_kind(name: str) -> None:
+    """The last kind (Example 3) is in no figure. Fails where a bound or a rule only suits the data of Figure 1."""
+    given = {"signal": Setting(), "spiked": Setting(k=1), "gaussian": Setting(data="gaussian", sigma=1.0)}
+    if name in given:
+        setting = replace(given[name], n=20_000, d=50)
+        stream, k = setting.stream(5), setting.k
+    else:
+        stream, k = violation(20_000, 20, 0.3, 5), 1
+    ours = errors("tight", stream, k).max()
+    for other in ("k-dp-pca", "k-dp-pca-large", "k-dp-ojas", "dp-gauss-1", "dp-power"):
+        assert ours < errors(other, stream, k).min(), other
+
+
+def test_a_signal_in_a_tenth_of_the_records_is_clipped_away() -> None:
+    """A limit that the page states: Example 3, where nine records of ten are noise. Fails when that is mended."""
+    stream = violation(100_000, 20, 0.1, 5)
+    assert errors("tight", stream, 1, 1)[0] > 4 * errors("dp-gauss-1", stream, 1, 1)[0]
+    assert errors("k-dp-pca-large", stream, 1, 1)[0] > 4 * errors("dp-gauss-1", stream, 1, 1)[0]
+
+
+@pytest.mark.parametrize("relation", ["record_replace", "record_zero_out"])
+def test_labels_are_what_the_oracles_promise(relation: str) -> None:
+    """Fails where a method is called private that does not verify, or spends more than (1, 0.01)."""
+    stream, known = SMALL.stream(0), methods(relation)
+    for name, make in SOUND.items():
+        promise = make(stream, 2, BUDGET, relation, 0).promise()
+        assert promise.verified and promise.relation == relation and known[name].promise in (EXACT, CHECKED)
+        assert promise.epsilon <= EPSILON and promise.delta == DELTA
+    printed = k_dp_ojas_as_printed(stream, 2, BUDGET, relation, 0).promise()
+    assert not printed.verified and printed.epsilon > 20
+    assert known["k-dp-ojas-paper"].promise == NOT_PRIVATE and "NOT private" in known["k-dp-ojas-paper"].label
+    assert math.isinf(plain_oja(stream, 2, 0).promise().epsilon) and known["oja"].promise == NOT_PRIVATE
+
+
+@pytest.mark.parametrize("make", [*SOUND.values(), k_dp_ojas_as_printed])
+def test_records_that_come_or_go_are_refused(make) -> None:
+    with pytest.raises(RefusedError, match="record_replace"):
+        make(SMALL.stream(0), 2, BUDGET, "record_add_remove", 0)
+
+
+def test_a_record_zeroed_out_needs_half_the_noise() -> None:
+    """Fails where the relation asked for does not reach the mechanism."""
+
+    def stddev(relation: str) -> float:
+        oracle = k_dp_ojas(SMALL.stream(0), 2, BUDGET, relation, 0)
+        mechanism = oracle.query(oracle.init(np.zeros((20, 0)), None)).mechanism
+        assert isinstance(mechanism, ClippedMean)
+        return mechanism.stddev
+
+    assert stddev("record_replace") == pytest.approx(2 * stddev("record_zero_out"), rel=1e-5)
+
+
+def test_what_k_dp_pca_really_spends_is_below_its_claim_and_ours_can_be_run_at_that() -> None:
+    """0.5 for the range, 0.228 for the mean."""
+    spent = epsilon_of_k_dp_pca(BUDGET, 200)
+    assert 0.72 < spent < 0.73
+    stream = Setting(n=1000).stream(0)
+    assert tight_matched(stream, 2, BUDGET, REPLACE, 0).charge().epsilon_at(DELTA) == pytest.approx(spent, rel=1e-6)
+
+
+def test_nothing_of_the_tight_oracle_but_its_bound_comes_from_the_data() -> None:
+    """Streams of other matrices and the same public numbers have the same oracle."""
+    one, other = SMALL.stream(0), replace(SMALL, gap=3.0).stream(9)
+    assert tight(one, 2, BUDGET, REPLACE, 0) == tight(other, 2, BUDGET, REPLACE, 0)
+    assert largest_image(one) >= one.batch(0, 4096).traces().max() - one.common.sum() + one.values[0]
+    assert [steps(d) for d in (2, 50, 200, 256)] == [1, 6, 8, 8]
+
+
+def test_a_batch_in_blocks_is_the_batch() -> None:
+    """Across the border of two blocks, in a second round. Fails where a block is lost, twice there or not projected."""
+    stream = replace(SMALL, data="gaussian").stream(1)
+    deflation = Deflation(tight(stream, 2, BUDGET, REPLACE, 0))
+    query = deflation.query(deflation.init(20))
+    found = np.eye(20, 1)
+    rows, mean = range(ROWS - 7, ROWS + 5), ClippedMean(relation=REPLACE, radius=1.0, count=12, multiplier=1.0)
+    query = replace(query, rows=rows, found=found, mechanism=mean)
+    expected = images_of_rows(stream.batch(rows.start, rows.stop).rows, query.vector, found)
+    blocks = list(images(query, stream))
+    assert [len(block) for block in blocks] == [7, 5]
+    np.testing.assert_allclose(np.concatenate(blocks), expected, atol=1e-12)
+    np.testing.assert_allclose(summary(query, stream), mean.summary(expected, query.centre), atol=1)
+
+
+def test_noise_is_that_of_the_seed() -> None:
+    stream = SMALL.stream(0)
+    first, again, other = (deflated(tight(stream, 2, BUDGET, REPLACE, 0), stream, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0 and not SimulatedNoise(0).private
+
+
+def test_the_page_is_made_of_what_is_kept(tmp_path: Path) -> None:
+    """Fails where figures were measured again and the page was not written again, or the other way round."""
+    text, found = PAGE.read_text(), kept()
+    assert set(DRAWN) <= set(found)
+    for name, rows in tables(found).items():
+        assert f"<!-- {name} -->\n{table(rows)}\n<!-- end -->" in text, f"{name}: python -m benchmarks.kdppca_page"
+    plots(found, tmp_path)
+    for name in DRAWN:
+        file = f"kdppca-{name}.svg"
+        assert ElementTree.parse(PAGE.parent / file).getroot().tag.endswith("svg") and f"({file})" in text
+        assert (PAGE.parent / file).stat().st_size < 150_000
+        assert (tmp_path / file).stat().st_size == pytest.approx((PAGE.parent / file).stat().st_size, rel=0.05)
