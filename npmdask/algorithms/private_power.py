@@ -6,16 +6,11 @@ Figure 3, line by line::
     2. For l = 1 to L:  Y_l = A X_{l-1} + G_l,  X_l = orth(Y_l)        query, the mechanism, update
     Output: X_L                                                        finalize
 
-All Y_l are released, so what is made of them costs no privacy. The answer uses all of them: the estimate of A
-that fits every release best (ridge regression, weighted by the noise of each),
-
-    B = argmin  sum_l ||B X_{l-1} - Y_l||^2 / s_l^2  +  ||B||^2 / t^2,
-
-s_l the noise of release l and t^2 the variance of an entry of A, estimated from the first release.
-
-The noise of L products averages out in directions that all X_l share, where the last product alone has sqrt(L)
-times as much; measured (docs/private.md) it is never worse than the last product and needs about a third fewer
-records for the same captured variance.
+All Y_l are released, so what is made of them costs no privacy. The answer uses all of them, weighted by the noise of
+each (:mod:`npmdask.algorithms._release_fit`): the noise of L products averages out in directions that all X_l share,
+where the last product alone has sqrt(L) times as much. It needs about a third fewer records for the same captured
+variance. It can be worse than the last product alone where both are bad: measured (docs/decisions/0026), by 7 % where
+half of the variance is lost.
 
 Where A is a sum over records a, the images X^T a are clipped too (``clip_norm``). A record moves A X by at most
 |a| |X^T a|: the paper's bound takes |a|^2, but the image in a random X of p of d dimensions is sqrt(p / d) as long,
@@ -33,6 +28,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result
+from npmdask.algorithms._release_fit import fitted_vectors
 from npmdask.linalg import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz
 from npmdask.randomness import generator
 
@@ -90,7 +86,7 @@ class PrivatePower:
 
     @property
     def state_blocks(self) -> int:
-        """d x p blocks of float64 held at once: X, all X_l and Y_l, a copy being written, and the SVD of the last."""
+        """d x p blocks of float64 held at once: X, all X_l and Y_l, a copy being written, and QR of all."""
         return 6 + 6 * self.releases
 
     def init(
@@ -186,11 +182,12 @@ class PrivatePower:
 def leading_pairs(state: PrivateState, p: int, k: int) -> Result:
     """The k leading pairs: vectors from all releases, values from the last one, whose images are never clipped.
 
-    The vectors are the leading left singular vectors of the ridge estimate B; the value of v is
+    The vectors are the leading left singular vectors of the posterior mean B; the value of v is
     ``v^T Y_L c / |c|^2`` with ``c = X_{L-1}^T v``. ``products`` are ``A v`` as far as the last release tells it,
     ``residual_norms`` those of the release: noise, mostly. Nothing here has seen the data.
     """
-    vectors = np.linalg.svd(_estimate(state, p), full_matrices=False)[0][:, :k]
+    made = slice(0, state.step * p)
+    vectors = fitted_vectors(state.blocks[:, made], state.products[:, made], state.stddevs[: state.step], p, k)
     vectors = vectors * fix_signs(vectors)
     block, product = _last(state, p)
     seen = block.T @ vectors
@@ -219,35 +216,3 @@ def _last(state: PrivateState, p: int) -> tuple[Block, Block]:
 
 def _squares(seen: Block) -> np.ndarray:
     return np.asarray(np.maximum((seen**2).sum(axis=0), np.finfo(np.float64).tiny))
-
-
-def _estimate(state: PrivateState, p: int) -> Block:
-    """B in an orthonormal basis of the range of S: ``Y S^T (S S^T + r I)^-1``, S and Y weighted by the noise."""
-    stddevs = state.stddevs[: state.step]
-    least = float(stddevs.min())
-    weights = np.repeat(least / stddevs, p) if least > 0 else np.ones(len(stddevs) * p)
-    blocks, products = state.blocks[:, : len(weights)], state.products[:, : len(weights)]
-    _, values, right = np.linalg.svd(blocks * weights, full_matrices=False)
-    gains = values / (values**2 + _ridge(products[:, :p], float(stddevs[0]), least))
-    halves = [_symmetric(blocks[:, i : i + p], products[:, i : i + p]) for i in range(0, len(weights), p)]
-    return np.asarray((np.concatenate(halves, axis=1) * weights) @ right.T * gains)
-
-
-def _symmetric(block: Block, product: Block) -> Block:
-    """The product with ``X^T A X`` made symmetric, as it is: half the noise there.
-
-    With p = d and one release the estimate is the noisy covariance matrix with symmetric noise (Analyze Gauss). Between
-    releases nothing is made symmetric: X_1^T Y_1 holds the norm of the noise that X_1 was made of, X_0^T Y_2 does not.
-    """
-    inner = block.T @ product
-    return np.asarray(product + block @ ((inner.T - inner) / 2))
-
-
-def _ridge(first: Block, stddev: float, least: float) -> float:
-    """Variance of the noise over that of an entry of A, as the first release tells: X_0 is random.
-
-    The posterior mean of A under a Gaussian prior has this ridge. At most 3, where more only shrinks; not quite 0
-    without noise, where the estimate is A on the range of all X_l.
-    """
-    signal = float(np.mean(first**2)) - stddev**2
-    return max(1e-12, min(3.0, least**2 / signal if signal > 0 else 3.0))
