@@ -37,8 +37,8 @@ class Race(NamedTuple):
 
 
 WHY = (
-    "reached at k = 3; at k = 10 a step tests four doublings of its batch (11 to 88 rows), and each forms the Gram matrix "
-    "of all its rows anew: keeping it from one doubling to the next would save about a third"
+    "reached at k = 3 only; at k = 10 a step tests four doublings of its batch (11 to 88 rows): of its 2.7 ms the "
+    "eigenvalues of the four small matrices take 0.8 ms, their products 0.4 ms"
 )
 
 
