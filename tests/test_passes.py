@@ -183,6 +183,8 @@ def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_kno
         assert total(told) == record.bytes_read - keeper.record().bytes_read
         assert kept and Keeper(kept[-1]).record().bytes_read == record.bytes_read
         assert all(not any(a != b and inside(a, b) for a in parts for b in parts) for parts in kept)
+        lost = [node for parts in kept for node in known if not any(inside(node, other) for other in parts)]
+        assert not lost, "what was known is in every commit, also before it reaches a worker"
     assert dict(os.environ) == before, "what workers are told is not left to us"
 
 

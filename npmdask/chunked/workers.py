@@ -101,10 +101,11 @@ class _Futures:
                     self.tasks.pop(half, None)
 
     def gather(self) -> dict[Node, Partial]:
-        """The finished nodes, brought here."""
+        """The finished nodes, brought here, and those that were known before: their way to a worker may take longer."""
         done = {node: future for node, future in self.futures.items() if future.status == "finished"}
         held = [n for n in done if not any(n != other and inside(n, other) for other in done)]
-        return dict(zip(held, self._client.gather([done[n] for n in held]), strict=True))
+        here = dict(zip(held, self._client.gather([done[n] for n in held]), strict=True))
+        return here | {n: part for n, part in self._known.items() if not any(inside(n, other) for other in held)}
 
 
 def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
