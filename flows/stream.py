@@ -16,7 +16,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from flows.deployments import add_schedule, serve
-from flows.run import add_arguments, at_store, exit_code, load, once, publish_report, said_in_a_sentence
+from flows.npm import report
+from flows.run import add_arguments, at_store, exit_code, load, once, said_in_a_sentence
 from flows.stream_publish import StreamPublisher
 from npmdask.config import RunConfig
 from npmdask.config_tables import StreamTable
@@ -49,13 +50,6 @@ def update(config: RunConfig, run_id: str) -> dict[str, Any]:
         if not problem.opened.grows:
             raise
         return {"outcome": "waiting", "sentence": str(error), "answered": False, "new_rows": 0, "store": store}
-
-
-@task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
-def report(run_id: str, facts: dict[str, Any]) -> str:
-    """Write the HTML page of the model, and show where it is."""
-    return publish_report(run_id, facts)
 
 
 @flow(name="stream", persist_result=False)

@@ -107,8 +107,8 @@ class StreamDriver:
 
     def _needed(self, rank: int) -> MemoryPlan:
         p = self.problem
-        held, limit = p.opened.buffer_bytes, self.resources.memory
-        return plan_stream(p.model, p.request.batch_rows, held, limit=limit, base=self._base, rank=rank)
+        limit, rows = self.resources.memory, p.request.batch_rows
+        return plan_stream(p.model, rows, p.beside_bytes, limit=limit, base=self._base, rank=rank)
 
     def _load(self) -> ModelState:
         """The state after the last commit with the stream sought to its position, or the start."""

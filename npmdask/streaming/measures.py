@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class Measurement:
 
 
 class HeldOut:
-    """Rows (n x d) that are never learnt from; their best k directions are worked out once.
+    """Rows (n x d) that are never learnt from; what their best k directions capture is worked out once.
 
     Raises
     ------
@@ -58,20 +59,31 @@ class HeldOut:
             raise BadInputError(
                 f"held-out rows of shape {held.shape} do not fit: finite rows of {d} columns, at least one, are needed"
             )
-        self._rows = held - held.mean(axis=0) if center else held
-        small = self._rows @ self._rows.T if len(held) < d else self._rows.T @ self._rows
-        values = np.maximum(np.linalg.eigvalsh(small)[::-1], 0.0) / len(held)
-        self._best, self._trace = float(values[:k].sum()), float(values.sum())
+        self._rows, self._k = held - held.mean(axis=0) if center else held, k
 
     @property
     def rows(self) -> int:
         """How many."""
         return len(self._rows)
 
+    @property
+    def working_bytes(self) -> int:
+        """Memory beside the rows that the best k directions take: a Gram matrix, and what its eigenvalues need."""
+        return 2 * 8 * min(self._rows.shape) ** 2
+
+    @cached_property
+    def _best_and_trace(self) -> tuple[float, float]:
+        """Not before the first measurement: a configuration is also opened to be checked."""
+        tall = len(self._rows) >= self._rows.shape[1]
+        small = self._rows.T @ self._rows if tall else self._rows @ self._rows.T
+        values = np.maximum(np.linalg.eigvalsh(small)[::-1], 0.0) / len(self._rows)
+        return float(values[: self._k].sum()), float(values.sum())
+
     def measure(self, basis: Block) -> tuple[float | None, float]:
         """The explained share (None of rows that are all zero) and the suboptimality."""
+        best, trace = self._best_and_trace
         captured = float(np.linalg.norm(self._rows @ basis) ** 2 / len(self._rows))
-        return (captured / self._trace if self._trace else None), max(self._best - captured, 0.0)
+        return (captured / trace if trace else None), max(best - captured, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

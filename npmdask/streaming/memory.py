@@ -15,7 +15,7 @@ MIB = 2**20
 def plan_stream(
     model: Model, batch_rows: int, buffer_bytes: int, *, limit: int | None, base: int, rank: int = 0
 ) -> MemoryPlan:
-    """The memory of a stream of batches of ``batch_rows`` rows, read through ``buffer_bytes``.
+    """The memory of a stream of batches of ``batch_rows`` rows; ``buffer_bytes``: of its reading, and of held-out rows.
 
     ``base``: what the process holds already, which held-out rows are part of. ``rank``: of the iterate as it is, where
     the data decide that (MSG): planned again as it grows, so that a limit is refused before it is exceeded.

@@ -20,7 +20,7 @@ def stream_facts(problem: StreamProblem, resources: Resources) -> dict[str, Any]
     """
     model, opened, batch_rows = problem.model, problem.opened, problem.request.batch_rows
     held = problem.held_out.rows if problem.held_out else 0
-    plan = plan_stream(model, batch_rows, opened.buffer_bytes, limit=resources.memory, base=tree_rss())
+    plan = plan_stream(model, batch_rows, problem.beside_bytes, limit=resources.memory, base=tree_rss())
     return {
         "source": opened.name,
         "rows": opened.rows,

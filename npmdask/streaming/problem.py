@@ -42,6 +42,11 @@ class StreamProblem:
         """Rows between the first measurements."""
         return self.request.measure_rows or FIRST_BATCHES * self.request.batch_rows
 
+    @property
+    def beside_bytes(self) -> int:
+        """Memory beside model and batch: of the stream's reading, and of the best directions of held-out rows."""
+        return self.opened.buffer_bytes + (self.held_out.working_bytes if self.held_out else 0)
+
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
         facts = self.model.facts()

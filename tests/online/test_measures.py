@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from npmdask.algorithms import StreamInfo
 from npmdask.errors import BadInputError
 from npmdask.streaming.measures import MOST, HeldOut, Measurement, Measures, last_step, measure
+from npmdask.streaming.opening import Reading
+from npmdask.streaming.problem import make_stream_problem
+from npmdask.streaming.request import StreamRequest
 from tests.online.common import D, K, fed, model_of, rows_of
 
 
@@ -134,3 +137,21 @@ def test_a_measurement_says_what_is_known() -> None:
     assert basis is not None and found.change == found.max_sin_theta and found.rows == 60 and found.batches == 3
     assert found.mean_batch_rows == state.rows_used / state.steps
     assert (found.explained, found.suboptimality) == held.measure(basis)
+
+
+def test_held_out_rows_are_only_worked_on_when_something_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if opening a configuration to check it costs the eigenvalues of the held-out rows, or the plan leaves them
+    out."""
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("worked out before it is needed")
+
+    rows = np.random.default_rng(0).standard_normal((40, 6))
+    with monkeypatch.context() as patched:
+        patched.setattr(np.linalg, "eigvalsh", never)
+        held = HeldOut(rows, 2, 6, center=False)
+        assert held.rows == 40 and held.working_bytes == 2 * 8 * 36
+        request, source = StreamRequest(target_rank=2), np.zeros((50, 6))
+        with_held, without = (make_stream_problem(source, request, Reading(), h) for h in (rows, None))
+        assert with_held.beside_bytes == without.beside_bytes + held.working_bytes
+    assert held.measure(np.eye(6)[:, :2])[1] > 0
