@@ -82,3 +82,31 @@ def test_a_step_is_there_while_its_newer_version_is_written(tmp_path: Path, monk
         for step in (3, 4, 5):
             store.commit_step(step, {"x": np.zeros(1)}, {"said": step})
         assert sorted(p.name for p in (tmp_path / "s" / "steps").iterdir()) == ["000004", "000005"] and said() == 5
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_what_a_kill_left_of_a_replaced_step_is_cleared_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: bool
+) -> None:
+    """Fails if it stays beside its newer version for ever, or is not put back where there is none."""
+    calls: list[Any] = []
+
+    def second(path: Path, **_: Any) -> None:
+        calls.append(path)
+        if len(calls) == 2:  # the first clears the place, the second comes when the newer one is whole
+            raise Kill
+
+    with RunStore(tmp_path / "s") as store:
+        store.commit_step(3, {"x": np.zeros(1)}, {"said": "first"})
+        with monkeypatch.context() as patched, pytest.raises(Kill):
+            if newer:
+                patched.setattr("npmdask.checkpoint.shutil.rmtree", second)
+            else:
+                patched.setattr("npmdask.checkpoint.write_bundle", kill)
+            store.commit_step(3, {"x": np.ones(1)}, {"said": "second"})
+    left = {path.name for path in (tmp_path / "s" / "steps").iterdir()}
+    assert left == ({"000003", "000003.replaced"} if newer else {"000003.replaced"})
+    with RunStore(tmp_path / "s") as store:
+        held = store.last_step()
+        assert held is not None and held[1]["said"] == ("second" if newer else "first")
+        assert [path.name for path in (tmp_path / "s" / "steps").iterdir()] == ["000003"]
