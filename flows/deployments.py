@@ -46,6 +46,15 @@ def add_schedule(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument("--port", type=int, help="of the Prefect server (default: a free one)")
 
 
+def once_or_scheduled(about: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line of a flow that runs once unless it is told when."""
+    parser = argparse.ArgumentParser(description=about)
+    add_arguments(parser)
+    add_schedule(parser, required=False)
+    parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
+    return parser.parse_args(argv)
+
+
 def _serve(a: argparse.Namespace) -> int:
     config, run_id = load(a)
     serve(a, npm, run_id, {"config": config.model_dump(mode="json"), "run_id": run_id})

@@ -21,9 +21,9 @@ from prefect.artifacts import create_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
-from flows.deployments import add_schedule, serve
+from flows.deployments import once_or_scheduled, serve
 from flows.publish import artifact_key, try_to
-from flows.run import Made, add_arguments, at_store, end_state, exit_code, load, publish_report, say
+from flows.run import Made, at_store, end_state, exit_code, load, publish_report, say
 from flows.server import local_server
 from npmdask.api import solve
 from npmdask.binding import bind
@@ -152,11 +152,7 @@ def next_store(home: Path) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """One release, or a schedule; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
-    add_schedule(parser, required=False)
-    parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
-    a = parser.parse_args(argv)
+    a = once_or_scheduled(__doc__, argv)
     return exit_code(lambda: _once(a) if a.every is None and a.cron is None else _scheduled(a))
 
 

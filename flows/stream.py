@@ -15,9 +15,9 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from flows.deployments import add_schedule, serve
+from flows.deployments import once_or_scheduled, serve
 from flows.npm import report
-from flows.run import add_arguments, at_store, exit_code, load, once, said_in_a_sentence
+from flows.run import at_store, exit_code, load, once, said_in_a_sentence
 from flows.stream_publish import StreamPublisher
 from npmdask.config import RunConfig
 from npmdask.config_tables import StreamTable
@@ -77,11 +77,7 @@ def open_problem(config: RunConfig) -> StreamProblem:
 
 def main(argv: list[str] | None = None) -> int:
     """Once, or by a schedule; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
-    add_schedule(parser, required=False)
-    parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
-    a = parser.parse_args(argv)
+    a = once_or_scheduled(__doc__, argv)
     if a.every is None and a.cron is None:
         return exit_code(lambda: once(a, stream, *load(a, open_problem)))
     return exit_code(lambda: _scheduled(a))
