@@ -60,6 +60,8 @@ def refine_with_left(
 def _left_array(folder: Path, m: int, k: int, height: int) -> Any:
     """The array of Z, new, or as a pass that was killed left it: the rows of its finished parts are in there."""
     config: Any = {"write_empty_chunks": True}
+    for aside in list((folder / Z_NAME).rglob("*.partial")):  # what a kill in the middle of a chunk leaves of zarr's
+        aside.unlink(missing_ok=True)
     with suppress(BadInputError):
         held = open_left_product(folder, mode="r+")
         if held.shape == (m, k) and held.chunks == (height, k):

@@ -199,6 +199,15 @@ def test_damaged_left_vectors_are_not_exported(tmp_path: Path, source: Path, dam
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "o.npz")]) == 0
 
 
+def test_chunks_half_written_when_a_run_was_killed_are_swept_away(tmp_path: Path, source: Path) -> None:
+    npmdask.top_k(source, 3, kind="matrix", store=tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    (tmp_path / "run" / "left.zarr" / "c" / "3" / "0.0123456789abcdef.partial").write_bytes(b"the half of a ch")
+    shutil.rmtree(tmp_path / "run" / "result")
+    npmdask.resume(tmp_path / "run")
+    same_bytes(tmp_path / "whole", tmp_path / "run")
+
+
 def test_max_steps_is_not_convergence_and_can_be_extended(tmp_path: Path, source: Path) -> None:
     whole = npmdask.top_k(source, 5, store=tmp_path / "whole", max_steps=200)
     short = npmdask.top_k(source, 5, store=tmp_path / "run", max_steps=3)
