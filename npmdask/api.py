@@ -35,7 +35,8 @@ def top_k(
     center: bool = False,
     scale: bool = False,
     iteration_rank: int | Literal["auto"] | None = None,
-    algorithm: Literal["auto", "power", "krylov"] = "auto",
+    algorithm: str = "auto",
+    options: dict[str, Any] | None = None,
     memory: str | int | None = None,
     tol: float | None = None,
     max_steps: int | None = None,
@@ -59,12 +60,14 @@ def top_k(
     k : how many, 1 <= k <= min(m, d); or, a float strictly between 0 and 1, the share of the variance that they
         are to explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
-        singular pairs). What the store says of itself, or "matrix", if None.
+        singular pairs), "matrices" (of a mean of matrices, for private oracles of records). What the store says of itself, or "matrix", if None.
     center, scale : subtract column means, divide by column deviations (population convention), on the fly.
     iteration_rank : p, columns iterated; ``max(k + 10, min(2 k, 64))`` if None. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
     algorithm : "krylov" (restarted block Krylov, a third of the passes on slow spectra), "power" (the noisy power
-        method, the only one for noise), or "auto": the first without noise, the second with it.
+        method, the only one for noise), or "auto": the first without noise, the second with it. With ``privacy`` also
+        "k-dp-pca" and "k-dp-ojas" (private oracles of records, one direction after the other: docs/kdppca.md).
+    options : parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``.
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
     max_steps : give up (not converged) after so many passes, 200 if None. Of a private run: how many are released.
@@ -92,6 +95,7 @@ def top_k(
         target_rank=k,
         iteration_rank=iteration_rank,
         algorithm=algorithm,
+        options=options,
         max_steps=max_steps,
         tol=tol,
         center=center,

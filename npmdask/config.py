@@ -30,6 +30,7 @@ from npmdask.privacy import Privacy
 from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
+from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.remote import is_remote
 from npmdask.warm_start import find_start
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from npmdask.streaming.problem import StreamProblem
 
 STANDARD_INPUT = "-"
-STORED = ("auto", "power", "krylov")  # algorithms that pass over stored data, again and again
+STORED = ("auto", "power", "krylov", *RECORD_ORACLES)  # algorithms that pass over stored data, again and again
 
 
 class RunConfig(Table):
@@ -58,7 +59,8 @@ class RunConfig(Table):
         return Request(
             target_rank=self.algorithm.target_rank,
             iteration_rank=self.algorithm.iteration_rank,
-            algorithm=self.algorithm.name,  # type: ignore[arg-type]
+            algorithm=self.algorithm.name,
+            options=self.algorithm.options,
             max_steps=self.algorithm.max_steps,
             tol=self.stop.tol,
             center=self.source.center,
@@ -149,8 +151,6 @@ class RunConfig(Table):
                 "the configuration is of a stream, which cannot be done here: use `npmdask run`, or `python -m "
                 "flows.stream`"
             )
-        if self.algorithm.options is not None:
-            raise BadInputError("algorithm.options are of streaming algorithms: leave them out, or choose one like spm")
 
     def _require_threads(self) -> None:
         if self.run.workers or self.run.cluster is not None:

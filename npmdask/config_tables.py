@@ -28,7 +28,7 @@ class SourceTable(Table):
         None, description="instead: addresses of `npmdask node` processes that hold the data, like http://host:9001"
     )
     patience: float = Field(60.0, ge=0, description="seconds that a node may be away before the run ends, resumable")
-    kind: Literal["samples", "symmetric", "matrix", "sparse"] | None = Field(
+    kind: Literal["samples", "symmetric", "matrix", "sparse", "matrices"] | None = Field(
         None, description="how to read it; what the store says of itself if left out"
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
@@ -53,9 +53,22 @@ class AlgorithmTable(Table):
     """How."""
 
     name: Literal[
-        "auto", "power", "krylov", "spm", "oja", "msg", "rmsg", "mb-msg", "mb-rmsg", "frequent-directions"
+        "auto",
+        "power",
+        "krylov",
+        "k-dp-pca",
+        "k-dp-ojas",
+        "spm",
+        "oja",
+        "msg",
+        "rmsg",
+        "mb-msg",
+        "mb-rmsg",
+        "frequent-directions",
     ] = Field(
-        "auto", description="krylov (auto without noise), power; of a stream: spm (auto), oja, msg, rmsg, mb-msg, ..."
+        "auto",
+        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas; of a stream: spm "
+        "(auto), oja, msg, rmsg, mb-msg, ...",
     )
     target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
     iteration_rank: int | Literal["auto"] | None = Field(
@@ -65,7 +78,9 @@ class AlgorithmTable(Table):
         None, ge=1, description="give up (not converged) after so many passes: 200; private: how many are released"
     )
     options: dict[str, Any] | None = Field(
-        None, description="further parameters of a streaming algorithm, like { gap = 0.1 }"
+        None,
+        description="further parameters of a streaming algorithm, like { gap = 0.1 }, or of k-dp-pca, like "
+        '{ variant = "tight" }',
     )
 
     @field_validator("target_rank", mode="before")

@@ -206,7 +206,8 @@ class PrivateCustody(Custody):
         digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         self._ledger.commit(self._run_id, step, digest)
         noise = mechanism.noise_stddev(block, rows=len(released))
-        return {"digest": digest, "noise_stddev": noise, "image_norm": mechanism.image_norm}
+        said = {"noise_stddev": noise, "image_norm": mechanism.image_norm}
+        return {"digest": digest, **said, "asked": mechanism.asked, "numbers": released.size}
 
     def finish(self) -> None:
         """Close the run in the ledger and destroy the key."""

@@ -118,7 +118,7 @@ class Driver:
                     asked, block = self._asked(operator, query)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, block)
                     require_scale(self.problem, product)
-                    mechanism = self.problem.mechanism_of(asked)
+                    mechanism = self.problem.mechanism_of(asked, query)
                     released = mechanism.release(
                         product, block=block, entropy=self.custody.entropy, step=state.step + 1
                     )
@@ -131,6 +131,7 @@ class Driver:
                         ritz_values=info.ritz_values,
                         residual_norms=info.residual_norms,
                         precision=info.precision,
+                        finished=info.finished,
                     ))  # fmt: skip
                     outcome = self.problem.rule(views)
                     self._remember(views[-1], state, record, said)
@@ -159,6 +160,8 @@ class Driver:
     def _asked(self, operator: Any, query: Query) -> tuple[Operator, Block]:
         """The side of the operator that is asked for; and the block, of a private run on the grid of exact products."""
         asked = operator.transposed() if query.transposed else operator
+        if query.batch is not None:
+            asked = asked.of_batch(query.batch.rows, query.batch.mechanism)
         if query.image_norm is not None:
             asked = replace(asked, image_norm=query.image_norm)
         return asked, query.block if self.problem.private is None else asked.prepare(query.block)
@@ -244,6 +247,7 @@ class Driver:
                 "residual_norms": view.residual_norms.tolist(),
                 "worst_residual": float(self.problem.rule.relative(view).max()),
                 "precision": view.precision,
+                "finished": view.finished,
                 "max_sin_theta": angle,
                 "bytes_read": 0 if public else record.bytes_read,
                 "chunks": 0 if public else record.chunks,

@@ -14,8 +14,10 @@ from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.nodes.parts import make_parts
 from npmdask.nodes.total import Group
 from npmdask.privacy import Privacy
-from npmdask.private_parts import make_pieces
+from npmdask.private_parts import Pieces, make_pieces
 from npmdask.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
+from npmdask.record_parts import RecordPieces, make_record_pieces
+from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.storage.layout import Source
 
@@ -78,7 +80,12 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
     """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
     _require_public(request, earlier)
     k, p = _ranks(source, request, 0)
-    pieces = make_pieces(source, privacy, k, p, request.max_steps)
+    pieces: Pieces | RecordPieces
+    if request.algorithm in RECORD_ORACLES:
+        options = request.options or {}
+        pieces = make_record_pieces(source, privacy, request.algorithm, options, k, request.seed)
+    else:
+        pieces = make_pieces(source, privacy, k, p, request.max_steps)
     return Problem(
         source=source,
         request=request,
@@ -141,14 +148,25 @@ def _require_public(request: Request, earlier: object) -> None:
         )
     if request.tol is not None:
         raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
-    if request.mechanism != "none" or request.algorithm not in ("auto", "power"):
+    if request.mechanism != "none" or request.algorithm not in ("auto", "power", *RECORD_ORACLES):
         raise RefusedError(
             f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
             "both out, the [privacy] table chooses the noise"
         )
+    if request.algorithm in RECORD_ORACLES:
+        _require_of_records(request)
     if earlier is not None:
         raise RefusedError(
             "a private run starts from its public seed: warm starts and deflation are not offered for it"
+        )
+
+
+def _require_of_records(request: Request) -> None:
+    """What oracles of records choose by their own options."""
+    if request.max_steps is not None or request.iteration_rank is not None:
+        raise BadInputError(
+            f"max_steps and iteration_rank are not of {request.algorithm}: it finds one direction after the other, and "
+            "how many releases that takes follows from its options (steps, or batch); leave them out"
         )
 
 
@@ -211,9 +229,23 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 def _require_options(source: Source, request: Request) -> None:
     if source.kind == "symmetric" and (request.center or request.scale):
         raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
-    if request.algorithm not in ("auto", *ALGORITHMS):
-        known = closest(request.algorithm, ["auto", *ALGORITHMS])
+    if request.algorithm not in ("auto", *ALGORITHMS, *RECORD_ORACLES):
+        known = closest(request.algorithm, ["auto", *ALGORITHMS, *RECORD_ORACLES])
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
+    if request.algorithm in RECORD_ORACLES and request.privacy is None:
+        raise BadInputError(
+            f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
+            "choose another algorithm, or leave it out"
+        )
+    if request.options is not None and request.algorithm not in RECORD_ORACLES:
+        raise BadInputError(
+            f"algorithm.options are of streaming algorithms and of {', '.join(RECORD_ORACLES)}: leave them out"
+        )
+    if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
+        raise BadInputError(
+            f"{source.path} holds one matrix for each record (kind matrices), which only {', '.join(RECORD_ORACLES)} "
+            "take: choose one, with a [privacy] table"
+        )
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:
@@ -227,7 +259,7 @@ def _require_options(source: Source, request: Request) -> None:
 
 
 def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
-    smallest = min(source.shape)
+    smallest = min(source.shape[0], source.dimension)
     if isinstance(request.target_rank, float):
         return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)
     k = request.target_rank
@@ -237,7 +269,7 @@ def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
             f"target_rank = {k} is not possible: the data are {source.shape[0]} x {source.shape[1]}, so at most "
             f"{smallest} components exist{more}"
         )
-    room = source.shape[1] - locked
+    room = source.dimension - locked
     if request.iteration_rank == "auto":
         raise BadInputError('iteration_rank = "auto" is chosen by top_k and `npmdask run`; give a number here')
     p = default_rank(k, room) if request.iteration_rank is None else request.iteration_rank

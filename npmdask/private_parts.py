@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget, mu_for, paper_stddev
-from npmdask.algorithms import Algorithm, AlternatingState, PrivateAlternating, PrivatePower, PrivateState, Result
+from npmdask.algorithms import (
+    Algorithm,
+    AlternatingState,
+    PrivateAlternating,
+    PrivatePower,
+    PrivateState,
+    Query,
+    Result,
+)
 from npmdask.algorithms import value_stddevs as stddevs_of_values
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
@@ -49,7 +57,7 @@ class PrivateParts:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
         return private_operator(source, self.relation)
 
-    def mechanism_of(self, operator: Any, p: int) -> Any:
+    def mechanism_of(self, operator: Any, p: int, query: Query) -> Any:
         """The mechanism for one side of alternating products, whose arithmetic differs; the multiplier does not."""
         image_norm = getattr(operator, "image_norm", None)  # of records only
         return replace(self.mechanism, rounding=operator.rounding(p), image_norm=image_norm)

@@ -22,7 +22,9 @@ from npmdask.memory_plan import MemoryPlan
 from npmdask.planning import memory_of
 from npmdask.problem import Problem
 from npmdask.randomness import generator
+from npmdask.record_parts import RecordParts
 from npmdask.solution import Resources
+from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.theory.private import gaussian_norm
 
 MIB = 2**20
@@ -46,8 +48,9 @@ class PrivatePlan:
 
     ``noise_stddev``: of every entry of a release, given the start block; ``first_noise_stddev``: of the first one,
     where images of records are clipped too. ``smallest_value``: the norm that the noise of the last release hardly ever
-    exceeds, in the units of the values that are released; what is smaller cannot stand out. ``memory``: None where
-    the number of rows, which it follows, is private.
+    exceeds, in the units of the values that are released; what is smaller cannot stand out. Oracles of records: both
+    are those of images as long as clip_norm allows, an upper bound of the noise; None where even that follows from what
+    is released. ``memory``: None where the number of rows, which it follows, is private.
     """
 
     source: str
@@ -57,9 +60,10 @@ class PrivatePlan:
     releases: int
     target_rank: int
     iteration_rank: int
-    first_noise_stddev: float
-    noise_stddev: float
-    smallest_value: float
+    algorithm: str
+    first_noise_stddev: float | None
+    noise_stddev: float | None
+    smallest_value: float | None
     values_are: str
     expense: Expense
     memory: MemoryPlan | None
@@ -82,7 +86,7 @@ def plan_private(problem: Problem, resources: Resources, store: str | Path | Non
     assert parts is not None
     memory = memory_of(problem, resources, tree_rss())
     charge = problem.mechanism.charge()  # type: ignore[attr-defined]
-    first, later, rows = _noise(problem)
+    first, later, smallest = _noise_of_records(parts) if isinstance(parts, RecordParts) else _noise(problem)
     return PrivatePlan(
         source=problem.source.path,
         kind=problem.source.kind,
@@ -91,28 +95,36 @@ def plan_private(problem: Problem, resources: Resources, store: str | Path | Non
         releases=parts.releases,
         target_rank=algorithm.target_rank,
         iteration_rank=algorithm.iteration_rank,
+        algorithm=algorithm.name,
         first_noise_stddev=first,
         noise_stddev=later,
-        smallest_value=_in_units(problem, gaussian_norm(later, rows, algorithm.iteration_rank)),
+        smallest_value=smallest,
         values_are=parts.values_are(problem.source),
         expense=_expense(problem, charge, store),
         memory=memory if parts.relation.public_rows else None,
     )
 
 
-def _noise(problem: Problem) -> tuple[float, float, int]:
-    """Of the first release, of one like it without clipped images, and how many rows the product has."""
+def _noise_of_records(parts: RecordParts) -> tuple[float | None, float | None, float | None]:
+    """Of means of images as long as clip_norm allows, and the norm that it hardly ever exceeds."""
+    widest = parts.oracle.widest_noise()
+    return widest, widest, None if widest is None else gaussian_norm(widest, parts.algorithm.dimension, 1)
+
+
+def _noise(problem: Problem) -> tuple[float, float, float]:
+    """Of the first release, of one like it without clipped images, and the norm that this hardly ever exceeds."""
     start = problem.algorithm.init(problem.d, rng=generator(problem.request.seed, "start"))
     query, operator = problem.algorithm.query(start), problem.operator(None, None)
     block = operator.prepare(query.block)  # type: ignore[attr-defined]
     rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
-    plain: Any = problem.mechanism_of(operator)
+    plain: Any = problem.mechanism_of(operator, query)
     later = plain.noise_stddev(block, rows=rows)
+    smallest = _in_units(problem, gaussian_norm(later, rows, problem.algorithm.iteration_rank))
     if query.image_norm is None:
-        return later, later, rows
+        return later, later, smallest
     clips: Any = replace(operator, image_norm=query.image_norm)  # type: ignore[type-var]
-    clipped: Any = problem.mechanism_of(clips)
-    return clipped.noise_stddev(block, rows=rows), later, rows
+    clipped: Any = problem.mechanism_of(clips, query)
+    return clipped.noise_stddev(block, rows=rows), later, smallest
 
 
 def _in_units(problem: Problem, norm: float) -> float:
@@ -169,17 +181,41 @@ def lines(plan: PrivatePlan) -> list[str]:
     table = {
         "data": f"{plan.source}: kind {plan.kind}; nothing was read of it",
         "promise": plan.promise,
-        "releases": f"{plan.releases} noisy products, a pass each, and no other look at the data",
+        "releases": _releases_line(plan),
         "noise": _noise_line(plan),
-        "signal": f"values below {plan.smallest_value:.3g} drown ({plan.values_are}): the norm of the last noise",
-        "columns": f"target_rank = {plan.target_rank}, iteration_rank = {plan.iteration_rank}",
+        "signal": _signal_line(plan),
+        "columns": _columns_line(plan),
         "budget": plan.expense.said,
         "memory": _memory_line(plan.memory),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
 
 
+def _releases_line(plan: PrivatePlan) -> str:
+    if plan.algorithm in RECORD_ORACLES:
+        return f"{plan.releases} ranges and means at most, a pass over their records each, and no other look at the data"
+    return f"{plan.releases} noisy products, a pass each, and no other look at the data"
+
+
+def _signal_line(plan: PrivatePlan) -> str:
+    if plan.smallest_value is None:
+        return "not known before the ranges are released"
+    if plan.algorithm in RECORD_ORACLES:
+        return f"values below {plan.smallest_value:.3g} drown at worst ({plan.values_are})"
+    return f"values below {plan.smallest_value:.3g} drown ({plan.values_are}): the norm of the last noise"
+
+
+def _columns_line(plan: PrivatePlan) -> str:
+    if plan.algorithm in RECORD_ORACLES:
+        return f"target_rank = {plan.target_rank}, one direction after the other by {plan.algorithm}"
+    return f"target_rank = {plan.target_rank}, iteration_rank = {plan.iteration_rank}"
+
+
 def _noise_line(plan: PrivatePlan) -> str:
+    if plan.noise_stddev is None or plan.first_noise_stddev is None:
+        return "follows the ranges that are released before the means"
+    if plan.algorithm in RECORD_ORACLES:
+        return f"stddev {plan.noise_stddev:.4g} at most on every entry of a mean; mu = {plan.mu:.4g} for the whole run"
     mu = f"; mu = {plan.mu:.4g} for all of them together" if plan.mu else ""
     said = f"stddev {plan.noise_stddev:.4g} on every entry of a product with the (public) start block{mu}"
     if plan.first_noise_stddev > 0.999 * plan.noise_stddev:

@@ -115,7 +115,7 @@ def _tiles(statement: dict[str, Any]) -> str:
 
 def _error(sine: float | None) -> str:
     if sine is None:
-        return "not estimated for alternating products"
+        return "not estimated"
     return f"sin(angle) to the true components about {sine:.2g} (an estimate from what was released, not a bound)"
 
 
@@ -164,11 +164,12 @@ def _components(arrays: dict[str, np.ndarray]) -> str:
 def _releases(history: list[dict[str, Any]]) -> str:
     """A line for each product that was released; the digest is the one that the ledger holds the run to."""
     rows = "".join(
-        f"<tr><td>{h['step']}</td><td>{h['noise_stddev']:.4g}</td><td>{_clipped(h.get('image_norm'))}</td>"
+        f"<tr><td>{h['step']}</td><td>{h['asked']}</td><td>{h['noise_stddev']:.4g}</td>"
+        f"<td>{_clipped(h.get('image_norm'))}</td>"
         f"<td>{h['ritz_values'][0]:.6g}</td><td>{h['digest'][:16]}</td></tr>"
         for h in history
     )
-    heads = ("release", "noise of an entry", "images clipped to", "largest value (of the sum)", "SHA-256 in the ledger")
+    heads = ("release", "of a", "noise of an entry", "images clipped to", "largest value (of the sum)", "SHA-256 in the ledger")
     return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{rows}</table>"
 
 

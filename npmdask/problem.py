@@ -11,6 +11,7 @@ import numpy as np
 from npmdask.algorithms import (
     Algorithm,
     PrivateAlternating,
+    Query,
     Result,
 )
 from npmdask.linalg import Block
@@ -19,6 +20,7 @@ from npmdask.nodes.parts import NodesParts
 from npmdask.operators import Gram, Operator, SparseGram, Symmetric, Triangle
 from npmdask.privacy import Privacy
 from npmdask.private_parts import PrivateParts
+from npmdask.record_parts import RecordParts
 from npmdask.stopping import Rule
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
@@ -46,7 +48,8 @@ class Request:
 
     target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
-    algorithm: Literal["auto", "power", "krylov"] = "auto"  # auto: krylov without noise, power with it
+    algorithm: str = "auto"  # auto: krylov without noise, power with it; or an oracle of records
+    options: dict[str, Any] | None = None  # of an oracle of records
     max_steps: int | None = None  # 200, but a private run must say it
     tol: float | None = None
     center: bool = False
@@ -87,11 +90,11 @@ class Problem:
     locked: Locked | None = None
     start: Start | None = None
     share: float | None = None  # of the variance, that was asked for in place of a number of components
-    private: PrivateParts | None = None
+    private: PrivateParts | RecordParts | None = None
     nodes: NodesParts | None = None  # of a centre, whose data lie with its nodes
 
     @property
-    def parts(self) -> PrivateParts | NodesParts | None:
+    def parts(self) -> PrivateParts | RecordParts | NodesParts | None:
         """What makes the answer, where noisy products were released."""
         return self.nodes if self.nodes is not None and self.nodes.private else self.private
 
@@ -102,7 +105,7 @@ class Problem:
 
     @property
     def d(self) -> int:
-        return self.source.shape[1]
+        return self.source.dimension
 
     def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
         """The operator, with the column means and deviations that centring and scaling need.
@@ -131,11 +134,11 @@ class Problem:
             return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)
         return Gram(reader=reader, weight=weight, mean=centre, scale=scale)
 
-    def mechanism_of(self, operator: Any) -> Mechanism:
-        """The mechanism for a product with ``operator``."""
+    def mechanism_of(self, operator: Any, query: Query) -> Mechanism:
+        """The mechanism for the answer to ``query``, asked of ``operator``."""
         if self.private is None:
             return self.mechanism
-        made: Mechanism = self.private.mechanism_of(operator, self.algorithm.iteration_rank)
+        made: Mechanism = self.private.mechanism_of(operator, self.algorithm.iteration_rank, query)
         return made
 
     def sides(self) -> list[Any]:
@@ -170,6 +173,7 @@ class Problem:
                 "target_rank": self.request.target_rank if self.searches else self.algorithm.target_rank,
                 "iteration_rank": None if self.searches else self.algorithm.iteration_rank,
                 "share": self.share,
+                **({} if self.request.options is None else {"options": self.request.options}),
             },
             "mechanism": self.mechanism.event(),
             "stop": {

@@ -44,6 +44,7 @@ class StepView:
     ritz_values: np.ndarray
     residual_norms: np.ndarray
     precision: str
+    finished: bool = False  # the algorithm says that there is nothing more to ask
 
 
 def views_of(history: list[dict[str, Any]]) -> list[StepView]:
@@ -54,6 +55,7 @@ def views_of(history: list[dict[str, Any]]) -> list[StepView]:
             ritz_values=np.array(h["ritz_values"]),
             residual_norms=np.array(h["residual_norms"]),
             precision=h["precision"],
+            finished=h.get("finished", False),
         )
         for h in history
     ]
@@ -97,6 +99,17 @@ class FixedSteps:
 
     def unresolved(self, view: StepView, values: np.ndarray) -> None:
         """Nothing to find: there is no further pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntilFinished(FixedSteps):
+    """Stop where the algorithm has asked all that it was to ask: at most ``max_steps`` releases, often exactly."""
+
+    def __call__(self, history: list[StepView]) -> Outcome | None:
+        """Released, once the algorithm says that it is finished."""
+        if not history or not history[-1].finished:
+            return None
+        return Outcome(name="released", sentence=f"made {history[-1].step} releases: {self.promise}")
 
 
 @dataclass(frozen=True, kw_only=True)

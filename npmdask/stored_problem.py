@@ -15,6 +15,7 @@ from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
 from npmdask.problem import Locked, Problem, Request
 from npmdask.solution import Resources
+from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.layout import open_source
 from npmdask.warm_start import read_start
 
@@ -63,10 +64,13 @@ def _centre_of(spec: dict[str, Any]) -> Problem:
 
 
 def _private_of(spec: dict[str, Any]) -> Problem:
+    algorithm, of_records = spec["algorithm"], spec["algorithm"]["name"] in RECORD_ORACLES
     request = Request(
-        target_rank=spec["algorithm"]["target_rank"],
-        iteration_rank=spec["algorithm"]["iteration_rank"],
-        max_steps=spec["stop"]["max_steps"],
+        target_rank=algorithm["target_rank"],
+        algorithm=algorithm["name"] if of_records else "auto",
+        options=algorithm.get("options"),
+        iteration_rank=None if of_records else algorithm["iteration_rank"],
+        max_steps=None if of_records else spec["stop"]["max_steps"],
         seed=spec["run"]["seed"],
         privacy=Privacy(**spec["privacy"]),
     )

@@ -1,6 +1,6 @@
 """Algorithms: public configuration and the three lines in which they differ. They never import each other."""
 
-from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, state_fields
+from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, restored, state_fields
 from npmdask.algorithms._stream_protocol import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
 from npmdask.algorithms.convex import MSG, RMSG, ConvexState
 from npmdask.algorithms.convex_batch import BatchState, MiniBatchMSG, MiniBatchRMSG
@@ -54,6 +54,7 @@ __all__ = [
     "StreamPower",
     "StreamPowerState",
     "StreamResult",
+    "restored",
     "state_fields",
     "value_stddevs",
 ]

@@ -7,7 +7,7 @@ checkpoint is its list of fields. ``Info`` is not carried from step to step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -20,11 +20,13 @@ class Query(NamedTuple):
 
     ``transposed``: ``A^T @ block`` instead, of a matrix that is neither symmetric nor multiplied by its transpose.
     ``image_norm``: of a sum over records a the images ``block^T a`` are clipped to this norm.
+    ``batch``: a summary of the images of some records instead (npmdask.stochastic), and what is released of it.
     """
 
     block: Block
     transposed: bool = False
     image_norm: float | None = None
+    batch: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class Info:
     residual_norms: np.ndarray
     asymmetry: float
     precision: str
+    finished: bool = False  # there is nothing more to ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,30 @@ class Algorithm(Protocol[S]):
 
 
 def state_fields(state: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and the plain numbers of a state: all that a checkpoint holds of it."""
-    values = {f.name: getattr(state, f.name) for f in fields(state)}
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    return arrays, {name: value for name, value in values.items() if name not in arrays}
+    """The arrays and the plain numbers of a state: all that a checkpoint holds of it.
+
+    Fields of a state inside a state are called ``outer.inner``.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    scalars: dict[str, Any] = {}
+    for f in fields(state):
+        value = getattr(state, f.name)
+        if isinstance(value, np.ndarray):
+            arrays[f.name] = value
+        elif is_dataclass(value):
+            inner = state_fields(value)
+            arrays |= {f"{f.name}.{name}": array for name, array in inner[0].items()}
+            scalars |= {f"{f.name}.{name}": number for name, number in inner[1].items()}
+        else:
+            scalars[f.name] = value
+    return arrays, scalars
+
+
+def restored(like: Any, arrays: dict[str, np.ndarray], scalars: dict[str, Any], prefix: str = "") -> Any:
+    """The inverse of :func:`state_fields`; ``like`` is any state of the same kinds, inner ones included."""
+    held = {**arrays, **scalars}
+    values = {}
+    for f in fields(like):
+        inner, name = getattr(like, f.name), prefix + f.name
+        values[f.name] = restored(inner, arrays, scalars, f"{name}.") if is_dataclass(inner) else held[name]
+    return replace(like, **values)

@@ -117,6 +117,10 @@ class PrivateMechanism(ABC):
         noise = self._draw(scale, product.shape, entropy.keystream(*self._purpose(product.shape, block, step, scale)))
         return (product + noise) * float(self.rounding.grid)
 
+    @property
+    def asked(self) -> str:
+        return "product"
+
     def event(self) -> dict[str, Any]:
         """What a ledger writes down: public, and all that the noise depends on besides X, the step and the key."""
         return {

@@ -91,6 +91,10 @@ class ClippedMean:
     def charge(self) -> Charge:
         return gaussian_charge(self.multiplier, 1)
 
+    def noise_stddev(self, d: int) -> float:
+        """On a coordinate of the mean."""
+        return self.stddev
+
     def spec(self) -> dict[str, Any]:
         return {"release": "mean-clipped", **asdict(self)}
 
@@ -109,6 +113,9 @@ class PlainMean:
 
     def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
         return summary / self.count
+
+    def noise_stddev(self, d: int) -> float:
+        return 0.0
 
     def spec(self) -> dict[str, Any]:
         return {"release": "mean-plain", **asdict(self)}
@@ -181,6 +188,10 @@ class PaperMean:
         units = whole_scale(up(self.stddev(d) * self.count / grid))
         drawn = noise.gaussian(units, (d,), purpose_of({"of": purpose}, found))
         return found + (total + drawn) * grid / self.count
+
+    def noise_stddev(self, d: int) -> float:
+        """On a coordinate of the mean."""
+        return self.stddev(d)
 
     def spec(self) -> dict[str, Any]:
         return {"release": "mean-paper", **asdict(self)}

@@ -64,6 +64,10 @@ class PaperRange:
         label = histogram.heaviest(labels, noise, purpose_of({**self.spec(), "of": purpose}))
         return None if label is None else 2.0 ** (label / 4)
 
+    def noise_stddev(self, d: int) -> float:
+        """On a count of the histogram: of Laplace noise of scale 2 / epsilon."""
+        return math.sqrt(2) * 2 / self.epsilon
+
     def spec(self) -> dict[str, Any]:
         return {"release": "range-paper", **asdict(self)}
 
@@ -110,6 +114,10 @@ class DistanceRange:
         """The upper edge of the heaviest bin, or None if no bin rises above the noise."""
         best = self.histogram.heaviest(summary, noise, purpose_of({**self.spec(), "of": purpose}, centre))
         return None if best is None else self.largest * 2.0 ** (-best / 2)
+
+    def noise_stddev(self, d: int) -> float:
+        """On a count of the histogram."""
+        return float(self.histogram.stddev)
 
     def charge(self) -> Charge:
         return self.histogram.charge()

@@ -1,0 +1,181 @@
+"""What makes a run of k-DP-PCA or one of its relatives: oracle, operator of records, releases, rule, and the answer.
+
+The counterpart of :mod:`npmdask.private_parts` for oracles that see images of single records (npmdask.stochastic).
+Nothing here looks at the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.accounting import Budget
+from npmdask.algorithms import Query, Result
+from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.operators import RecordImages
+from npmdask.privacy import Privacy
+from npmdask.stochastic._protocol import Oracle
+from npmdask.stochastic.choosing import Question, make_oracle
+from npmdask.stochastic.neighbours import RELATIONS, require_relation
+from npmdask.stochastic.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
+from npmdask.stochastic.rounds import Rounds
+from npmdask.stopping import UntilFinished
+from npmdask.storage.layout import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordParts:
+    """The pieces of such a run that the rest of the problem does not have; as ``PrivateParts``."""
+
+    privacy: Privacy
+    algorithm: Rounds
+    mechanism: RunOfReleases
+    target_rank: int
+
+    @property
+    def relation(self) -> RecordUnit:
+        return self.mechanism.relation
+
+    @property
+    def releases(self) -> int:
+        return self.mechanism.releases
+
+    @property
+    def oracle(self) -> Oracle[Any]:
+        return self.mechanism.oracle
+
+    def operator(self, source: Source) -> RecordImages:
+        """Of the first query, which is as large as any: what memory is planned for."""
+        first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
+        side = source.dimension if source.kind == "matrices" else None
+        operator = RecordImages(reader=source.reader, side=side, rows=range(source.shape[0]), mechanism=None)
+        return operator.of_batch(first.batch.rows, first.batch.mechanism)
+
+    def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
+        """The release of this query."""
+        return BatchRelease(query=query.batch)
+
+    def scale(self, source: Source) -> float:
+        return 1.0
+
+    def values_are(self, source: Source) -> str:
+        """What the released values stand for, in words."""
+        return "means over the records (divided by their public number)"
+
+    def answer(
+        self, source: Source, state: Any, result: Result, history: list[dict[str, Any]], p: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays of the release, and the statement that goes with them: all of it post-processing."""
+        arrays = {
+            "basis": result.vectors,
+            "values": result.values,
+            "residual_norms": result.residual_norms,
+        }
+        return arrays, self.statement(source, history)
+
+    def statement(self, source: Source, history: list[dict[str, Any]]) -> dict[str, Any]:
+        """What is promised, and what it cost, in public numbers."""
+        charge, promise = self.mechanism.charge(), self.oracle.promise()
+        return {
+            "relation": self.relation.spec(),
+            "protects": self.relation.describe(),
+            "mechanism": self.mechanism.event(),
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+            "mu": float(np.sqrt(charge.mu_squared)),
+            "charge": charge.as_dict(),
+            "epsilon_spent": charge.epsilon_at(self.privacy.delta),
+            "releases": len(history),
+            "iteration_rank": 1,
+            "columns": source.dimension,
+            "noise_stddev": [],  # of ranges and of means, in different units: beside each release
+            "image_norms": [step["image_norm"] for step in history],
+            "noise_to_paper": None,
+            "predicted_error": None,
+            "values_are": self.values_are(source),
+            "warnings": self._warnings(history, promise.remark),
+        }
+
+    def _warnings(self, history: list[dict[str, Any]], remark: str) -> list[str]:
+        missing = sum(step["numbers"] == 0 for step in history)
+        if not missing:
+            return []
+        return [
+            f"{missing} of {len(history)} releases found no range: too few records in a batch for this epsilon. The "
+            "directions of those steps are what they were before, at worst random; use larger batches, or the variant "
+            "'tight'"
+        ]
+
+
+@dataclass(frozen=True)
+class RecordPieces:
+    """What a problem is made of when its oracle sees records."""
+
+    algorithm: Rounds
+    mechanism: RunOfReleases
+    rule: UntilFinished
+    parts: RecordParts
+
+
+def make_record_pieces(
+    source: Source, privacy: Privacy, name: str, options: Mapping[str, Any], k: int, seed: int
+) -> RecordPieces:
+    """Check what is asked against the source and put it together.
+
+    Raises
+    ------
+    BadInputError
+        A parameter is missing or out of range, or does not fit the kind of the data.
+    RefusedError
+        The data have no fingerprint, or what is asked is not private.
+    """
+    _require_records(source, privacy, name)
+    relation = require_relation(str(privacy.neighboring_relation))
+    question = Question(
+        records=source.shape[0],
+        dimension=source.dimension,
+        target_rank=k,
+        budget=Budget(privacy.epsilon, privacy.delta),
+        relation=relation,
+        largest=_largest(source, privacy),
+        seed=seed,
+    )
+    oracle = make_oracle(name, options, question)
+    algorithm = Rounds(oracle=oracle, dimension=source.dimension, name=name)
+    unit = RecordUnit(name=relation)
+    mechanism = RunOfReleases(oracle=oracle, relation=unit, oracle_name=name)
+    parts = RecordParts(privacy=privacy, algorithm=algorithm, mechanism=mechanism, target_rank=k)
+    promise = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}, for {unit.describe()}"
+    return RecordPieces(algorithm, mechanism, UntilFinished(max_steps=oracle.releases, promise=promise), parts)
+
+
+def _require_records(source: Source, privacy: Privacy, name: str) -> None:
+    if not source.registered:
+        raise RefusedError(
+            f"{source.path} was never ingested: the budget of a data set belongs to its content, which only "
+            "`npmdask ingest` records; ingest it first"
+        )
+    if source.kind not in KINDS:
+        raise BadInputError(
+            f"{name} is for records: rows (kind samples) or symmetric matrices (kind matrices), and {source.path} is "
+            f"of kind {source.kind}"
+        )
+    if privacy.neighboring_relation is None:
+        raise BadInputError(f"neighboring_relation is missing: who is protected has no default; {', '.join(RELATIONS)}")
+    if privacy.neighboring_relation not in (*RELATIONS, "record_add_remove"):
+        known = closest(privacy.neighboring_relation, list(RELATIONS))
+        raise BadInputError(f"neighboring_relation = {privacy.neighboring_relation!r} is not one of {name}: {known}")
+    if (privacy.mechanism, privacy.calibration, privacy.clip_images) != ("gaussian", "exact", True):
+        raise BadInputError(
+            f"mechanism, calibration and clip_images are of the private power method: leave them out for {name}"
+        )
+
+
+def _largest(source: Source, privacy: Privacy) -> float | None:
+    """The bound on |A_i w| that clip_norm is: |x|^2 of a row x, the spectral norm of a matrix."""
+    if privacy.clip_norm is None:
+        return None
+    return privacy.clip_norm**2 if source.kind == "samples" else privacy.clip_norm
