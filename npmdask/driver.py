@@ -33,6 +33,7 @@ from npmdask.planning import memory_of
 from npmdask.problem import Problem
 from npmdask.progress import Observer
 from npmdask.randomness import generator
+from npmdask.record_parts import of_batch
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView, views_of
@@ -161,7 +162,7 @@ class Driver:
         """The side of the operator that is asked for; and the block, of a private run on the grid of exact products."""
         asked = operator.transposed() if query.transposed else operator
         if query.batch is not None:
-            asked = asked.of_batch(query.batch.rows, query.batch.mechanism)
+            asked = of_batch(asked, query.batch)
         if query.image_norm is not None:
             asked = replace(asked, image_norm=query.image_norm)
         return asked, query.block if self.problem.private is None else asked.prepare(query.block)

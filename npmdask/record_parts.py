@@ -7,7 +7,7 @@ Nothing here looks at the data.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from npmdask.algorithms import Query, Result
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy import Privacy
-from npmdask.stochastic._protocol import Oracle
+from npmdask.stochastic._protocol import BatchQuery, Oracle
 from npmdask.stochastic.choosing import Question, make_oracle
 from npmdask.stochastic.neighbours import RELATIONS, require_relation
 from npmdask.stochastic.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
@@ -51,8 +51,7 @@ class RecordParts:
         """Of the first query, which is as large as any: what memory is planned for."""
         first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
         side = source.dimension if source.kind == "matrices" else None
-        operator = RecordImages(reader=source.reader, side=side, rows=range(source.shape[0]), mechanism=None)
-        return operator.of_batch(first.batch.rows, first.batch.mechanism)
+        return of_batch(RecordImages(reader=source.reader, side=side, rows=range(source.shape[0])), first.batch)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
         """The release of this query."""
@@ -108,6 +107,12 @@ class RecordParts:
             "directions of those steps are what they were before, at worst random; use larger batches, or the variant "
             "'tight'"
         ]
+
+
+def of_batch(operator: RecordImages, query: BatchQuery) -> RecordImages:
+    """The operator of the records that a query asks about."""
+    rows = range(operator.reader.shape[0]) if query.rows is None else query.rows
+    return replace(operator, rows=rows, mechanism=query.mechanism)
 
 
 @dataclass(frozen=True)

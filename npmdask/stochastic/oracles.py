@@ -82,6 +82,10 @@ class OjaOracle(ABC):
         moved = state.vector + vector_of(answer) / (offset + slope * state.step)
         return OjaState(state.step + 1, unit(project_out(moved, state.found)), state.found)
 
+    @property
+    def remembered(self) -> int:
+        return 0
+
     def direction(self, state: OjaState) -> np.ndarray | None:
         return state.vector if state.step > self.steps else None
 
@@ -99,6 +103,9 @@ class PlainOja(OjaOracle):
 
     def _mechanism(self, state: OjaState) -> Mechanism:
         return PlainMean(count=self.batch)
+
+    def widest_noise(self) -> float:
+        return 0.0
 
     def promise(self) -> Promise:
         return Promise("record_replace", math.inf, 0.0, None, True, "no noise: not private")
@@ -144,6 +151,12 @@ class DPOjas(OjaOracle):
     def _mechanism(self, state: OjaState) -> Mechanism:
         return ClippedMean(relation=self.relation, radius=self.radius, count=self.batch, multiplier=self.alpha)
 
+    def widest_noise(self) -> float:
+        """The same in every step of a round that is as large."""
+        return ClippedMean(
+            relation=self.relation, radius=self.radius, count=self.batch, multiplier=self.alpha
+        ).stddev
+
     def promise(self) -> Promise:
         exact = promise_of(gaussian_charge(self.alpha, 1), self.relation, self.budget.delta)
         if self.noise == "sound":
@@ -187,6 +200,9 @@ class ModifiedDPPCA(OjaOracle):
             return super().update(state, answer)
         spread = number_of(answer)
         return replace(state, step=state.step + 1) if spread is None else replace(state, spread=spread)
+
+    def widest_noise(self) -> None:
+        """It follows the ranges that are released."""
 
     def promise(self) -> Promise:
         """Parallel over batches; the two calls on one half add up. Sound for the relations that are offered here, not

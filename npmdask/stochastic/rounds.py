@@ -52,8 +52,8 @@ class Rounds:
 
     @property
     def state_blocks(self) -> int:
-        """d x (k + 2) blocks of float64 held at once: a few of what an oracle remembers, and copies being written."""
-        return 8 + 8 * -(-self.oracle.releases // self.iteration_rank) if self.oracle.remembers else 8
+        """d x (k + 2) blocks of float64 held at once: w, U, an answer and copies; what is remembered, four times."""
+        return 8 + 4 * -(-self.oracle.remembered // self.iteration_rank)
 
     def init(
         self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None

@@ -113,6 +113,15 @@ class TightOracle:
         over = state.step > (state.found.shape[1] + 1) * self.steps
         return state.vector if over and state.radius is None else None
 
+    @property
+    def remembered(self) -> int:
+        """What was asked, and what was answered, in every step."""
+        return 2 * self.target_rank * self.steps
+
+    def widest_noise(self) -> float:
+        """Of images as long as ``largest`` allows, in the step that has least of the budget."""
+        return max(self._mean(step, self.largest).stddev for step in range(1, self.target_rank * self.steps + 1))
+
     def promise(self) -> Promise:
         return promise_of(self.charge(), self.relation, self.budget.delta)
 

@@ -55,6 +55,11 @@ class Source:
     def shape(self) -> tuple[int, int]:
         return self.reader.shape
 
+    @property
+    def dimension(self) -> int:
+        """d, of the vectors that are looked for."""
+        return self.reader.shape[1]
+
     def with_checksums(self, table: np.ndarray | dict[str, np.ndarray]) -> Source:
         """The same source, its chunks held to the checksums of an earlier pass."""
         return replace(self, reader=replace(self.reader, checksums=table))  # type: ignore[arg-type]
