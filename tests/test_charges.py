@@ -25,6 +25,8 @@ from npmdask.accounting import (
     mu_for,
     paper_charge,
     paper_stddev,
+    pure_as_gaussian,
+    release_charge,
     require_sound,
 )
 from npmdask.errors import BadInputError, RefusedError
@@ -265,3 +267,26 @@ def test_unknown_formulas() -> None:
         paper_stddev("entry", np.eye(2), 2, 1, ONE, "gauss")
     with pytest.raises(BadInputError, match="needs delta > 0"):
         require_sound("entry", 2, 1, Budget(1.0))
+
+
+@given(st.floats(0.0, 20.0), st.floats(1e-12, 0.5))
+def test_any_release_is_charged_for_what_it_has(epsilon: float, delta: float) -> None:
+    """The worst pair of an (epsilon, delta)-DP release is brought to a purely private one by moving what is charged.
+    Fails with less (delta / (2 + e^epsilon)); more is paid for twice."""
+    charge = release_charge(epsilon, delta)
+    assert delta <= charge.delta_at(epsilon) <= delta * (1 + 1e-11)
+    one = np.array([delta - charge.delta, charge.delta])
+    assert np.all(one <= math.exp(epsilon) * one[::-1] * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 3.0, 20.0])
+def test_a_pure_release_is_no_easier_to_see_than_its_gaussian(epsilon: float) -> None:
+    """Trade-off curves: G_mu below that of randomised response. Fails with mu = 1.2 epsilon, below sqrt(pi / 2)."""
+    mu = pure_as_gaussian(epsilon).mu
+    alpha = np.linspace(1e-6, 1 - 1e-6, 2001)
+    gaussian = norm.cdf(norm.isf(alpha) - mu)
+    pure = np.maximum.reduce([0 * alpha, 1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha)])
+    assert np.all(gaussian <= pure + 1e-15)
+    if epsilon < 0.2:
+        middle = 1 / (1 + math.exp(epsilon))
+        assert norm.cdf(norm.isf(middle) - mu) > 0.999 * middle

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from npmdask.accounting.budget import Budget, Charge
-from npmdask.accounting.calibration import gaussian_charge, gaussian_multiplier, laplace_charge, laplace_multiplier
+from npmdask.accounting.calibration import (
+    gaussian_charge,
+    gaussian_multiplier,
+    laplace_charge,
+    laplace_multiplier,
+    pure_as_gaussian,
+    release_charge,
+)
 from npmdask.accounting.gdp import delta_for, epsilon_for, log_delta, mu_for
 from npmdask.accounting.paper import paper_charge, paper_laplace_scale, paper_stddev, require_sound
 
@@ -21,5 +28,7 @@ __all__ = [
     "paper_charge",
     "paper_laplace_scale",
     "paper_stddev",
+    "pure_as_gaussian",
+    "release_charge",
     "require_sound",
 ]

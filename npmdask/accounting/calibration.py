@@ -78,6 +78,27 @@ def laplace_charge(multiplier: float, releases: int) -> Charge:
     return Charge(epsilon=math.nextafter(releases / multiplier * (1 + 1e-15), math.inf))
 
 
+def release_charge(epsilon: float, delta: float) -> Charge:
+    """What a release costs that is (epsilon, delta)-DP, of whatever kind: ``delta_at(epsilon)`` of it is delta.
+
+    Its outputs on two neighbours are made, by some randomised map, from one of four symbols with probabilities
+    (delta, (1 - delta) q, (1 - delta) (1 - q), 0) and (0, (1 - delta) (1 - q), (1 - delta) q, delta), where q is
+    e^epsilon / (1 + e^epsilon) (Kairouz, Oh and Viswanath 2015). Moving delta (1 - q) from the first symbol to the
+    last, and back for the other, makes the two purely epsilon-DP: a total variation of delta / (1 + e^epsilon) each.
+    """
+    return Charge(epsilon=epsilon, delta=delta / (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-12))
+
+
+def pure_as_gaussian(epsilon: float) -> Charge:
+    """A purely epsilon-DP release as a Gaussian one: mu = sqrt(pi / 2) epsilon, which is less where many add up.
+
+    It is mu-GDP for Phi(mu / 2) = 1 / (1 + e^-epsilon): both trade-off curves meet on the diagonal, and the straight
+    pieces of the one are chords of the other (Dong, Roth and Su 2022). That mu is below sqrt(pi / 2) epsilon, its
+    tangent at zero: Phi(sqrt(2 pi) x / 4) - 1 / (1 + e^-x) is 0 at both ends of x >= 0, rises, and then falls.
+    """
+    return Charge(mu_squared=math.pi / 2 * epsilon**2 * (1 + 1e-12))
+
+
 def _affordable(epsilon: float, budget: Budget, slack: Charge) -> float:
     """mu^2 that is left for (epsilon, budget.delta) after ``slack``; not above 0 if nothing is."""
     taken = Charge(delta=slack.delta).delta_at(epsilon)

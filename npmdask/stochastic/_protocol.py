@@ -11,11 +11,13 @@ An oracle sees no record and draws no noise; a mechanism sees one batch and reme
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from npmdask.accounting import Charge
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.randomness import generator
@@ -77,19 +79,30 @@ class Oracle(Protocol[State]):
     """A stochastic ePCA oracle: one unit vector in the range of P for every round of the deflation.
 
     ``direction`` is None while a round goes on. ``init`` draws a public random start from a seed, and may use what
-    earlier rounds released (``earlier``, the last state of the round before).
+    earlier rounds released (``earlier``, the last state of the round before). ``releases``: the most queries of a run.
+    ``charge``: what all of them cost, RefusedError if there is no privacy. ``spec``: its public parameters, as JSON.
     """
 
     @property
     def target_rank(self) -> int: ...
     @property
     def remembered(self) -> int: ...  # vectors (d) of earlier answers that a state holds at most
+    @property
+    def releases(self) -> int: ...
     def init(self, found: Block, earlier: State | None) -> State: ...
     def query(self, state: State) -> BatchQuery: ...
     def update(self, state: State, answer: Answer) -> State: ...
     def direction(self, state: State) -> np.ndarray | None: ...
     def promise(self) -> Promise: ...
     def widest_noise(self) -> float | None: ...  # stddev of an entry of a mean at most, if that is known before
+    def charge(self) -> Charge: ...
+    def spec(self) -> dict[str, Any]: ...
+
+
+def spec_of(name: str, oracle: Any) -> dict[str, Any]:
+    """The fields of ``oracle``, a dataclass, as they are read back from JSON."""
+    read: dict[str, Any] = json.loads(json.dumps({"oracle": name, **asdict(oracle)}, allow_nan=False))
+    return read
 
 
 def random_start(seed: int, found: Block) -> np.ndarray:

@@ -18,6 +18,7 @@ from npmdask.stochastic.neighbours import up
 from npmdask.stochastic.noise import Noise, whole_scale
 
 NOWHERE = np.iinfo(np.int64).min
+ROUNDED = 1 + 1e-3  # of a tail: for a scale that is rounded up, and noise that is rounded to the grid
 COUNT = 1 << 20  # units of the grid in a count, for Laplace noise of scales that are no integers
 
 
@@ -33,7 +34,9 @@ class StabilityHistogram:
     -----
     c + Lap(2 / epsilon) is dropped below 1 + (2 / epsilon) ln(2 / delta) (Duengler and Sanyal 2025, Appendix H, "DP
     histogram learner", after Karwa and Vadhan 2018). A bin that holds one value on one data set and none on its
-    neighbour survives with probability delta / 4, and there are at most two such bins.
+    neighbour survives with probability delta / 4 (``lone``), and there are at most two such bins, of which each is
+    seen on one of the two sides only. So it is (epsilon, lone)-DP: two lone bins differ by nothing else, and beside
+    one the other count moves alone (epsilon / 2), with 1 / (1 - lone) for what is known to be dropped.
     """
 
     epsilon: float
@@ -57,6 +60,11 @@ class StabilityHistogram:
         noisy = counts * COUNT + noise.laplace(scale, counts.shape, purpose)
         best = int(np.argmax(noisy))
         return int(found[best]) if noisy[best] >= up(self.threshold) * COUNT else None
+
+    def cost(self) -> tuple[float, float]:
+        """The (epsilon, delta) that it has."""
+        lone = self.delta / 4 * ROUNDED
+        return max(self.epsilon, self.epsilon / 2 - math.log1p(-lone)), lone
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
-from npmdask.errors import BadInputError, closest
+from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier, release_charge
+from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.linalg import Block
-from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, number_of, random_start, vector_of
+from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, number_of, random_start, spec_of, vector_of
+from npmdask.stochastic.histogram import StabilityHistogram
 from npmdask.stochastic.images import project_out, unit
 from npmdask.stochastic.neighbours import Promise, Relation, promise_of, require_relation
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean, PlainMean, paper_mean_cost
@@ -69,6 +71,11 @@ class OjaOracle(ABC):
         """T: of a round."""
         return self.records // self.target_rank // self.batch
 
+    @property
+    def releases(self) -> int:
+        """The most that a run asks."""
+        return self.target_rank * self.steps
+
     def init(self, found: Block, earlier: OjaState | None) -> OjaState:
         return OjaState(1, random_start(self.seed, found), found)
 
@@ -109,6 +116,12 @@ class PlainOja(OjaOracle):
 
     def promise(self) -> Promise:
         return Promise("record_replace", math.inf, 0.0, None, True, "no noise: not private")
+
+    def charge(self) -> Charge:
+        raise RefusedError("not private: Oja's method as it is adds no noise, so no budget covers it; use DP-Ojas")
+
+    def spec(self) -> dict[str, Any]:
+        return spec_of("oja", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +171,20 @@ class DPOjas(OjaOracle):
         ).stddev
 
     def promise(self) -> Promise:
-        exact = promise_of(gaussian_charge(self.alpha, 1), self.relation, self.budget.delta)
+        exact = promise_of(self.charge(), self.relation, self.budget.delta)
         if self.noise == "sound":
             return exact
         remark = (
             f"the paper claims epsilon = {self.budget.epsilon:g}; one pass without a shuffle gives what is said here"
         )
         return replace(exact, verified=exact.epsilon <= self.budget.epsilon, remark=remark)
+
+    def charge(self) -> Charge:
+        """Of the dearest batch, and so of the run."""
+        return gaussian_charge(self.alpha, 1)
+
+    def spec(self) -> dict[str, Any]:
+        return spec_of("dp-ojas", self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,17 +224,35 @@ class ModifiedDPPCA(OjaOracle):
     def widest_noise(self) -> None:
         """It follows the ranges that are released."""
 
+    @property
+    def releases(self) -> int:
+        return 2 * super().releases
+
     def promise(self) -> Promise:
-        """Parallel over batches; the two calls on one half add up. Sound for the relations that are offered here, not
-        for adding and removing records, which the paper claims."""
+        """Sound for the relations that are offered here, not for adding and removing records, as the paper claims."""
+        exact = promise_of(self.charge(), self.relation, self.budget.delta)
+        holds = exact.epsilon <= self.budget.epsilon
+        remark = "the paper's claim, checked" if holds else "exact composition gives more than the paper claims"
+        return replace(exact, verified=holds, remark=remark)
+
+    def charge(self) -> Charge:
+        """At the delta of the budget. Parallel over batches, all alike; the two calls on one half add up."""
+        epsilon, delta = self._share
+        spread, lone = StabilityHistogram(epsilon=epsilon, delta=delta).cost()
+        mean, rest = paper_mean_cost(epsilon, delta)
+        whole = self.budget.delta * (1 - 1e-9)  # what is rounded up afterwards
+        if self.halves == "same":
+            return release_charge(spread + mean.epsilon_at(whole - lone - rest), whole)
+        return release_charge(max(spread, mean.epsilon_at(whole - rest)), whole)
+
+    def spec(self) -> dict[str, Any]:
+        return spec_of("k-dp-pca", self)
+
+    @property
+    def _share(self) -> tuple[float, float]:
+        """Of the budget, for each of the two calls."""
         share = 0.5 if self.halves == "same" else 1.0
-        epsilon, delta = share * self.budget.epsilon, share * self.budget.delta
-        dimensions = 10**6  # the cost grows with them, towards a limit
-        mean = paper_mean_cost(epsilon, delta, dimensions)[0]
-        total = epsilon + mean if self.halves == "same" else max(epsilon, mean)
-        holds = total <= self.budget.epsilon
-        remark = "the paper's composition, checked" if holds else "the paper's composition gives more than it claims"
-        return Promise(self.relation, max(total, self.budget.epsilon), self.budget.delta, None, holds, remark)
+        return share * self.budget.epsilon, share * self.budget.delta
 
     def _rows(self, state: OjaState) -> range:
         rows, half = super()._rows(state), self.batch // 2
@@ -222,8 +260,7 @@ class ModifiedDPPCA(OjaOracle):
         return rows[half : 2 * half] if second else rows[:half]
 
     def _mechanism(self, state: OjaState) -> Mechanism:
-        share = 0.5 if self.halves == "same" else 1.0
-        epsilon, delta = share * self.budget.epsilon, share * self.budget.delta
+        epsilon, delta = self._share
         fail_prob = self.fail_prob / (2 * self.steps)
         if state.spread is None:
             return PaperRange(epsilon=epsilon, delta=delta, fail_prob=fail_prob, constant=self.constant)

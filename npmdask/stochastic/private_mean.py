@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.accounting import Charge, gaussian_charge
+from npmdask.accounting import Charge, gaussian_charge, pure_as_gaussian
 from npmdask.errors import BadInputError
 from npmdask.operators.clipping import Clipping, clip_records
 from npmdask.operators.exact import RECORD_GRID, round_to, unit_of
-from npmdask.stochastic.histogram import StabilityHistogram
+from npmdask.stochastic.histogram import ROUNDED, StabilityHistogram
 from npmdask.stochastic.images import present
 from npmdask.stochastic.neighbours import Relation, require_relation, sum_sensitivity, up
 from npmdask.stochastic.noise import Noise, purpose_of, whole_scale
@@ -128,7 +128,7 @@ class PaperMean:
     Parameters
     ----------
     epsilon, delta : (epsilon, delta)-DP under both relations (sensitivities of replacing a record are used for both),
-        by the composition in :func:`paper_mean_cost`, which is checked.
+        as :func:`paper_mean_cost` shows.
     spread : Lambda, released by a :class:`~npmdask.stochastic.private_range.PaperRange`.
     count : B, records in the batch; public. tail : K and a of Assumption A.4. fail_prob : tau.
     """
@@ -202,13 +202,12 @@ def histogram_epsilon(epsilon: float, delta: float, d: int) -> float:
     return epsilon / (4 * math.sqrt(2 * d * math.log(4 / delta)))
 
 
-def paper_mean_cost(epsilon: float, delta: float, d: int) -> tuple[float, float]:
-    """The (epsilon, delta) that PrivMean really has, replacing a record: what its parts add up to.
+def paper_mean_cost(epsilon: float, delta: float) -> tuple[Charge, float]:
+    """What PrivMean costs, replacing a record, in any number d of dimensions: a Gaussian charge, and a delta besides.
 
-    d histograms of (e, delta / (4 d)) by advanced composition with delta'' = delta / 4 (Dwork, Rothblum and Vadhan
-    2010); the Gaussian by exact accounting, at the delta / 2 that is left.
+    The d histograms are (epsilon_d, delta / (16 d))-DP: deltas add up, and d epsilon_d^2 is the same for all d. As
+    Gaussian releases they add up to less than advanced composition says; d = 1 is the dearest, if by little.
     """
-    share = histogram_epsilon(epsilon, delta, d)
-    histograms = share * math.sqrt(2 * d * math.log(4 / delta)) + d * share * math.expm1(share)
+    one, _ = StabilityHistogram(epsilon=histogram_epsilon(epsilon, delta, 1), delta=delta / 4).cost()
     multiplier = 2 * math.sqrt(2 * math.log(2.5 / delta)) / epsilon  # stddev / (2 radius sqrt(d) / count)
-    return histograms + gaussian_charge(multiplier, 1).epsilon_at(delta / 2), delta
+    return pure_as_gaussian(one) + gaussian_charge(multiplier, 1), delta / 16 * ROUNDED

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.stochastic._protocol import Answer, BatchQuery, number_of, random_start, vector_of
+from npmdask.stochastic._protocol import Answer, BatchQuery, number_of, random_start, spec_of, vector_of
 from npmdask.stochastic.images import project_out, unit
 from npmdask.stochastic.neighbours import Promise, Relation, parallel, promise_of, require_relation
 from npmdask.stochastic.predictions import Answers
@@ -85,6 +86,10 @@ class TightOracle:
             raise BadInputError("a tight oracle needs target_rank, steps, factor, growth > 0, 0 < range_share < 1")
         object.__setattr__(self, "multiplier", gaussian_multiplier(self.budget, 1))
 
+    @property
+    def releases(self) -> int:
+        return 2 * self.target_rank * self.steps
+
     def init(self, found: Block, earlier: TightState | None) -> TightState:
         if earlier is None:
             start, none = random_start(self.seed, found), Answers.none(len(found), self.largest)
@@ -129,6 +134,9 @@ class TightOracle:
         """Of the whole run, within the budget: the sum over steps that share records, else the largest."""
         each = [self._charge(step) for step in range(1, self.target_rank * self.steps + 1)]
         return sum(each, Charge()) if self.reuse else parallel(each)
+
+    def spec(self) -> dict[str, Any]:
+        return spec_of("tight", self)
 
     def _charge(self, step: int) -> Charge:
         multipliers = self._multiplier(step, self.range_share), self._multiplier(step, 1 - self.range_share)

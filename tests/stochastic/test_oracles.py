@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from dp_accounting import get_sigma_gaussian
 
 from npmdask.accounting import Budget
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.stochastic.neighbours import RELATIONS
 from npmdask.stochastic.noise import SecretNoise, SimulatedNoise
@@ -135,6 +137,46 @@ def test_the_papers_k_dp_pca_holds_for_records_that_are_replaced(halves: str) ->
 def paper(**given: object) -> ModifiedDPPCA:
     fixed = {"records": 4000, "target_rank": 1, "batch": 1000, "rates": ((0.0, 1.0),), "budget": BUDGET}
     return ModifiedDPPCA(**{**fixed, **given})
+
+
+@pytest.mark.parametrize("epsilon, delta", [(0.1, 1e-6), (1.0, 0.01), (8.0, 1e-9)])
+def test_k_dp_pca_as_printed_has_less_than_it_claims_and_with_both_halves_what_it_claims(
+    epsilon: float, delta: float
+) -> None:
+    """Fails where halves are added up that are disjoint, or not added up that are the same."""
+    budget = Budget(epsilon, delta)
+    same, disjoint = (paper(halves=halves, budget=budget) for halves in ("same", "disjoint"))
+    for oracle in (same, disjoint):
+        assert oracle.charge().within(budget)
+        assert oracle.promise().verified
+    assert 0.5 * epsilon < same.promise().epsilon < 0.85 * epsilon
+    assert disjoint.promise().epsilon == pytest.approx(epsilon, rel=1e-9)
+
+
+ORACLES = {
+    "dp-ojas": lambda: ojas(records=300),
+    "k-dp-pca": lambda: paper(records=300, batch=60),
+    "tight": lambda: tight(),
+    "oja": lambda: PlainOja(records=300, target_rank=2, batch=30, rates=((1.0, 1.0),) * 2),
+}
+
+
+@pytest.mark.parametrize("name", list(ORACLES))
+def test_every_oracle_says_what_it_is_and_asks_no_more_than_it_says(name: str) -> None:
+    """Fails where a release is left out of ``releases``, or a parameter out of ``spec``."""
+    oracle = ORACLES[name]()
+    spec = oracle.spec()
+    assert spec["oracle"] == name
+    assert json.loads(json.dumps(spec)) == spec
+    assert set(spec) - {"oracle"} == {field.name for field in fields(oracle)}
+    ran = run(oracle, 5, images_of(np.random.default_rng(0).standard_normal((300, 5))), NOISE)
+    assert len(ran.queries) == oracle.releases or (name == "k-dp-pca" and len(ran.queries) < oracle.releases)
+    if name == "oja":
+        with pytest.raises(RefusedError, match="not private"):
+            oracle.charge()
+    else:
+        assert oracle.charge().within(BUDGET)
+        assert oracle.promise().epsilon == oracle.charge().epsilon_at(BUDGET.delta)
 
 
 @pytest.mark.parametrize("halves, first, second", [("same", (0, 500), (0, 500)), ("disjoint", (0, 500), (500, 1000))])

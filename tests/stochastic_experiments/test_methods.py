@@ -21,6 +21,7 @@ from benchmarks.kdppca_oracles import (
     k_dp_pca_large,
     largest_image,
     plain_oja,
+    proven_mean_cost,
     steps,
     summary,
     tight,
@@ -153,6 +154,21 @@ def test_a_batch_in_blocks_is_the_batch() -> None:
     assert [len(block) for block in blocks] == [7, 5]
     np.testing.assert_allclose(np.concatenate(blocks), expected, atol=1e-12)
     np.testing.assert_allclose(summary(query, stream), mean.summary(expected, query.centre), atol=1)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("delta", [0.01, 0.005, 1e-6])
+def test_the_papers_composition_holds_where_it_is_said_to(epsilon: float, delta: float) -> None:
+    """Fails if proven_mean_cost loses a part: half of it is the Gaussian, a quarter the histograms."""
+    for d in (2, 200, 10**6):
+        cost, total = proven_mean_cost(epsilon, delta, d)
+        assert 0.25 * epsilon < cost <= epsilon
+        assert total == delta
+
+
+def test_the_papers_composition_fails_for_large_epsilon() -> None:
+    """The classical Gaussian mechanism is too quiet there; fails if the cost is the claim."""
+    assert proven_mean_cost(60.0, 0.005, 200)[0] > 60.0
 
 
 def test_noise_is_that_of_the_seed() -> None:
