@@ -60,7 +60,8 @@ def top_k(
     k : how many, 1 <= k <= min(m, d); or, a float strictly between 0 and 1, the share of the variance that they
         are to explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
-        singular pairs), "matrices" (of a mean of matrices, for private oracles of records). What the store says of itself, or "matrix", if None.
+        singular pairs), "matrices" (their mean, for private oracles of records). What the store says of itself, or
+        "matrix", if None.
     center, scale : subtract column means, divide by column deviations (population convention), on the fly.
     iteration_rank : p, columns iterated; ``max(k + 10, min(2 k, 64))`` if None. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.

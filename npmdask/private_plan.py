@@ -193,7 +193,9 @@ def lines(plan: PrivatePlan) -> list[str]:
 
 def _releases_line(plan: PrivatePlan) -> str:
     if plan.algorithm in RECORD_ORACLES:
-        return f"{plan.releases} ranges and means at most, a pass over their records each, and no other look at the data"
+        return (
+            f"{plan.releases} ranges and means at most, a pass over their records each, and no other look at the data"
+        )
     return f"{plan.releases} noisy products, a pass each, and no other look at the data"
 
 

@@ -169,7 +169,14 @@ def _releases(history: list[dict[str, Any]]) -> str:
         f"<td>{h['ritz_values'][0]:.6g}</td><td>{h['digest'][:16]}</td></tr>"
         for h in history
     )
-    heads = ("release", "of a", "noise of an entry", "images clipped to", "largest value (of the sum)", "SHA-256 in the ledger")
+    heads = (
+        "release",
+        "of a",
+        "noise of an entry",
+        "images clipped to",
+        "largest value (of the sum)",
+        "SHA-256 in the ledger",
+    )
     return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{rows}</table>"
 
 

@@ -138,7 +138,7 @@ class Problem:
         """The mechanism for the answer to ``query``, asked of ``operator``."""
         if self.private is None:
             return self.mechanism
-        made: Mechanism = self.private.mechanism_of(operator, self.algorithm.iteration_rank, query)
+        made: Any = self.private.mechanism_of(operator, self.algorithm.iteration_rank, query)
         return made
 
     def sides(self) -> list[Any]:

@@ -23,6 +23,7 @@ from npmdask.stochastic.neighbours import RELATIONS, require_relation
 from npmdask.stochastic.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
 from npmdask.stochastic.rounds import Rounds
 from npmdask.stopping import UntilFinished
+from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
 
 
@@ -51,6 +52,7 @@ class RecordParts:
         """Of the first query, which is as large as any: what memory is planned for."""
         first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
         side = source.dimension if source.kind == "matrices" else None
+        assert isinstance(source.reader, DenseReader)
         return of_batch(RecordImages(reader=source.reader, side=side, rows=range(source.shape[0])), first.batch)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
@@ -120,7 +122,7 @@ class RecordPieces:
     """What a problem is made of when its oracle sees records."""
 
     algorithm: Rounds
-    mechanism: RunOfReleases
+    mechanism: Any
     rule: UntilFinished
     parts: RecordParts
 

@@ -8,7 +8,7 @@ checkpoint is its list of fields. ``Info`` is not carried from step to step.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -56,8 +56,8 @@ S = TypeVar("S")
 class Algorithm(Protocol[S]):
     """Frozen public configuration and four methods."""
 
-    name: ClassVar[str]
-
+    @property
+    def name(self) -> str: ...
     @property
     def target_rank(self) -> int: ...
     @property

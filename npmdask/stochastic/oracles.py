@@ -166,9 +166,7 @@ class DPOjas(OjaOracle):
 
     def widest_noise(self) -> float:
         """The same in every step of a round that is as large."""
-        return ClippedMean(
-            relation=self.relation, radius=self.radius, count=self.batch, multiplier=self.alpha
-        ).stddev
+        return ClippedMean(relation=self.relation, radius=self.radius, count=self.batch, multiplier=self.alpha).stddev
 
     def promise(self) -> Promise:
         exact = promise_of(self.charge(), self.relation, self.budget.delta)

@@ -82,9 +82,7 @@ class Rounds:
             values[round_] = float(w @ answer)
             residuals[round_] = float(np.linalg.norm(answer - w * values[round_]))
         deflation = self._deflation.update(state.deflation, answer)
-        after = replace(
-            state, step=state.step + 1, deflation=deflation, ritz_values=values, residual_norms=residuals
-        )
+        after = replace(state, step=state.step + 1, deflation=deflation, ritz_values=values, residual_norms=residuals)
         done = self._deflation.finished(deflation)
         return after, Info(
             ritz_values=values, residual_norms=residuals, asymmetry=0.0, precision="float64", finished=done
