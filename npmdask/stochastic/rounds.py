@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms import Info, Query, Result, restored
+from npmdask.algorithms import Info, Query, Result, restored, state_fields
 from npmdask.linalg import Block, fix_signs
 from npmdask.stochastic._protocol import Answer, Oracle
 from npmdask.stochastic.deflation import Deflation, DeflationState
@@ -84,7 +84,7 @@ class Rounds:
         deflation = self._deflation.update(state.deflation, answer)
         after = replace(state, step=state.step + 1, deflation=deflation, ritz_values=values, residual_norms=residuals)
         done = self._deflation.finished(deflation)
-        return after, Info(
+        return laid_out(after), Info(
             ritz_values=values, residual_norms=residuals, asymmetry=0.0, precision="float64", finished=done
         )
 
@@ -106,6 +106,13 @@ class Rounds:
         )
         state: RoundsState = restored(like, arrays, scalars)
         return state
+
+
+def laid_out(state: RoundsState) -> RoundsState:
+    """The state with every array as a checkpoint gives it back: the last bits of products depend on strides."""
+    arrays, scalars = state_fields(state)
+    same: RoundsState = restored(state, {name: np.ascontiguousarray(a) for name, a in arrays.items()}, scalars)
+    return same
 
 
 def answer_of(released: np.ndarray) -> Answer:

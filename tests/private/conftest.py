@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import open_source
 
 COLUMNS, RANK, STEPS = 12, 2, 3
+POWER: dict[str, Any] = {"target_rank": RANK, "iteration_rank": 4, "max_steps": STEPS}
+OJAS: dict[str, Any] = {"batch": 2000, "rates": [1.0, 1.0]}
+OF_RECORDS: dict[str, dict[str, Any]] = {
+    "tight": {"target_rank": RANK, "algorithm": "k-dp-pca", "options": {"steps": 3}},
+    "one pass": {"target_rank": RANK, "algorithm": "k-dp-pca", "options": {"steps": 2, "reuse": False}},
+    "paper": {"target_rank": 1, "algorithm": "k-dp-pca", "options": {"variant": "paper", **OJAS, "constant": 30.0}},
+    "ojas": {"target_rank": RANK, "algorithm": "k-dp-ojas", "options": OJAS},
+}
 
 
 def records(rows: int, seed: int = 0) -> np.ndarray:
@@ -37,6 +45,7 @@ class World:
 
     folder: Path
     privacy: Privacy
+    asked: dict[str, Any] = field(default_factory=POWER.copy)
 
     @property
     def data(self) -> Path:
@@ -47,15 +56,15 @@ class World:
         return open_ledger(self.folder / "ledger.sqlite")
 
     def problem(self, privacy: dict[str, Any] | None = None, **request: Any) -> Problem:
-        asked: dict[str, Any] = {"target_rank": RANK, "iteration_rank": 4, "max_steps": STEPS, **request}
+        asked = self.asked | request
         return make_problem(open_source(self.data), Request(privacy=replace(self.privacy, **(privacy or {})), **asked))
 
     def solve(self, store: str, problem: Problem | None = None, observer: Observer | None = None) -> Solution:
         return solve(problem or self.problem(), self.folder / store, Resources(), observer)
 
 
-def make_world(folder: Path, x: np.ndarray, **privacy: Any) -> World:
-    """Ingest, and grant a budget for three runs of epsilon 1."""
+def make_world(folder: Path, x: np.ndarray, *, budget: Budget = Budget(1.85, 1e-6), **privacy: Any) -> World:
+    """Ingest, and grant a budget, by default for three runs of epsilon 1."""
     folder.mkdir(exist_ok=True)
     np.save(folder / "x.npy", x)
     ingest(folder / "x.npy", folder / "x.zarr", kind="samples", chunks=(64, COLUMNS))
@@ -69,7 +78,7 @@ def make_world(folder: Path, x: np.ndarray, **privacy: Any) -> World:
         relation=str(asked.neighboring_relation),
         clip_norm=float(asked.clip_norm or 1),
         change=1.0,
-        budget=Budget(1.85, 1e-6),
+        budget=budget,
     )
     return world
 

@@ -240,7 +240,7 @@ def test_noise_and_data_have_the_images_of_the_same_step(tmp_path: Path, monkeyp
     require_noise_of_what_was_multiplied(world, "right", monkeypatch)
     norms: list[float | None] = [None]
 
-    def late(self: PrivateParts, operator: Any, p: int) -> Any:
+    def late(self: PrivateParts, operator: Any, p: int, query: Any) -> Any:
         norms.append(operator.image_norm)
         return replace(self.mechanism, rounding=operator.rounding(p), image_norm=norms[-2])
 
