@@ -11,6 +11,7 @@ from npmdask.operators.clipped import ClippedGram
 from npmdask.operators.clipped_sparse import ClippedSparseGram
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
+from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sparse import SparseGram
 from npmdask.operators.symmetric import Symmetric
 from npmdask.operators.triangle import Triangle
@@ -29,6 +30,7 @@ __all__ = [
     "Operator",
     "Partial",
     "PrivateOperator",
+    "RecordImages",
     "SparseGram",
     "Symmetric",
     "Triangle",

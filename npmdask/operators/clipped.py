@@ -142,10 +142,10 @@ class ClippedGram(Records):
 
     def _clipped(self, tile: Tile, part: slice, records: np.ndarray) -> np.ndarray:
         """Some rows of a tile as clipped records, in the memory of ``records``."""
-        _gather(tile, part, records)
+        gather(tile, part, records)
         round_to(records, self.clipping.grid)
         numbers = np.arange(part.start, part.stop)
-        clip_records(records, self.clipping, lambda which: _gather(tile, numbers[which], None))
+        clip_records(records, self.clipping, lambda which: gather(tile, numbers[which], None))
         return records
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
@@ -154,7 +154,7 @@ class ClippedGram(Records):
         return tile_bytes(self.reader, p) + far + 8 * self.block_rows * p * 8
 
 
-def _gather(tile: Tile, which: slice | np.ndarray, out: np.ndarray | None) -> np.ndarray:
+def gather(tile: Tile, which: slice | np.ndarray, out: np.ndarray | None) -> np.ndarray:
     """Some rows of a tile, whole, in float64: the pieces that lie in its columns of chunks side by side."""
     if out is None:
         out = np.empty((len(tile[0][1][which]), tile[-1][0].stop))
