@@ -21,8 +21,8 @@ from npmdask.operators.clipped import gather
 from npmdask.stochastic.images import images_of_matrices, images_of_rows
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
 
-IMAGE_STRIP_BYTES = 2**20  # of records in float64: a mechanism makes about ten arrays of that size for its summary
-STRIP_ARRAYS = 12  # that are held at once while a strip is worked on: measured 9
+IMAGE_STRIP_BYTES = 2**20  # of records in float64: measured best of 128 KiB to 4 MiB (d = 200 to 10,000)
+STRIP_ARRAYS = 8  # of images, at once, in the work of a mechanism on a strip: measured 6
 
 
 class Summing(Protocol):
