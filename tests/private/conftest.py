@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.api import solve
+from npmdask.binding import bind
+from npmdask.checkpoint import RunStore
+from npmdask.custody import custody_of
 from npmdask.ledger import Ledger, open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.posing import make_problem
@@ -23,6 +27,7 @@ from npmdask.storage.layout import open_source
 
 COLUMNS, RANK, STEPS = 12, 2, 3
 POWER: dict[str, Any] = {"target_rank": RANK, "iteration_rank": 4, "max_steps": STEPS}
+THREE_RUNS = Budget(1.85, 1e-6)  # of epsilon = 1
 OJAS: dict[str, Any] = {"batch": 2000, "rates": [1.0, 1.0]}
 OF_RECORDS: dict[str, dict[str, Any]] = {
     "tight": {"target_rank": RANK, "algorithm": "k-dp-pca", "options": {"steps": 3}},
@@ -63,7 +68,7 @@ class World:
         return solve(problem or self.problem(), self.folder / store, Resources(), observer)
 
 
-def make_world(folder: Path, x: np.ndarray, *, budget: Budget = Budget(1.85, 1e-6), **privacy: Any) -> World:
+def make_world(folder: Path, x: np.ndarray, *, budget: Budget = THREE_RUNS, **privacy: Any) -> World:
     """Ingest, and grant a budget, by default for three runs of epsilon 1."""
     folder.mkdir(exist_ok=True)
     np.save(folder / "x.npy", x)
@@ -81,6 +86,30 @@ def make_world(folder: Path, x: np.ndarray, *, budget: Budget = Budget(1.85, 1e-
         budget=budget,
     )
     return world
+
+
+def of_records(folder: Path, oracle: str) -> World:
+    """A world for one of the oracles of records; the paper's finds ranges only at an epsilon beyond all privacy."""
+    if oracle != "paper":
+        return replace(make_world(folder / "world", records(4000)), asked=OF_RECORDS[oracle])
+    world = make_world(folder / "world", records(4000), budget=Budget(60.0, 1e-6), epsilon=50.0, clip_norm=None)
+    return replace(world, asked=OF_RECORDS[oracle])
+
+
+def prepared(world: World) -> Path:
+    """A run that has its name, its reservation and its key, and nothing else."""
+    problem, path = world.problem(), world.folder / "run"
+    with RunStore(path, private=True) as held:
+        bind(problem, held, Resources())
+        custody_of(problem, held).open([])
+    return path
+
+
+def twin(world: World, name: str) -> None:
+    """Copies of the run and of the ledger, as they are now."""
+    for what in ("run", "ledger.sqlite"):
+        source, target = world.folder / what, world.folder / f"{name}-{what}"
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy2(source, target)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,14 @@ import numpy as np
 import pytest
 
 import npmdask.custody as custody
-from npmdask.accounting import Budget
 from npmdask.api import resume, solve
-from npmdask.binding import bind
 from npmdask.checkpoint import RunStore
-from npmdask.custody import custody_of
 from npmdask.errors import RefusedError
 from npmdask.ledger import Ledger, open_ledger
 from npmdask.mechanisms import Entropy, PrivateGaussian
 from npmdask.solution import Resources
 from tests.conftest import same_bytes
-from tests.private.conftest import OF_RECORDS, STEPS, World, make_world, records
+from tests.private.conftest import OF_RECORDS, STEPS, World, make_world, of_records, prepared, records, twin
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,22 +36,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 class Crash(BaseException):
     """What a kill is to the process: nothing catches it."""
-
-
-def prepared(world: World) -> Path:
-    """A run that has its name, its reservation and its key, and nothing else."""
-    problem, path = world.problem(), world.folder / "run"
-    with RunStore(path, private=True) as held:
-        bind(problem, held, Resources())
-        custody_of(problem, held).open([])
-    return path
-
-
-def twin(world: World, name: str) -> None:
-    """Copies of the run and of the ledger, as they are now."""
-    for what in ("run", "ledger.sqlite"):
-        source, target = world.folder / what, world.folder / f"{name}-{what}"
-        shutil.copytree(source, target) if source.is_dir() else shutil.copy2(source, target)
 
 
 def back(world: World, name: str) -> None:
@@ -146,14 +126,6 @@ def test_a_crash_of_a_run_of_records_too(
 ) -> None:
     world = undisturbed_run(of_records(tmp_path, oracle))
     test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
-
-
-def of_records(folder: Path, oracle: str) -> World:
-    """A world for one of the oracles of records; the paper's finds ranges only at an epsilon beyond all privacy."""
-    if oracle != "paper":
-        return replace(make_world(folder / "world", records(4000)), asked=OF_RECORDS[oracle])
-    world = make_world(folder / "world", records(4000), budget=Budget(60.0, 1e-6), epsilon=50.0, clip_norm=None)
-    return replace(world, asked=OF_RECORDS[oracle])
 
 
 def digests(world: World) -> dict[int, str]:
