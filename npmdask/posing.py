@@ -17,6 +17,7 @@ from npmdask.privacy import Privacy
 from npmdask.private_parts import make_pieces
 from npmdask.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
+from npmdask.storage.kinds import for_matrices_only
 from npmdask.storage.layout import Source
 
 
@@ -209,6 +210,8 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 
 
 def _require_options(source: Source, request: Request) -> None:
+    if source.kind == "matrices":
+        raise for_matrices_only(source.path)
     if source.kind == "symmetric" and (request.center or request.scale):
         raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
     if request.algorithm not in ("auto", *ALGORITHMS):
