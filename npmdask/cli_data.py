@@ -49,13 +49,13 @@ def _ingest(a: argparse.Namespace) -> int:
         overwrite=a.overwrite,
         progress=IngestBar("ingest", quiet=a.quiet),
     )
-    _print_store(summary)
+    _print_store(summary, summary.side)
     return 0
 
 
-def _print_store(summary: Any) -> None:
+def _print_store(summary: Any, side: int | None = None) -> None:
     rows, columns = summary.shape
-    shape = f"{rows} x {columns}" if summary.side is None else f"{rows} matrices {summary.side} x {summary.side}"
+    shape = f"{rows} x {columns}" if side is None else f"{rows} matrices {side} x {side}"
     print(
         f"{summary.dest}: {shape} {summary.dtype}, kind {summary.kind}, "
         f"{summary.bytes / 1e9:.3f} GB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint[:16]}"
