@@ -13,7 +13,8 @@ def add_ingest(commands: Any) -> None:
     p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
     p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .mtx, IDX, UCI bag of words, another Zarr")
     p.add_argument("dest", help="store to create")
-    p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="default: samples, or sparse")
+    kinds = ["samples", "symmetric", "matrix", "sparse", "matrices"]
+    p.add_argument("--kind", choices=kinds, help="default: samples, or sparse; matrices: of an array n x d x d")
     _add_layout(p)
     p.add_argument("--dataset", help="which array, where the source holds several")
     p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
@@ -48,14 +49,15 @@ def _ingest(a: argparse.Namespace) -> int:
         overwrite=a.overwrite,
         progress=IngestBar("ingest", quiet=a.quiet),
     )
-    _print_store(summary)
+    _print_store(summary, summary.side)
     return 0
 
 
-def _print_store(summary: Any) -> None:
+def _print_store(summary: Any, side: int | None = None) -> None:
     rows, columns = summary.shape
+    shape = f"{rows} x {columns}" if side is None else f"{rows} matrices {side} x {side}"
     print(
-        f"{summary.dest}: {rows} x {columns} {summary.dtype}, kind {summary.kind}, "
+        f"{summary.dest}: {shape} {summary.dtype}, kind {summary.kind}, "
         f"{summary.bytes / 1e9:.3f} GB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint[:16]}"
     )
 

@@ -36,10 +36,10 @@ def inspect(path: str | Path) -> dict[str, Any]:
 def _inspect_data(path: str | Path) -> dict[str, Any]:
     source = open_source(path)
     reader = source.reader
+    n, d = source.shape[0], source.dimension
     return {
         "kind": source.kind,
-        "rows": source.shape[0],
-        "columns": source.shape[1],
+        **({"rows": n, "columns": d} if source.side is None else {"matrices": n, "side": d}),
         "dtype": str(reader.dtype),
         "bytes": reader.nbytes,
         "chunk_grid": list(reader.grid),

@@ -37,7 +37,7 @@ FLOORS = [
     ["storage.formats.compressed"],
     ["storage.formats.numpy_files", "storage.formats.tables", "storage.formats.idx"],
     ["storage.formats.hdf5", "storage.formats.zarr_stores"],
-    ["storage.formats.matrix_market", "storage.formats.bag_of_words"],
+    ["storage.formats.matrix_market", "storage.formats.bag_of_words", "storage.formats.matrices"],
     ["storage.formats"],
     ["storage.ingest"],
     ["streams._protocol", "streams.chunks", "streams.folder"],

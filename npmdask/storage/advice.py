@@ -105,7 +105,7 @@ def advise(source: Source) -> LayoutAdvice:
     rows, columns = choose_chunks(reader.shape[1], reader.dtype.itemsize, source.kind)
     better = (min(rows, reader.shape[0]), columns)
     reasons = (
-        _size_reasons(size, reader.nbytes)
+        (_size_reasons(size, reader.nbytes) if reader.chunks != better else [])
         + _shape_reasons(reader, source.kind, better)
         + _packing_reasons(reader.array)
     )

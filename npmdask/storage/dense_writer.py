@@ -25,12 +25,12 @@ def choose_chunks(columns: int, itemsize: int, kind: str) -> tuple[int, int]:
     """Rows and columns of a chunk: squares for a symmetric matrix, full-width row slabs for the rest.
 
     Full width lets ``A^T (A V)`` be formed chunk by chunk; very wide rows are cut so that a chunk keeps at
-    least 64 rows.
+    least 64 rows. Square matrices that are rows are not cut: what is done with one needs all of it.
     """
     if kind == "symmetric":
         side = max(64, int((CHUNK_BYTES / itemsize) ** 0.5) // 64 * 64)
         return (min(side, columns), min(side, columns))
-    width = min(columns, max(1, CHUNK_BYTES // (64 * itemsize)))
+    width = columns if kind == "matrices" else min(columns, max(1, CHUNK_BYTES // (64 * itemsize)))
     return (max(1, CHUNK_BYTES // (width * itemsize)), width)
 
 
@@ -95,7 +95,7 @@ class DenseWriter(SlabWriter):
     Parameters
     ----------
     dest : folder to create.
-    columns, dtype, kind : what the rows are; ``kind`` one of samples, symmetric, matrix.
+    columns, dtype, kind : what the rows are; ``kind`` one of samples, symmetric, matrix, matrices.
     identity : facts of the source that must be the same for a killed write to be continued.
     rows : number of rows if known (else it grows).
     chunks : rows and columns of a chunk; chosen if None.

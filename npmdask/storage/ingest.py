@@ -6,6 +6,7 @@ on where it was when the same one is run again. ``DEST`` appears only when every
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -20,7 +21,7 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.storage.dense_writer import DenseWriter
-from npmdask.storage.formats import open_file
+from npmdask.storage.formats import open_file, open_matrices
 from npmdask.storage.formats.common import DenseSource, Source, SparseSource, guarded, reading
 from npmdask.storage.formats.raw import batch_rows
 from npmdask.storage.kinds import KINDS, choose_layout, storage_dtype
@@ -34,7 +35,10 @@ Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if
 
 @dataclass(frozen=True, kw_only=True)
 class IngestSummary:
-    """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone."""
+    """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone.
+
+    ``side``: d, of rows that are d x d matrices.
+    """
 
     dest: Path
     kind: str
@@ -43,6 +47,7 @@ class IngestSummary:
     fingerprint: str
     seconds: float
     bytes: int
+    side: int | None = None
 
 
 def ingest(
@@ -68,6 +73,7 @@ def ingest(
     dest : folder to create; an ingest that was killed is continued if nothing about it changed.
     kind : samples (default of dense data), sparse (default of sparse data), symmetric (checked), matrix.
         Sparse data become dense for a dense kind and the other way round.
+        matrices: of a 3-D array (n x d x d) in .npy or Zarr; each becomes a row of d^2 numbers.
     layout : of a symmetric matrix: packed (default; its upper triangle, half the bytes) or full.
     dataset : which array, where a file holds several.
     chunks : rows and columns of a chunk (dense kinds); chosen if None.
@@ -97,14 +103,19 @@ def ingest(
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
     with locked(target), scratch_folder(target) as spool:
         with reading(path):
-            source = as_kind(open_file(path, dataset, missing, header, spool), kind)
+            if kind == "matrices":
+                source: DenseSource | SparseSource = open_matrices(path, dataset, missing, spool)
+            else:
+                source = as_kind(open_file(path, dataset, missing, header, spool), kind)
         kind = kind or ("sparse" if isinstance(source, SparseSource) else "samples")
         packed = choose_layout(kind, layout, chunks) == "packed"
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
         facts |= {} if non_finite == "error" else {"non_finite": non_finite}
-        record = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
+        record: dict[str, Any] = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
+        side = math.isqrt(source.columns) if kind == "matrices" else None
+        record |= {} if side is None else {"side": side}
         with discarded_if_bad(target):
             common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
             common["identity"] = {"source": {"path": str(path), **_stamp(path), **facts}}
@@ -125,6 +136,7 @@ def ingest(
         fingerprint=print_,
         seconds=time.perf_counter() - began,
         bytes=sum(size for size, _ in _files(target)),
+        side=side,
     )
 
 

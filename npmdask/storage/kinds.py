@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
 
-KINDS = ("samples", "symmetric", "matrix", "sparse")
+KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices")
+MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
 LAYOUTS = ("packed", "full")  # of a symmetric matrix: its upper triangle, or all of it
 
 
@@ -28,6 +31,35 @@ def storage_dtype(dtype: np.dtype) -> np.dtype:
     if dtype.kind == "f":
         return np.dtype(np.float64)
     raise BadInputError(f"data of type {dtype} cannot be analysed: store real numbers (float32, float64, integers)")
+
+
+def require_square_matrices(shape: Sequence[int], where: str) -> tuple[int, int]:
+    """n and d of an array n x d x d.
+
+    Raises
+    ------
+    BadInputError
+        Not three dimensions, not square, or empty.
+    """
+    if len(shape) != 3:
+        raise BadInputError(
+            f"{where} has shape {tuple(shape)}: {MATRICES}; rows of numbers are kind='samples', one matrix is "
+            "kind='symmetric' or kind='matrix'"
+        )
+    if 0 in shape:
+        raise BadInputError(f"{where} has shape {tuple(shape)}: there is nothing in it to analyse")
+    if shape[1] != shape[2]:
+        raise BadInputError(f"{where} has shape {tuple(shape)}, and {shape[1]} x {shape[2]} is not square: {MATRICES}")
+    return int(shape[0]), int(shape[1])
+
+
+def for_matrices_only(path: str) -> BadInputError:
+    """What to say where data of kind matrices are asked for something else than what they are for."""
+    return BadInputError(
+        f"{path} holds square matrices, one for each record (kind = 'matrices'): they are for the private stochastic "
+        "algorithms (k-dp-pca), which find the leading eigenvectors of their mean; give data with rows and columns "
+        "here, or the mean of the matrices as kind = 'symmetric'"
+    )
 
 
 def choose_layout(kind: str, layout: str | None, chunks: tuple[int, int] | None) -> str:

@@ -14,7 +14,7 @@ from npmdask.errors import BadInputError, closest
 from npmdask.storage.access import location
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.dense import DenseReader
-from npmdask.storage.kinds import KINDS
+from npmdask.storage.kinds import KINDS, MATRICES, require_square_matrices
 from npmdask.storage.remote import is_remote, objects, open_remote
 from npmdask.storage.sparse import CsrReader, open_csr
 from npmdask.storage.triangle import TriangleReader, open_packed
@@ -36,7 +36,7 @@ class Source:
     outside (shape, chunk files, sizes) for a plain Zarr array, whose checksums are taken in the first pass.
     ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
-    such a matrix, recorded at ingest.
+    such a matrix, recorded at ingest. ``side``: d, of kind matrices, whose rows are d x d matrices, flattened.
     """
 
     path: str
@@ -50,6 +50,7 @@ class Source:
     column_mean: np.ndarray | None = None
     column_std: np.ndarray | None = None
     truth: Truth | None = None
+    side: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,8 +58,8 @@ class Source:
 
     @property
     def dimension(self) -> int:
-        """d, of the vectors that are looked for."""
-        return self.reader.shape[1]
+        """d: of the vectors that are looked for."""
+        return self.shape[1] if self.side is None else self.side
 
     def with_checksums(self, table: np.ndarray | dict[str, np.ndarray]) -> Source:
         """The same source, its chunks held to the checksums of an earlier pass."""
@@ -66,9 +67,9 @@ class Source:
 
 
 def open_source(source: Any, kind: str | None = None) -> Source:
-    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array.
+    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array (3-D of kind matrices).
 
-    ``kind`` (samples, symmetric, matrix, sparse) overrides what the store says of itself; without either a
+    ``kind`` (samples, symmetric, matrix, sparse, matrices) overrides what the store says of itself; without either a
     plain 2-D array is a matrix.
 
     Raises
@@ -78,9 +79,14 @@ def open_source(source: Any, kind: str | None = None) -> Source:
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
+    side = None
+    if kind == "matrices" and isinstance(source, np.ndarray):
+        n, side = require_square_matrices(source.shape, "the array")
+        source = source.reshape(n, -1)
     node, path = _open_node(source)
     try:
         opened = _open_any(node, path, kind)
+        opened = opened if side is None else replace(opened, side=side)
     except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         if isinstance(error, BadInputError):
             raise
@@ -139,7 +145,8 @@ def _in_memory(array: np.ndarray) -> Any:
 
 def _plain(array: Any, path: str, kind: str | None) -> Source:
     if array.ndim != 2 or 0 in array.shape:
-        raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed")
+        more = "; matrices (n x d x d) are ingested first, with `--kind matrices`" if array.ndim == 3 else ""
+        raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed{more}")
     if array.dtype.kind not in "iufb":
         raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
     reader = DenseReader(array=array)
@@ -205,6 +212,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         column_mean=mean,
         column_std=std,
         truth=truth,
+        side=record.get("side"),
     )
 
 
@@ -239,6 +247,16 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
 
 def _require_consistent(source: Source) -> None:
     sparse = isinstance(source.reader, CsrReader)
+    if source.side is not None and (source.kind != "matrices" or source.side**2 != source.shape[1]):
+        raise BadInputError(
+            f"{source.path} holds {source.side} x {source.side} matrices as rows of {source.shape[1]} numbers, which "
+            f"kind = {source.kind!r} does not fit; use kind = 'matrices'"
+        )
+    if source.kind == "matrices" and source.side is None:
+        raise BadInputError(
+            f"{source.path} has shape {source.shape}: {MATRICES}; make a store with "
+            "`npmdask ingest SRC DEST --kind matrices`"
+        )
     if isinstance(source.reader, TriangleReader) and source.kind != "symmetric":
         raise BadInputError(
             f"{source.path} holds the upper triangle of a symmetric matrix only, which kind = {source.kind!r} does not "

@@ -57,6 +57,11 @@ def scattered(rows: int = 203, columns: int = 41, seed: int = 2) -> sparse.csr_m
     return sparse.random(rows, columns, 0.1, "csr", rng=np.random.default_rng(seed))
 
 
+def cubes(count: int = 61, side: int = 5, seed: int = 3) -> np.ndarray:
+    """Square matrices, not symmetric."""
+    return np.random.default_rng(seed).standard_normal((count, side, side))
+
+
 def read(store: Path) -> Any:
     """The published values: an array, or a CSR matrix."""
     group = zarr.open_group(store, mode="r")
@@ -725,7 +730,11 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def write_source(folder: Path, name: str) -> Path:
     rows, matrix, path = dense(3000, 20), scattered(3000, 60), folder / name
-    if name.endswith("npy"):
+    if name == "matrices.npy":
+        np.save(path, cubes(3000, 4))
+    elif name == "matrices.zarr":
+        zarr.create_array(path, data=cubes(3000, 4), chunks=(70, 3, 2))
+    elif name.endswith("npy"):
         np.save(path, rows)
     elif name.endswith("csv"):
         np.savetxt(path, rows, delimiter=",", header="a" + 19 * ",b", comments="")
@@ -765,6 +774,8 @@ def write_source(folder: Path, name: str) -> Path:
         ("a.csr.npz", {"kind": "samples", "chunks": [64, 60]}),
         ("a.mtx", {}),
         ("docword.txt.gz", {}),
+        ("matrices.npy", {"kind": "matrices", "chunks": [64, 16]}),
+        ("matrices.zarr", {"kind": "matrices", "chunks": [64, 16]}),
     ],
     ids=lambda value: value if isinstance(value, str) else value.get("kind", ""),
 )

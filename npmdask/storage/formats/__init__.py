@@ -15,11 +15,13 @@ from npmdask.storage.formats.bag_of_words import open_docword
 from npmdask.storage.formats.common import DenseSource, SparseSource
 from npmdask.storage.formats.hdf5 import open_hdf5
 from npmdask.storage.formats.idx import open_idx
+from npmdask.storage.formats.matrices import open_npy_matrices, open_zarr_matrices
 from npmdask.storage.formats.matrix_market import open_market
 from npmdask.storage.formats.numpy_files import open_npy, open_npz
 from npmdask.storage.formats.raw import open_binary
 from npmdask.storage.formats.tables import open_csv, open_parquet
 from npmdask.storage.formats.zarr_stores import open_zarr
+from npmdask.storage.kinds import MATRICES
 
 SUPPORTED = (
     ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
@@ -59,6 +61,16 @@ def open_file(
     if dataset is not None and name not in ("npz", "hdf5", "zarr"):
         raise BadInputError(f"{path} ({name}) holds one table: leave out dataset={dataset!r}")
     return openers[name]()
+
+
+def open_matrices(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource:
+    """The square matrices in ``path``, flattened; as :func:`open_file`."""
+    name = tell_format(path)
+    if name == "npy" and dataset is None:
+        return open_npy_matrices(path)
+    if name == "zarr":
+        return open_zarr_matrices(path, dataset, missing, spool)
+    raise BadInputError(f"{path} ({name}): {MATRICES}, in a .npy file (without dataset) or in Zarr; write it as such")
 
 
 def tell_format(path: Path) -> str:

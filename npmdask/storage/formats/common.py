@@ -109,9 +109,10 @@ def truncated(path: Path, detail: str) -> BadInputError:
 def require_2d(shape: Sequence[int], where: str) -> tuple[int, int]:
     """Rows and columns of a matrix that has both."""
     if len(shape) != 2:
+        more = "; or pass kind='matrices' if it holds a square matrix for each record" if len(shape) == 3 else ""
         raise BadInputError(
             f"{where} has shape {tuple(shape)}: rows and columns are needed; reshape it to two dimensions "
-            "and save it again, for example with array.reshape(len(array), -1)"
+            f"and save it again, for example with array.reshape(len(array), -1){more}"
         )
     if 0 in shape:
         raise BadInputError(f"{where} has shape {tuple(shape)}: there is nothing in it to analyse")
@@ -131,17 +132,18 @@ def require_numbers(dtype: np.dtype, where: str) -> np.dtype:
         raise BadInputError(f"{where}: {error}") from None
 
 
-def choose_array(path: Path, dataset: str | None, shapes: dict[str, tuple[int, ...]]) -> str:
-    """The array that is meant: ``dataset``, or the only one with two dimensions."""
+def choose_array(path: Path, dataset: str | None, shapes: dict[str, tuple[int, ...]], dimensions: int = 2) -> str:
+    """The array that is meant: ``dataset``, or the only one with so many dimensions."""
     if dataset is not None:
         name = dataset.strip("/")
         if name not in shapes:
             raise BadInputError(f"{path} has no array {dataset!r}: {closest(name, list(shapes)) if shapes else 'none'}")
         return name
-    matrices = [name for name, shape in shapes.items() if len(shape) == 2]
+    matrices = [name for name, shape in shapes.items() if len(shape) == dimensions]
     if len(matrices) == 1:
         return matrices[0]
     shown = {name: shapes[name] for name in sorted(matrices or shapes)[:20]}
     listed = ", ".join(f"{name} {shape}" for name, shape in shown.items()) or "nothing"
-    reason = "several 2-D arrays: choose one with dataset=" if matrices else "no 2-D array; there is"
+    several = f"several {dimensions}-D arrays: choose one with dataset="
+    reason = several if matrices else f"no {dimensions}-D array; there is"
     raise BadInputError(f"{path} has {reason} ({listed})")

@@ -43,6 +43,11 @@ def too_wide(shape: tuple[int, int], chunks: tuple[int, int], dtype: np.dtype) -
     return chunks[1] < shape[1] and min(chunks[0], shape[0]) * shape[1] * dtype.itemsize > SLAB_BYTES
 
 
+def that_fit(size: int) -> int:
+    """How many pieces of ``size`` bytes may be in memory at once: at least one."""
+    return max(1, SLAB_BYTES // size)
+
+
 def _grid_step(shape: tuple[int, int], height: int, dtype: np.dtype) -> int:
     """Rows of a batch: whole chunks (of ``height`` rows) if they fit into memory."""
     wide = shape[1] * dtype.itemsize

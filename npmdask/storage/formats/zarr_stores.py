@@ -25,8 +25,12 @@ def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> Den
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
-        return _dense(path, node, None, missing, spool)
+        return dense_array(path, node, None, missing, spool)
     record = node.attrs.get("npmdask")
+    if record is not None and "side" in record and dataset is None:
+        raise BadInputError(
+            f"{path} holds square matrices, one for each record: pass kind='matrices' (--kind matrices)"
+        )
     if dataset is None and encoding(node):
         return _sparse(path, node, missing, spool)
     if dataset is None:
@@ -38,7 +42,7 @@ def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> Den
     known = node["checksums"][...] if record is not None and name == "data" and "checksums" in node else None
     if known is not None and record.get("layout") == "packed":
         return _packed(node[name], int(record["shape"][0]), known)
-    return _dense(path, node[name], known, missing, spool)
+    return dense_array(path, node[name], known, missing, spool)
 
 
 def _packed(array: Any, size: int, checksums: np.ndarray) -> DenseSource:
@@ -53,7 +57,8 @@ def _packed(array: Any, size: int, checksums: np.ndarray) -> DenseSource:
     return DenseSource(format="zarr", rows=size, columns=size, dtype=reader.dtype, batches=batches)
 
 
-def _dense(path: Path, array: Any, checksums: np.ndarray | None, missing: str, spool: Path) -> DenseSource:
+def dense_array(path: Path, array: Any, checksums: np.ndarray | None, missing: str, spool: Path) -> DenseSource:
+    """The rows of a 2-D array, compared with ``checksums`` where there are any."""
     shape = require_2d(array.shape, f"array {array.path!r} of {path}")
     dtype = require_numbers(array.dtype, f"array {array.path!r} of {path}")
     reader = DenseReader(array=array, checksums=checksums)
