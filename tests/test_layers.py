@@ -74,7 +74,7 @@ FLOORS = [
     ["stochastic.neighbours", "stochastic.noise", "stochastic.images"],
     ["stochastic.histogram", "stochastic.predictions"],
     ["stochastic.private_mean", "stochastic.private_range", "stochastic._protocol"],
-    ["stochastic.deflation", "stochastic.oracles", "stochastic.tight"],
+    ["stochastic.deflation", "stochastic.oracles", "stochastic.power", "stochastic.tight"],
     ["stochastic"],
     ["audit.publication", "audit.instances", "audit.statistics"],
     ["audit.attacks", "audit.finding", "audit.release_path"],

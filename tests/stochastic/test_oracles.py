@@ -17,6 +17,7 @@ from npmdask.mechanisms.entropy import Entropy
 from npmdask.stochastic.neighbours import RELATIONS
 from npmdask.stochastic.noise import SecretNoise, SimulatedNoise
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, OjaState, PlainOja
+from npmdask.stochastic.power import PowerOracle, PowerState
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean
 from npmdask.stochastic.tight import TightOracle
 from tests.stochastic.worlds import images_of, lost, moved, run, spiked
@@ -29,6 +30,11 @@ NOISE = SimulatedNoise(0)
 def tight(**given: object) -> TightOracle:
     fixed = {"records": 300, "target_rank": 2, "steps": 3, "budget": BUDGET, "largest": 20.0}
     return TightOracle(**{**fixed, **given})
+
+
+def power(**given: object) -> PowerOracle:
+    fixed = {"records": 300, "target_rank": 2, "steps": 3, "budget": BUDGET, "radius": 20.0}
+    return PowerOracle(**{**fixed, **given})
 
 
 def ojas(**given: object) -> DPOjas:
@@ -105,6 +111,35 @@ def test_dp_ojas_stays_within_one_over_alpha(relation: str) -> None:
     assert 0.999 / oracle.alpha < mu <= 1 / oracle.alpha
 
 
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_power_method_spends_its_budget_on_k_t_releases_of_all_records(relation: str) -> None:
+    """Path-wise, as above. Fails with T for k T, or a factor 2 lost."""
+    oracle = power(relation=relation)
+    one, other = neighbours(relation, 57, 300)
+    ran = run(oracle, 5, images_of(one), NOISE)
+    assert len(ran.queries) == 6
+    mu = moved(ran, images_of(one), images_of(other))
+    assert 0.999 * oracle.charge().mu < mu <= oracle.charge().mu
+    assert oracle.charge().within(BUDGET)
+    assert oracle.charge().epsilon_at(BUDGET.delta) > 0.999999
+
+
+def test_a_step_of_the_power_method_is_the_projected_answer() -> None:
+    """Fails as an Oja step, without P, or where a round ends a step early."""
+    state = PowerState(3, np.array([0.0, 1.0, 0.0]), np.eye(3, 1))
+    after = power().update(state, np.array([9.0, 3.0, 4.0]))
+    np.testing.assert_allclose(after.vector, [0.0, 0.6, 0.8], atol=1e-15)
+    assert power().direction(state) is None
+    assert power().direction(after) is after.vector
+
+
+def test_the_power_method_finds_what_there_is() -> None:
+    images, v = spiked(20_000, 12, VALUES, 0.01)
+    ran = run(power(records=20_000, steps=12), 12, images, NOISE)
+    assert lost(ran.basis, v, VALUES) < 0.05
+    np.testing.assert_allclose(ran.basis.T @ ran.basis, np.eye(2), atol=1e-14)
+
+
 @pytest.mark.parametrize("given", [{}, {"reuse": False}, {"growth": 1.7, "steps": 5}, {"range_share": 0.3}])
 def test_the_tight_charge_is_the_budget_and_not_more(given: dict) -> None:
     """Fails where shares do not add up to one, or releases are charged twice."""
@@ -157,6 +192,7 @@ ORACLES = {
     "dp-ojas": lambda: ojas(records=300),
     "k-dp-pca": lambda: paper(records=300, batch=60),
     "tight": lambda: tight(),
+    "power": lambda: power(),
     "oja": lambda: PlainOja(records=300, target_rank=2, batch=30, rates=((1.0, 1.0),) * 2),
 }
 
@@ -291,6 +327,9 @@ def test_a_run_from_a_key_is_the_same_again_and_another_with_another_key(tmp_pat
         lambda: paper(halves="both"),
         lambda: tight(records=5),
         lambda: tight(range_share=1.0),
+        lambda: power(steps=0),
+        lambda: power(records=0),
+        lambda: power(radius=-1.0),
         lambda: run(tight(target_rank=6, records=900), 5, images_of(np.eye(5)), NOISE),
     ],
 )
