@@ -25,7 +25,7 @@ from npmdask.linalg import Block
 from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, number_of, random_start, spec_of, vector_of
 from npmdask.stochastic.histogram import StabilityHistogram
 from npmdask.stochastic.images import project_out, unit
-from npmdask.stochastic.neighbours import Promise, Relation, promise_of, require_relation
+from npmdask.stochastic.neighbours import Promise, Relation, promise_of, require_by_index
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean, PlainMean, paper_mean_cost
 from npmdask.stochastic.private_range import PaperRange
 
@@ -141,7 +141,7 @@ class DPOjas(OjaOracle):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_relation(self.relation)
+        require_by_index(self.relation)
         if self.noise not in ("sound", "paper"):
             raise BadInputError(f"unknown noise {self.noise!r}: {closest(self.noise, ['sound', 'paper'])}")
         object.__setattr__(self, "alpha", self._alpha())
@@ -197,7 +197,7 @@ class ModifiedDPPCA(OjaOracle):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_relation(self.relation)
+        require_by_index(self.relation)
         if self.halves not in ("same", "disjoint") or self.batch < 2 or self.budget.delta == 0:
             raise BadInputError("halves is 'same' or 'disjoint', a batch has two records or more, delta is positive")
 

@@ -39,7 +39,8 @@ class PowerOracle:
 
     Parameters
     ----------
-    records : n; public. target_rank : k. steps : T of a round.
+    records : n; public: the number, or (record_add_remove) a guess that sums are divided by, which cancels.
+    target_rank : k. steps : T of a round.
     radius : what images are clipped to in 2-norm; public.
     budget : of the whole run. relation : see :mod:`npmdask.stochastic.neighbours`.
     seed : of the public random starts.
@@ -70,7 +71,7 @@ class PowerOracle:
 
     def query(self, state: PowerState) -> BatchQuery:
         zero = np.zeros_like(state.vector)
-        return BatchQuery(range(self.records), state.vector, state.found, zero, self._mean(), 0)
+        return BatchQuery(None, state.vector, state.found, zero, self._mean(), 0)
 
     def update(self, state: PowerState, answer: Answer) -> PowerState:
         """The answer, at length 1."""
