@@ -30,6 +30,10 @@ def ojas(**changed: object) -> DPOjas:
     return DPOjas(**{**fixed, **changed})
 
 
+def full_ojas(**changed: object) -> DPOjas:
+    return ojas(**{"records": 300, "batch": 0, "full_steps": 3, "noise": "reuse", "radius": 20.0, **changed})
+
+
 def paper(**changed: object) -> ModifiedDPPCA:
     fixed = {"records": 4000, "target_rank": 1, "batch": 1000, "rates": ((0.0, 1.0),), "budget": BUDGET}
     return ModifiedDPPCA(**{**fixed, **changed})
@@ -37,6 +41,8 @@ def paper(**changed: object) -> ModifiedDPPCA:
 
 ORACLES = {
     "dp-ojas": lambda: ojas(records=300),
+    "dp-ojas-reuse": lambda: full_ojas(),
+    "dp-ojas-shuffle": lambda: ojas(records=300, noise="shuffle", shuffled=True),
     "k-dp-pca": lambda: paper(records=300, batch=60),
     "tight": lambda: tight(),
     "power": lambda: power(),

@@ -15,7 +15,7 @@ from npmdask.stochastic.noise import SecretNoise, SimulatedNoise
 from npmdask.stochastic.oracles import OjaState, PlainOja
 from npmdask.stochastic.power import PowerState
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean
-from tests.stochastic.made import NOISE, VALUES, ojas, paper, power, tight
+from tests.stochastic.made import NOISE, VALUES, full_ojas, ojas, paper, power, tight
 from tests.stochastic.worlds import images_of, lost, run, spiked
 
 
@@ -79,9 +79,19 @@ def test_which_half_of_a_batch_is_used_for_what(halves: str, first: tuple, secon
     oracle = paper(halves=halves, budget=Budget(20.0, 0.01), constant=20.0)
     queries = run(oracle, 4, images, NOISE).queries
     assert [(q.rows.start, q.rows.stop) for q in queries[:2]] == [first, second]
+    assert len(queries) == oracle.releases
     mean = queries[1].mechanism
     assert isinstance(mean, PaperMean)
     assert (mean.count, mean.epsilon) == (500, 10.0 if halves == "same" else 20.0)
+
+
+def test_steps_with_all_records_find_what_batches_do_not() -> None:
+    """n = 20,000 at (1, 0.01), 8 steps a round. Fails where a step has a batch, or the noise of one pass."""
+    images, v = spiked(20_000, 12, VALUES, 0.01)
+    rates = ((1.0, 1.0),) * 2
+    full = run(full_ojas(records=20_000, full_steps=8, rates=rates), 12, images, NOISE)
+    pass_once = run(ojas(records=20_000, batch=1250, rates=rates, radius=20.0), 12, images, NOISE)
+    assert lost(full.basis, v, VALUES) < 0.5 * lost(pass_once.basis, v, VALUES)
 
 
 def test_a_step_without_a_range_leaves_the_direction() -> None:
@@ -173,6 +183,9 @@ def test_a_run_from_a_key_is_the_same_again_and_another_with_another_key(tmp_pat
         lambda: ojas(batch=21),
         lambda: ojas(rates=((1.0, 1.0),)),
         lambda: ojas(noise="shuffled"),
+        lambda: ojas(full_steps=3),
+        lambda: full_ojas(full_steps=0),
+        lambda: full_ojas(batch=4),
         lambda: paper(halves="both"),
         lambda: tight(records=5),
         lambda: tight(range_share=1.0),
