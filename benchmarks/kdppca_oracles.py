@@ -16,10 +16,10 @@ from benchmarks.stochastic_baselines import FAIL_PROB, clip_trace
 from benchmarks.stochastic_data import ROWS, Stream
 from npmdask.accounting import Budget, gaussian_charge
 from npmdask.linalg import Block
-from npmdask.stochastic._protocol import BatchQuery, Oracle, State, released
+from npmdask.stochastic._protocol import BatchQuery, Oracle, State, indices, released
 from npmdask.stochastic.deflation import Deflation
 from npmdask.stochastic.images import project_out
-from npmdask.stochastic.neighbours import require_relation
+from npmdask.stochastic.neighbours import require_by_index, require_relation
 from npmdask.stochastic.noise import SimulatedNoise
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
 from npmdask.stochastic.private_mean import histogram_epsilon
@@ -50,9 +50,9 @@ def summary(query: BatchQuery, stream: Stream) -> np.ndarray:
 
 def images(query: BatchQuery, stream: Stream) -> Iterator[np.ndarray]:
     """P A_i P w of the records of a query, a block of the stream at a time."""
-    vector = project_out(query.vector, query.found)
-    for number in range(query.rows.start // ROWS, -(-query.rows.stop // ROWS)):
-        start, stop = max(number * ROWS, query.rows.start), min((number + 1) * ROWS, query.rows.stop)
+    vector, rows = project_out(query.vector, query.found), indices(query, stream.n)
+    for number in range(rows.start // ROWS, -(-rows.stop // ROWS)):
+        start, stop = max(number * ROWS, rows.start), min((number + 1) * ROWS, rows.stop)
         yield project_out(stream.batch(start, stop).images(vector), query.found)
 
 
@@ -74,7 +74,7 @@ def k_dp_pca(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -
         rates=paper_rates(stream, k),
         seed=seed,
         budget=budget,
-        relation=require_relation(relation),
+        relation=require_by_index(relation),
         fail_prob=FAIL_PROB,
     )
 
@@ -104,7 +104,7 @@ def k_dp_ojas(stream: Stream, k: int, budget: Budget, relation: str, seed: int) 
         rates=(OJAS_RATE,) * k,
         seed=seed,
         budget=budget,
-        relation=require_relation(relation),
+        relation=require_by_index(relation),
         radius=largest_image(stream),
     )
 
@@ -122,7 +122,7 @@ def k_dp_ojas_as_printed(stream: Stream, k: int, budget: Budget, relation: str, 
         rates=(OJAS_RATE,) * k,
         seed=seed,
         budget=budget,
-        relation=require_relation(relation),
+        relation=require_by_index(relation),
         radius=float(stream.values[0]) * math.sqrt(stream.d) * (spread + 1),
         noise="paper",
     )

@@ -67,7 +67,8 @@ def top_k(
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
     algorithm : "krylov" (restarted block Krylov, a third of the passes on slow spectra), "power" (the noisy power
         method, the only one for noise), or "auto": the first without noise, the second with it. With ``privacy`` also
-        "k-dp-pca" and "k-dp-ojas" (private oracles of records, one direction after the other: docs/kdppca.md).
+        "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private oracles of records, one direction after the other:
+        docs/kdppca.md).
     options : parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``.
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.

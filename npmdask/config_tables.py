@@ -58,6 +58,7 @@ class AlgorithmTable(Table):
         "krylov",
         "k-dp-pca",
         "k-dp-ojas",
+        "k-dp-power",
         "spm",
         "oja",
         "msg",
@@ -67,7 +68,7 @@ class AlgorithmTable(Table):
         "frequent-directions",
     ] = Field(
         "auto",
-        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas; of a stream: spm "
+        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a stream: spm "
         "(auto), oja, msg, rmsg, mb-msg, ...",
     )
     target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")

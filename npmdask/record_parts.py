@@ -17,7 +17,7 @@ from npmdask.algorithms import Query, Result
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy import Privacy
-from npmdask.stochastic._protocol import BatchQuery, Oracle
+from npmdask.stochastic._protocol import BatchQuery, Oracle, indices
 from npmdask.stochastic.choosing import Question, make_oracle
 from npmdask.stochastic.neighbours import RELATIONS, require_relation
 from npmdask.stochastic.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
@@ -64,7 +64,8 @@ class RecordParts:
 
     def values_are(self, source: Source) -> str:
         """What the released values stand for, in words."""
-        return "means over the records (divided by their public number)"
+        number = "their number" if self.relation.public_rows else "the public guess of their number"
+        return f"means of clipped images, divided by {number}: too low where much was clipped"
 
     def answer(
         self, source: Source, state: Any, result: Result, history: list[dict[str, Any]], p: int
@@ -113,8 +114,7 @@ class RecordParts:
 
 def of_batch(operator: RecordImages, query: BatchQuery) -> RecordImages:
     """The operator of the records that a query asks about."""
-    rows = range(operator.reader.shape[0]) if query.rows is None else query.rows
-    return replace(operator, rows=rows, mechanism=query.mechanism)
+    return replace(operator, rows=indices(query, operator.reader.shape[0]), mechanism=query.mechanism)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _require_records(source: Source, privacy: Privacy, name: str) -> None:
         )
     if privacy.neighboring_relation is None:
         raise BadInputError(f"neighboring_relation is missing: who is protected has no default; {', '.join(RELATIONS)}")
-    if privacy.neighboring_relation not in (*RELATIONS, "record_add_remove"):
+    if privacy.neighboring_relation not in RELATIONS:
         known = closest(privacy.neighboring_relation, list(RELATIONS))
         raise BadInputError(f"neighboring_relation = {privacy.neighboring_relation!r} is not one of {name}: {known}")
     if (privacy.mechanism, privacy.calibration, privacy.clip_images) != ("gaussian", "exact", True):

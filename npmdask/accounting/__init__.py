@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from npmdask.accounting.allocation import allocation_delta, allocation_stddev
+from npmdask.accounting.batching import WAYS, mean_stddev
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.calibration import (
     gaussian_charge,
@@ -13,10 +15,14 @@ from npmdask.accounting.calibration import (
 )
 from npmdask.accounting.gdp import delta_for, epsilon_for, log_delta, mu_for
 from npmdask.accounting.paper import paper_charge, paper_laplace_scale, paper_stddev, require_sound
+from npmdask.accounting.shuffling import shuffled_epsilon, shuffled_multiplier
 
 __all__ = [
+    "WAYS",
     "Budget",
     "Charge",
+    "allocation_delta",
+    "allocation_stddev",
     "delta_for",
     "epsilon_for",
     "gaussian_charge",
@@ -24,6 +30,7 @@ __all__ = [
     "laplace_charge",
     "laplace_multiplier",
     "log_delta",
+    "mean_stddev",
     "mu_for",
     "paper_charge",
     "paper_laplace_scale",
@@ -31,4 +38,6 @@ __all__ = [
     "pure_as_gaussian",
     "release_charge",
     "require_sound",
+    "shuffled_epsilon",
+    "shuffled_multiplier",
 ]

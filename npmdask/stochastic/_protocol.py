@@ -49,7 +49,8 @@ class BatchQuery:
 
     Parameters
     ----------
-    rows : the records of the batch, by index.
+    rows : the records of the batch, by index; None: every record that there is, however many (nothing public may
+        depend on their number where that is private).
     vector : w, unit, in the range of P.
     found : U, d x j, orthonormal: P = I - U U^T.
     centre : float64[d]: what the answer is expected to be near, from earlier answers.
@@ -57,7 +58,7 @@ class BatchQuery:
     number : which release of the run this is.
     """
 
-    rows: range
+    rows: range | None
     vector: np.ndarray
     found: Block
     centre: np.ndarray
@@ -66,8 +67,14 @@ class BatchQuery:
 
     @property
     def purpose(self) -> str:
-        place = {"rows": [self.rows.start, self.rows.stop], "number": self.number}
+        rows = None if self.rows is None else [self.rows.start, self.rows.stop]
+        place = {"rows": rows, "number": self.number}
         return purpose_of(place, self.vector, self.found)
+
+
+def indices(query: BatchQuery, records: int) -> range:
+    """Which of the ``records`` of a store are asked for; as many as there are is for the pass alone, and private."""
+    return range(records) if query.rows is None else query.rows
 
 
 def released(query: BatchQuery, summary: np.ndarray, noise: Noise) -> Answer:

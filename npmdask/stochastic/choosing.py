@@ -13,14 +13,18 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.stochastic._protocol import Oracle
 from npmdask.stochastic.neighbours import require_relation
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA
+from npmdask.stochastic.power import PowerOracle
 from npmdask.stochastic.tight import TightOracle
 
-NAMES = ("k-dp-pca", "k-dp-ojas")
-VARIANTS: dict[str, type[Any]] = {"tight": TightOracle, "paper": ModifiedDPPCA}
-GIVEN = ("target_rank", "budget", "relation", "largest", "radius", "seed", "records")  # never options
+ORACLES: dict[str, type[Any]] = {"k-dp-pca": TightOracle, "k-dp-ojas": DPOjas, "k-dp-power": PowerOracle}
+NAMES = tuple(ORACLES)
+VARIANTS: dict[str, type[Any]] = {"tight": TightOracle, "paper": ModifiedDPPCA}  # of k-dp-pca
+GIVEN = ("target_rank", "budget", "relation", "largest", "radius", "seed", "records")  # not options, but for a guess
+GUESSED = "record_add_remove"  # the relation where the number of records is private, and ``records`` a public guess
 NEEDED = {
     "rates": "learning rates eta_t = 1 / (offset + slope t), t = 1, 2, ... in each round, as rates = [offset, slope] "
     "or one such pair for each round; slope is a public guess of the eigengap, offset of how often a value is spread",
+    "records": "a public guess of the number of records, which is private itself: sums are divided by it",
     "clip_norm": "a public bound of the norm of a record (of a matrix A_i its spectral norm): images A_i w are clipped "
     "to what it allows, and the noise follows it",
 }
@@ -58,12 +62,12 @@ def make_oracle(name: str, options: Mapping[str, Any], question: Question) -> Or
     """
     options = dict(options)
     kind = _kind(name, options)
-    own = {f.name: f for f in fields(kind) if f.init and f.name not in GIVEN}
+    own = {f.name: f for f in fields(kind) if f.init and (f.name not in GIVEN or _guessed(f.name, question))}
     for option in options:
         if option not in own:
             known = closest(option, [*own, "variant"] if name == "k-dp-pca" else list(own))
             raise BadInputError(f"{name} has no option {option!r}: {known}")
-    values = _defaults(kind, question) | options
+    values = _defaults(kind, question, options) | options
     if _is_pair(values.get("rates")):
         values["rates"] = [values["rates"]] * question.target_rank
     for option, f in own.items():
@@ -83,7 +87,7 @@ def _kind(name: str, options: dict[str, Any]) -> type[Any]:
     if name not in NAMES:
         raise BadInputError(f"unknown oracle {name!r}: {closest(name, list(NAMES))}")
     if name != "k-dp-pca":
-        return DPOjas
+        return ORACLES[name]
     variant = options.pop("variant", "tight")
     if variant not in VARIANTS:
         raise BadInputError(f"variant = {variant!r} of k-dp-pca: {closest(str(variant), list(VARIANTS))}")
@@ -94,7 +98,7 @@ def _public(kind: type[Any], question: Question) -> dict[str, Any]:
     """What the run says, for those parameters that this kind of oracle has."""
     bound = {} if question.largest is None else {"largest": question.largest, "radius": question.largest}
     said = {
-        "records": question.records,
+        **({} if question.relation == GUESSED else {"records": question.records}),
         "target_rank": question.target_rank,
         "budget": asdict(question.budget),
         "relation": require_relation(question.relation),
@@ -109,11 +113,18 @@ def _public(kind: type[Any], question: Question) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name in own}
 
 
-def _defaults(kind: type[Any], question: Question) -> dict[str, Any]:
+def _guessed(name: str, question: Question) -> bool:
+    return name == "records" and question.relation == GUESSED
+
+
+def _defaults(kind: type[Any], question: Question, options: Mapping[str, Any]) -> dict[str, Any]:
     """T = ceil(log2 d) where every record is used in every step: a random start has a tangent of sqrt(d). B = sqrt(n)
     of the paper where batches are disjoint."""
-    if kind is TightOracle:
-        return {"steps": max(1, math.ceil(math.log2(max(question.dimension, 2))))}
+    steps = max(1, math.ceil(math.log2(max(question.dimension, 2))))
+    if kind in (TightOracle, PowerOracle):
+        return {"steps": steps}
+    if kind is DPOjas and options.get("noise") == "reuse":
+        return {"full_steps": steps}
     return {"batch": max(2, math.isqrt(question.records))}
 
 

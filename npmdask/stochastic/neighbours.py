@@ -1,13 +1,12 @@
-"""Neighbours of a data set whose records are cut into batches by their index, and what one of them can move.
+"""Neighbours of a data set of records, and what one of them can move.
 
-Two relations, both with a public number of records:
+* ``record_replace``: one record is replaced by any other; the number of records is public;
+* ``record_zero_out``: one record A_i is replaced by zeros, or zeros by a record; the number is public;
+* ``record_add_remove``: one record more or less; the number is private, and what sums are divided by is a public guess.
 
-* ``record_replace``: one record is replaced by any other;
-* ``record_zero_out``: one record A_i is replaced by zeros, or zeros by a record.
-
-Adding or removing a record is refused: it shifts every later record into another batch, pair or group, so that all
-releases change and no theorem about disjoint batches applies (Duengler and Sanyal 2025, Definition 2, claim it). Random
-allocation or an assignment by a keyed hash of the record would be needed, and neither is here.
+The last is for oracles of which every release is of all records. Where batches are cut by the index of a record, one
+record more shifts every later one into another batch, pair or group, so that all releases change and no theorem about
+disjoint batches applies (Duengler and Sanyal 2025, Definition 2, claim it): refused.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from typing import Literal
 from npmdask.accounting import Charge
 from npmdask.errors import BadInputError, RefusedError, closest
 
-Relation = Literal["record_replace", "record_zero_out"]
-RELATIONS: tuple[Relation, ...] = ("record_replace", "record_zero_out")
+Relation = Literal["record_replace", "record_zero_out", "record_add_remove"]
+BY_INDEX: tuple[Relation, ...] = ("record_replace", "record_zero_out")
+RELATIONS: tuple[Relation, ...] = (*BY_INDEX, "record_add_remove")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,20 @@ class Promise:
 
 
 def require_relation(relation: str) -> Relation:
+    """``relation`` if it is known: all are sound for releases of all records.
+
+    Raises
+    ------
+    BadInputError
+        Any other name.
+    """
+    for known in RELATIONS:
+        if relation == known:
+            return known
+    raise BadInputError(f"unknown relation {relation!r}: {closest(relation, list(RELATIONS))}")
+
+
+def require_by_index(relation: str) -> Relation:
     """``relation`` if batches by index are sound for it.
 
     Raises
@@ -48,23 +62,21 @@ def require_relation(relation: str) -> Relation:
     RefusedError
         Adding and removing records.
     BadInputError
-        Any other name.
+        An unknown name.
     """
-    if relation == "record_add_remove":
+    if require_relation(relation) not in BY_INDEX:
         raise RefusedError(
             "batches are cut by the index of a record, and one record more shifts all that follow: use "
-            "'record_replace' or 'record_zero_out', with a public number of records"
+            "'record_replace' or 'record_zero_out', with a public number of records, or an oracle that uses all "
+            "records in every step"
         )
-    for known in RELATIONS:
-        if relation == known:
-            return known
-    raise BadInputError(f"unknown relation {relation!r}: {closest(relation, list(RELATIONS))}")
+    return require_relation(relation)
 
 
 def moved_counts(relation: Relation) -> int:
     """How many counts of a histogram of records move by one: two if a record is replaced by any other.
 
-    A record of zeros is in no bin, so one that is zeroed out leaves a bin and enters none.
+    A record of zeros is in no bin, so one that is zeroed out leaves a bin and enters none, as one that is removed.
     """
     return 2 if relation == "record_replace" else 1
 

@@ -36,9 +36,9 @@ class ClippedMean:
 
     Parameters
     ----------
-    relation : "record_replace" (sensitivity of the sum 2 radius) or "record_zero_out" (radius).
+    relation : "record_replace" (sensitivity of the sum 2 radius), "record_zero_out" or "record_add_remove" (radius).
     radius : of the ball, in 2-norm; public.
-    count : records in the batch; public.
+    count : records in the batch, or a guess of their number; public: what the sum is divided by.
     multiplier : stddev / sensitivity; the release is (1 / multiplier)-GDP.
 
     Notes

@@ -78,7 +78,7 @@ class DistanceRange:
 
     Parameters
     ----------
-    relation : "record_replace" or "record_zero_out".
+    relation : see :mod:`npmdask.stochastic.neighbours`.
     largest : upper edge of the topmost bin; what is farther away is counted there. Public.
     multiplier : stddev / sensitivity; the release is (1 / multiplier)-GDP.
     bins : bins of ratio sqrt(2) below ``largest``; what is nearer is counted in the last.

@@ -20,6 +20,7 @@ KINDS = ("samples", "matrices")
 PROTECTED: dict[Relation, str] = {
     "record_replace": "one record, of any size, replaced by any other (the number of records is public)",
     "record_zero_out": "one record, of any size, replaced by zeros (the number of records is public)",
+    "record_add_remove": "one record, of any size, there or not (the number of records stays private)",
 }
 
 
@@ -28,8 +29,11 @@ class RecordUnit:
     """Who is protected, in the words of a ledger. Records may be of any size: it is their images that are clipped."""
 
     name: Relation
-    public_rows: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = KINDS
+
+    @property
+    def public_rows(self) -> bool:
+        return self.name != "record_add_remove"
 
     def describe(self) -> str:
         return PROTECTED[self.name]

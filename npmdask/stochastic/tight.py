@@ -27,7 +27,7 @@ from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.stochastic._protocol import Answer, BatchQuery, number_of, random_start, spec_of, vector_of
 from npmdask.stochastic.images import project_out, unit
-from npmdask.stochastic.neighbours import Promise, Relation, parallel, promise_of, require_relation
+from npmdask.stochastic.neighbours import Promise, Relation, parallel, promise_of, require_by_index, require_relation
 from npmdask.stochastic.predictions import Answers
 from npmdask.stochastic.private_mean import ClippedMean
 from npmdask.stochastic.private_range import DistanceRange
@@ -56,7 +56,8 @@ class TightOracle:
 
     Parameters
     ----------
-    records : n; public. target_rank : k. steps : T of a round.
+    records : n; public: the number, or (record_add_remove) a guess that sums are divided by, of more than half of it.
+    target_rank : k. steps : T of a round.
     budget : of the whole run. relation : see :mod:`npmdask.stochastic.neighbours`.
     largest : public bound of what |A_i w| usually is; longer images are clipped. Also the guess of lambda_1.
     reuse : all records in every step.
@@ -80,7 +81,7 @@ class TightOracle:
     multiplier: float = field(init=False)
 
     def __post_init__(self) -> None:
-        require_relation(self.relation)
+        (require_relation if self.reuse else require_by_index)(self.relation)
         whole = self.target_rank >= 1 and self.steps >= 1 and self.records >= self.target_rank * self.steps
         if not (whole and 0 < self.range_share < 1 and self.factor > 0 and self.growth > 0):
             raise BadInputError("a tight oracle needs target_rank, steps, factor, growth > 0, 0 < range_share < 1")
@@ -153,16 +154,20 @@ class TightOracle:
         weights = [self.growth**t for t in range(self.steps)]
         return weights[(step - 1) % self.steps] / sum(weights) / self.target_rank
 
-    def _rows(self, step: int) -> range:
+    def _rows(self, step: int) -> range | None:
         if self.reuse:
-            return range(self.records)
-        batch = self.records // (self.target_rank * self.steps)
-        return range((step - 1) * batch, step * batch)
+            return None
+        return range((step - 1) * self._count, step * self._count)
+
+    @property
+    def _count(self) -> int:
+        """Records of a step."""
+        return self.records if self.reuse else self.records // (self.target_rank * self.steps)
 
     def _range(self, step: int) -> DistanceRange:
         multiplier = self._multiplier(step, self.range_share)
         return DistanceRange(relation=self.relation, largest=self.largest, multiplier=multiplier)
 
     def _mean(self, step: int, radius: float) -> ClippedMean:
-        count, multiplier = len(self._rows(step)), self._multiplier(step, 1 - self.range_share)
-        return ClippedMean(relation=self.relation, radius=radius, count=count, multiplier=multiplier)
+        multiplier = self._multiplier(step, 1 - self.range_share)
+        return ClippedMean(relation=self.relation, radius=radius, count=self._count, multiplier=multiplier)

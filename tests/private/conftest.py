@@ -34,6 +34,7 @@ OF_RECORDS: dict[str, dict[str, Any]] = {
     "one pass": {"target_rank": RANK, "algorithm": "k-dp-pca", "options": {"steps": 2, "reuse": False}},
     "paper": {"target_rank": 1, "algorithm": "k-dp-pca", "options": {"variant": "paper", **OJAS, "constant": 30.0}},
     "ojas": {"target_rank": RANK, "algorithm": "k-dp-ojas", "options": OJAS},
+    "power": {"target_rank": RANK, "algorithm": "k-dp-power", "options": {"steps": 4}},
 }
 
 

@@ -225,11 +225,11 @@ resume(Path(sys.argv[1]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("oracle", ["power", *OF_RECORDS])
+@pytest.mark.parametrize("oracle", ["private power", *OF_RECORDS])
 def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
     """Real processes, killed at random: the same bits as undisturbed, every release once, one reservation."""
-    world = make_world(tmp_path / "world", records(4000)) if oracle == "power" else of_records(tmp_path, oracle)
-    job = JOB.replace("WAIT", "1.5" if oracle == "power" else "0.2")
+    world = make_world(tmp_path / "world", records(4000)) if oracle == "private power" else of_records(tmp_path, oracle)
+    job = JOB.replace("WAIT", "1.5" if oracle == "private power" else "0.2")
     prepared(world)
     twin(world, "before")
     solve(world.problem(), world.folder / "run", Resources())
@@ -253,7 +253,7 @@ def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
     same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
     (run,) = open_ledger(world.folder / "ledger.sqlite").status("people").runs
     assert run.finished and set(run.committed) == set(range(1, len(run.committed) + 1))
-    assert len(run.committed) == STEPS or oracle != "power"
+    assert len(run.committed) == STEPS or oracle != "private power"
 
 
 def test_the_key_is_made_after_the_reservation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from npmdask.accounting import Charge, mu_for
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.stochastic.histogram import NOWHERE, GaussianHistogram, StabilityHistogram
-from npmdask.stochastic.neighbours import RELATIONS, moved_counts, parallel, require_relation
+from npmdask.stochastic.neighbours import RELATIONS, moved_counts, parallel, require_by_index, require_relation
 from npmdask.stochastic.noise import SimulatedNoise
 from npmdask.stochastic.private_range import DistanceRange, PaperRange
 
@@ -27,7 +27,9 @@ def tight(relation: str = "record_replace", multiplier: float = 1.0) -> Distance
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_no_neighbour_moves_more_counts_than_is_said_and_one_moves_as_many(relation: str) -> None:
     """Brute force over all pairs of records; fails if a record of zeros is counted, or the sensitivity is another."""
-    others = [np.zeros(2)] if relation == "record_zero_out" else POINTS
+    others = (
+        POINTS if relation == "record_replace" else [np.zeros(2) if relation == "record_zero_out" else np.zeros((0, 2))]
+    )
     rest = np.array([[1.0, 2.0], [0.0, 0.5]])
     worst_l2 = worst_l1 = 0.0
     for a, b in product(POINTS, others):
@@ -148,8 +150,10 @@ def test_disjoint_batches_cost_what_the_dearest_costs() -> None:
     assert parallel(charges) == Charge(mu_squared=0.2, epsilon=0.3, delta=1e-9)
 
 
-def test_adding_a_record_is_refused_with_the_reason() -> None:
+def test_adding_a_record_is_refused_with_the_reason_where_batches_go_by_index() -> None:
     with pytest.raises(RefusedError, match="shifts all that follow"):
-        require_relation("record_add_remove")
-    with pytest.raises(BadInputError, match="record_replace"):
-        require_relation("record_replaced")
+        require_by_index("record_add_remove")
+    assert require_relation("record_add_remove") == "record_add_remove"
+    for require in (require_by_index, require_relation):
+        with pytest.raises(BadInputError, match="record_replace"):
+            require("record_replaced")

@@ -28,11 +28,12 @@ def test_no_neighbour_moves_the_sum_by_more_than_is_said_and_one_by_as_much(rela
     rng = np.random.default_rng(0)
     directions = [rng.standard_normal(3) for _ in range(6)]
     records = [s * 10.0**e * v for v in directions for s in (1, -1) for e in (-12, -1, 0, 3, 160, 300)]
-    others = [np.zeros(3)] if relation == "record_zero_out" else [*records, np.zeros(3), np.full(3, np.nan)]
+    no_other = {"record_zero_out": [np.zeros(3)], "record_add_remove": [np.zeros((0, 3))]}
+    others = no_other.get(relation, [*records, np.zeros(3), np.full(3, np.nan)])
     allowed = sum_sensitivity(relation, RADIUS) / clipped(relation).grid
     worst = 0.0
     for centre in (np.zeros(3), 5 * directions[0], 0.1 * directions[1]):
-        sums = {id(x): clipped(relation).summary(x[None], centre) for x in [*records, *others]}
+        sums = {id(x): clipped(relation).summary(x.reshape(-1, 3), centre) for x in [*records, *others]}
         for a, b in product(records, others):
             square = sum(int(x) ** 2 for x in sums[id(a)] - sums[id(b)])
             worst = max(worst, square)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npmdask.stochastic._protocol import Answer, BatchQuery, released
+from npmdask.stochastic._protocol import Answer, BatchQuery, indices, released
 from npmdask.stochastic.deflation import Deflation
 from npmdask.stochastic.images import images_of_matrices, images_of_rows
 from npmdask.stochastic.noise import Noise
@@ -19,7 +19,12 @@ Images = Callable[[BatchQuery], np.ndarray]
 def images_of(records: np.ndarray) -> Images:
     """Images of the records of a query: rows (n x d) or matrices (n x d x d)."""
     form = images_of_rows if records.ndim == 2 else images_of_matrices
-    return lambda query: form(records[query.rows.start : query.rows.stop], query.vector, query.found)
+
+    def images(query: BatchQuery) -> np.ndarray:
+        rows = indices(query, len(records))
+        return form(records[rows.start : rows.stop], query.vector, query.found)
+
+    return images
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ def spiked(n: int, d: int, values: tuple[float, ...], sigma: float, seed: int = 
     z = sigma * rng.standard_normal((n, d))
 
     def images(query: BatchQuery) -> np.ndarray:
-        noise = images_of_rows(z[query.rows.start : query.rows.stop], query.vector, query.found)
+        rows = indices(query, n)
+        noise = images_of_rows(z[rows.start : rows.stop], query.vector, query.found)
         signal = v @ (np.array(values) * (v.T @ query.vector))
         return noise + signal - query.found @ (query.found.T @ signal)
 

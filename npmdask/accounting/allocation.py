@@ -1,0 +1,151 @@
+"""Random allocation: every record is in one of t steps, drawn uniformly for each and never told.
+
+Steps release sums with noise N(0, stddev^2 I), each sum may depend on what was released before, and a record moves its
+sum by at most 1. One record more or less (or set to zero) is then no easier to see than in the pair
+
+    P = the mean over i of N(e_i, stddev^2 I_t),    Q = N(0, stddev^2 I_t)
+
+(Chua et al. 2024, "Balls-and-bins sampling for DP-SGD"; Feldman and Shenfeld 2025). With Y_i = exp(x_i / stddev^2 - 1 /
+(2 stddev^2)), independent and lognormal of mean 1 under Q, and S = Y_1 + ... + Y_t, dP/dQ = S / t, so
+
+    delta(epsilon) = max( E (S / t - e^epsilon)_+ ,  E (1 - e^epsilon S / t)_+ )        under Q
+
+Both are expectations of convex functions of S. Moving mass of some Y (or of a partial sum) to the two neighbouring
+points of a grid so that the mean stays makes every such expectation larger, also after independent terms are added. So
+S is built by doubling, with a grid for each partial sum, and what is computed is above the truth however coarse the
+grids are. What lies above the last point of a grid is put there, and its expected excess added, as (a + b)_+ <= a_+ + b
+for b >= 0. All terms are positive, nothing cancels; ROUNDING and FLOOR are far above the rounding of floats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from npmdask.accounting.budget import Budget
+from npmdask.accounting.calibration import gaussian_multiplier
+from npmdask.errors import BadInputError
+
+POINTS = 500  # of a grid: delta is 2 % above that of 4000 points, stddev 0.1 %
+ROUNDING, FLOOR = 1 + 1e-9, 1e-13  # of delta; delta below 1e-11 would be mostly FLOOR
+TAIL = 1e-15  # of mass, and of mean, beyond the ends of a grid
+REACH = 9.0  # standard deviations of a single term on its grid
+LEAST = 0.1  # of stddevs that grids reach far enough for
+PRECISION = 1e-4  # relative, of a calibrated stddev, which is above
+ROWS = 128  # of the table of all sums of two grids at a time
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A distribution above that of a sum of terms, in convex order but for ``excess``: values, rising, and masses."""
+
+    values: np.ndarray
+    masses: np.ndarray
+    excess: float
+
+    def ends(self) -> tuple[float, float]:
+        """Values below which there is little mass, and above which there is little of the mean."""
+        low = int(np.searchsorted(np.cumsum(self.masses), TAIL))
+        mean = np.cumsum((self.values * self.masses)[::-1])
+        high = len(self.values) - 1 - int(np.searchsorted(mean, TAIL * mean[-1]))
+        return float(self.values[max(low, 1)]), float(self.values[max(high, 2)])
+
+
+def allocation_delta(stddev: float, steps: int, epsilon: float, points: int = POINTS) -> float:
+    """delta at ``epsilon`` for noise of ``stddev`` per unit of what a record adds to the sum of its step; rounded up.
+
+    Raises
+    ------
+    BadInputError
+        Numbers that make no sense.
+    """
+    if not (LEAST <= stddev < math.inf and steps >= 1 and epsilon >= 0):
+        raise BadInputError(f"random allocation needs a stddev >= {LEAST}, steps >= 1 and epsilon >= 0")
+    total = _of_many(_single(stddev, points), steps)
+    ratio, grown = total.values / steps, math.exp(epsilon)
+    more = float(total.masses @ np.maximum(ratio - grown, 0.0)) + total.excess / steps
+    less = float(total.masses @ np.maximum(1 - grown * ratio, 0.0))
+    return min(1.0, max(more, less) * ROUNDING + FLOOR)
+
+
+def allocation_stddev(budget: Budget, steps: int, points: int = POINTS) -> float:
+    """The least stddev for ``budget``, to PRECISION from above (and LEAST): at most that of known batches, 1 / mu.
+
+    Raises
+    ------
+    BadInputError
+        A delta below 1e-11, or above 0.1.
+    """
+    if not 1e-11 <= budget.delta <= 0.1:
+        raise BadInputError(f"random allocation is computed for delta from 1e-11 to 0.1, not {budget.delta:g}")
+
+    def fits(stddev: float) -> bool:
+        return allocation_delta(stddev, steps, budget.epsilon, points) <= budget.delta
+
+    good, bad = gaussian_multiplier(budget, 1), LEAST
+    if good <= LEAST or fits(LEAST):
+        return LEAST
+    while good > bad * (1 + PRECISION):
+        middle = math.sqrt(good * bad)
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _single(stddev: float, points: int) -> _Sum:
+    """Y: cells of the grid give their mass and mean to their two ends."""
+    shift = 1 / stddev
+    reach = np.linspace(-REACH, REACH + shift, points - 1)
+    values = np.concatenate([[0.0], np.exp(reach * shift - shift**2 / 2)])
+    mass = np.concatenate([[ndtr(-REACH)], _between(reach)])
+    mean = np.concatenate([[ndtr(-REACH - shift)], _between(reach - shift)])
+    upper = np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass)
+    masses = np.append(mass - upper, ndtr(-reach[-1])) + np.append(0.0, upper)
+    return _Sum(values, masses, float(ndtr(shift - reach[-1])))
+
+
+def _between(z: np.ndarray) -> np.ndarray:
+    """Normal probabilities between neighbours of a rising ``z``, from the nearer tail."""
+    a, b = z[:-1], z[1:]
+    return np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
+
+
+def _of_many(term: _Sum, count: int) -> _Sum:
+    """The sum of ``count`` independent terms, by doubling."""
+    total: _Sum | None = None
+    while True:
+        if count & 1:
+            total = term if total is None else _add(total, term)
+        count >>= 1
+        if not count:
+            assert total is not None
+            return total
+        term = _add(term, term)
+
+
+def _add(a: _Sum, b: _Sum) -> _Sum:
+    """The sum of two independent ones, on a geometric grid (and zero) of its own."""
+    (low_a, high_a), (low_b, high_b) = a.ends(), b.ends()
+    points = len(a.values)
+    grid = np.concatenate([[0.0], np.geomspace(low_a + low_b, high_a + high_b, points - 1)])
+    masses, excess = np.zeros(points), 0.0
+    for first in range(0, points, ROWS):
+        rows = slice(first, first + ROWS)
+        values = (a.values[rows, None] + b.values).ravel()
+        weights = (a.masses[rows, None] * b.masses).ravel()
+        excess += float(weights @ np.maximum(values - grid[-1], 0.0))
+        masses += _spread(np.minimum(values, grid[-1]), weights, grid)
+    return _Sum(grid, masses, a.excess + b.excess + excess)
+
+
+def _spread(values: np.ndarray, masses: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """``masses`` at ``values``, moved to the neighbours on ``grid`` so that means stay (float64[len(grid)])."""
+    last = len(grid) - 2
+    scale = last / math.log(grid[-1] / grid[1])
+    places = np.maximum(np.log(np.maximum(values, grid[1]) / grid[1]) * scale, 0.0).astype(np.int64) + 1
+    places = np.where(values < grid[1], 0, np.minimum(places, last))
+    upper = np.clip((values - grid[places]) / (grid[places + 1] - grid[places]), 0.0, 1.0) * masses
+    low = np.bincount(places, masses - upper, minlength=len(grid))
+    return low + np.bincount(places + 1, upper, minlength=len(grid))
