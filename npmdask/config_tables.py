@@ -68,8 +68,8 @@ class AlgorithmTable(Table):
         "frequent-directions",
     ] = Field(
         "auto",
-        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a stream: spm "
-        "(auto), oja, msg, rmsg, mb-msg, ...",
+        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a "
+        "stream: spm (auto), oja, msg, rmsg, mb-msg, ...",
     )
     target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
     iteration_rank: int | Literal["auto"] | None = Field(

@@ -228,7 +228,7 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 
 
 def _require_options(source: Source, request: Request) -> None:
-    if source.kind == "matrices":
+    if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
         raise for_matrices_only(source.path)
     if source.kind == "symmetric" and (request.center or request.scale):
         raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
@@ -243,11 +243,6 @@ def _require_options(source: Source, request: Request) -> None:
     if request.options is not None and request.algorithm not in RECORD_ORACLES:
         raise BadInputError(
             f"algorithm.options are of streaming algorithms and of {', '.join(RECORD_ORACLES)}: leave them out"
-        )
-    if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
-        raise BadInputError(
-            f"{source.path} holds one matrix for each record (kind matrices), which only {', '.join(RECORD_ORACLES)} "
-            "take: choose one, with a [privacy] table"
         )
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")

@@ -51,9 +51,8 @@ class RecordParts:
     def operator(self, source: Source) -> RecordImages:
         """Of the first query, which is as large as any: what memory is planned for."""
         first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
-        side = source.dimension if source.kind == "matrices" else None
         assert isinstance(source.reader, DenseReader)
-        return of_batch(RecordImages(reader=source.reader, side=side, rows=range(source.shape[0])), first.batch)
+        return of_batch(RecordImages(reader=source.reader, side=source.side, rows=range(source.shape[0])), first.batch)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
         """The release of this query."""

@@ -19,7 +19,7 @@ class RecordRelation(Relation):
     A is the sum, not the mean: where the number of records is private it may not even be divided by.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("samples", "sparse")
+    kinds: ClassVar[tuple[str, ...]] = ("samples", "sparse", "matrices")
 
     @property
     def unit(self) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from npmdask.algorithms import Info, Query, Result, restored, state_fields
 from npmdask.linalg import Block, fix_signs
+from npmdask.operators.record_images import pack
 from npmdask.stochastic._protocol import Answer, Oracle
 from npmdask.stochastic.deflation import Deflation, DeflationState
 
@@ -70,7 +71,7 @@ class Rounds:
     def query(self, state: RoundsState) -> Query:
         """What is asked next; the block is [w, centre, U] (d x (2 + j))."""
         asked = self._deflation.query(state.deflation)
-        return Query(np.column_stack([asked.vector, asked.centre, asked.found]), batch=asked)
+        return Query(pack(asked.vector, asked.centre, asked.found), batch=asked)
 
     def update(self, state: RoundsState, released: np.ndarray) -> tuple[RoundsState, Info]:
         """``released``: a column (d x 1) where a mean was asked for, else the number of a range, or nothing."""

@@ -73,7 +73,10 @@ def make_world(folder: Path, x: np.ndarray, *, budget: Budget = THREE_RUNS, **pr
     """Ingest, and grant a budget, by default for three runs of epsilon 1."""
     folder.mkdir(exist_ok=True)
     np.save(folder / "x.npy", x)
-    ingest(folder / "x.npy", folder / "x.zarr", kind="samples", chunks=(64, COLUMNS))
+    if x.ndim == 3:
+        ingest(folder / "x.npy", folder / "x.zarr", kind="matrices")
+    else:
+        ingest(folder / "x.npy", folder / "x.zarr", kind="samples", chunks=(64, COLUMNS))
     promise = {"epsilon": 1.0, "delta": 1e-6, "neighboring_relation": "record_replace", "clip_norm": 1.5}
     asked = Privacy(**{**promise, "ledger": str(folder / "ledger.sqlite"), "dataset": "people", **privacy})
     world = World(folder, asked)

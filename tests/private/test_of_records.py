@@ -23,7 +23,7 @@ from npmdask.solution import Resources
 from npmdask.stochastic.releases import BatchRelease
 from npmdask.storage.bundle import read_bundle
 from tests.conftest import same_bytes
-from tests.private.conftest import COLUMNS, OF_RECORDS, World, make_world, of_records, prepared
+from tests.private.conftest import COLUMNS, OF_RECORDS, World, make_world, of_records, prepared, records
 from tests.private.test_taint import Watcher, shown
 
 TOML = """
@@ -79,6 +79,37 @@ def test_every_oracle_runs_and_its_statement_is_plain(tmp_path: Path, oracle: st
     page = write_report(world.folder / "run").read_text()
     assert all(digest[:16] in page for digest in world.ledger.status("people").runs[0].committed.values())
     assert re.search(r"<td>(range|mean)-\w+</td>", page)
+
+
+def test_one_matrix_for_each_record(tmp_path: Path) -> None:
+    """A_i = V diag(3, 2) V^T + z z^T of 600 records, as a 3-D array; clip_norm bounds the norm of a matrix."""
+    rng = np.random.default_rng(3)
+    v = np.linalg.qr(rng.standard_normal((COLUMNS, 2)))[0]
+    z = 0.1 * rng.standard_normal((600, COLUMNS))
+    matrices = v * [3.0, 2.0] @ v.T + z[:, :, None] * z[:, None, :]
+    world = make_world(tmp_path / "world", matrices, clip_norm=4.0)
+    world = replace(world, asked=OF_RECORDS["tight"])
+    solution = world.solve("run")
+    assert np.linalg.norm(solution.basis.T @ v) ** 2 > 1.98
+    assert solution.values == pytest.approx([3.0, 2.0], rel=0.05)
+    with pytest.raises(BadInputError, match="k-dp-pca"):
+        replace(world, asked={"target_rank": 2, "max_steps": 2}).solve("other")
+
+
+def test_a_record_more_where_the_number_of_records_is_private(tmp_path: Path) -> None:
+    """The guess of their number stands in for it, and nothing public depends on how many there are."""
+    world = of_records(tmp_path, "tight")
+    relation = {"neighboring_relation": "record_add_remove"}
+    with pytest.raises(BadInputError, match="needs the option records: a public guess"):
+        world.problem(relation)
+    with pytest.raises(NpmdaskError, match="shifts all that follow"):
+        world.problem(relation, options={"steps": 3, "records": 4000, "reuse": False})
+    other = make_world(tmp_path / "other", records(4000), **relation)
+    options = {"steps": 3, "records": 5000}
+    solution = replace(other, asked={**world.asked, "options": options}).solve("run")
+    assert captured(other, solution.basis) > 0.98
+    assert solution.statement is not None and "guess" in solution.statement["values_are"]
+    assert "4000" not in json.dumps(solution.statement)
 
 
 @pytest.mark.slow
@@ -173,7 +204,7 @@ def release_fixed(self: BatchRelease, product: np.ndarray, *, block: np.ndarray,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("oracle", ["tight", "ojas"])
+@pytest.mark.parametrize("oracle", ["tight", "ojas", "power"])
 def test_what_is_shown_follows_from_the_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str) -> None:
     """Two data sets with nothing in common but their (public) number of rows."""
     other = np.random.default_rng(9).standard_normal((4000, COLUMNS)) * 50
