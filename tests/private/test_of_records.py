@@ -91,7 +91,7 @@ def test_one_matrix_for_each_record(tmp_path: Path) -> None:
     world = replace(world, asked=OF_RECORDS["tight"])
     solution = world.solve("run")
     assert np.linalg.norm(solution.basis.T @ v) ** 2 > 1.98
-    assert solution.values == pytest.approx([3.0, 2.0], rel=0.05)
+    assert solution.values == pytest.approx([3.0, 2.0], rel=0.1)
     with pytest.raises(BadInputError, match="k-dp-pca"):
         replace(world, asked={"target_rank": 2, "max_steps": 2}).solve("other")
 
