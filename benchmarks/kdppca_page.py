@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import kdppca_allocation
 from benchmarks.docs import RESULTS, ROOT
 from benchmarks.kdppca_claims import Curve
 from benchmarks.kdppca_figures import draw
 from benchmarks.kdppca_methods import methods
 from benchmarks.paper_kdppca import FIGURES, Point, claims, curves_of, read_csv
 from benchmarks.paper_page import Rows, save, write
+from benchmarks.paper_page import kept as kept_json
 
 PAGE = ROOT / "docs" / "kdppca.md"
 KEPT = RESULTS.with_name("kdppca")
@@ -40,8 +42,9 @@ def kept() -> dict[str, list[Point]]:
 
 
 def tables(found: dict[str, list[Point]]) -> dict[str, Rows]:
-    """zeta of every figure, and all claims."""
+    """zeta of every figure, what DP-Ojas may do for its noise, and all claims."""
     own: dict[str, Rows] = {f"figure {name}": errors(points) for name, points in found.items()}
+    own |= kdppca_allocation.tables(kept_json(kdppca_allocation.NAME))
     return own | {"claims": claims([point for points in found.values() for point in points])}
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from npmdask.accounting import (
     Budget,
+    allocation,
     allocation_delta,
     allocation_stddev,
     delta_for,
@@ -90,6 +91,19 @@ def test_sums_keep_mass_and_mean() -> None:
         assert total.values @ total.masses + total.excess == pytest.approx(mean, rel=1e-11)
 
 
+def test_grids_that_end_too_early_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends at 1.5 standard deviations, and at 1 % of a sum. Fails where the excess of a term or of a sum is dropped."""
+    fine = allocation_delta(0.7, 10, 1.0, 2000)
+    monkeypatch.setattr(allocation, "TAIL", 0.01)
+    two = _add(_single(0.7, 300), _single(0.7, 300))
+    assert two.excess > 1e-3
+    assert two.values @ two.masses + two.excess == pytest.approx(2.0, rel=1e-6)
+    assert allocation_delta(0.7, 10, 1.0) > fine
+    monkeypatch.setattr(allocation, "REACH", 1.5)
+    for stddev in (0.5, 1.0):
+        assert allocation_delta(stddev, 1, 2.0) > delta_for(1 / stddev, 2.0)
+
+
 def test_more_steps_hide_more_and_allocation_is_never_worse_than_known_batches() -> None:
     stddevs = [allocation_stddev(ONE, steps, 100) for steps in (1, 2, 8, 64)]
     assert stddevs[0] == pytest.approx(4.22468, rel=5e-3)
@@ -133,6 +147,7 @@ def test_the_ways_compared() -> None:
     "wrong",
     [
         lambda: allocation_delta(0.05, 10, 1.0),
+        lambda: allocation_delta(1e7, 10, 1.0),
         lambda: allocation_delta(1.0, 0, 1.0),
         lambda: allocation_stddev(Budget(1.0, 1e-13), 10),
         lambda: mean_stddev("reuse", ONE, 10, 11),

@@ -5,7 +5,9 @@ sum by at most 1. One record more or less (or set to zero) is then no easier to 
 
     P = the mean over i of N(e_i, stddev^2 I_t),    Q = N(0, stddev^2 I_t)
 
-(Chua et al. 2024, "Balls-and-bins sampling for DP-SGD"; Feldman and Shenfeld 2025). With Y_i = exp(x_i / stddev^2 - 1 /
+(Chua et al. 2024, "Balls-and-bins sampling for DP-SGD"; Feldman and Shenfeld 2025): from x, drawn of either, all
+releases can be made, step by step, as sum of the others + v_i x_i + N(0, stddev^2 (I - v_i v_i^T)), where v_i is what
+the record would add to the sum of step i, known from the releases before. With Y_i = exp(x_i / stddev^2 - 1 /
 (2 stddev^2)), independent and lognormal of mean 1 under Q, and S = Y_1 + ... + Y_t, dP/dQ = S / t, so
 
     delta(epsilon) = max( E (S / t - e^epsilon)_+ ,  E (1 - e^epsilon S / t)_+ )        under Q
@@ -33,7 +35,7 @@ POINTS = 500  # of a grid: delta is 2 % above that of 4000 points, stddev 0.1 %
 ROUNDING, FLOOR = 1 + 1e-9, 1e-13  # of delta; delta below 1e-11 would be mostly FLOOR
 TAIL = 1e-15  # of mass, and of mean, beyond the ends of a grid
 REACH = 9.0  # standard deviations of a single term on its grid
-LEAST = 0.1  # of stddevs that grids reach far enough for
+LEAST, MOST = 0.1, 1e6  # of stddevs that grids are made for
 PRECISION = 1e-4  # relative, of a calibrated stddev, which is above
 ROWS = 128  # of the table of all sums of two grids at a time
 
@@ -62,8 +64,8 @@ def allocation_delta(stddev: float, steps: int, epsilon: float, points: int = PO
     BadInputError
         Numbers that make no sense.
     """
-    if not (LEAST <= stddev < math.inf and steps >= 1 and epsilon >= 0):
-        raise BadInputError(f"random allocation needs a stddev >= {LEAST}, steps >= 1 and epsilon >= 0")
+    if not (LEAST <= stddev <= MOST and steps >= 1 and 0 <= epsilon <= 100):
+        raise BadInputError(f"random allocation needs a stddev of {LEAST} to {MOST:g}, steps and epsilon of 0 to 100")
     total = _of_many(_single(stddev, points), steps)
     ratio, grown = total.values / steps, math.exp(epsilon)
     more = float(total.masses @ np.maximum(ratio - grown, 0.0)) + total.excess / steps

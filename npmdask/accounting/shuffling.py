@@ -55,14 +55,14 @@ def shuffled_epsilon(local_epsilon: float, records: int, delta: float) -> float:
 def shuffled_multiplier(budget: Budget, records: int) -> float:
     """stddev / (largest distance of two records) of Gaussian noise on every one of ``records`` shuffled records.
 
-    Half of delta is for the shuffle, half for the tails of the Gaussians.
+    Half of delta is for the shuffle, half for the tails of the Gaussians; 1e-8 of it is left.
 
     Raises
     ------
     RefusedError
         Too few records for the theorem, however much noise there is.
     """
-    delta = budget.delta / 2
+    delta = budget.delta * (1 - 1e-8) / 2
     if not delta:
         raise BadInputError("a shuffle never gives delta = 0: choose a delta far below 1 / (number of records)")
     local = largest_local_epsilon(records, delta)

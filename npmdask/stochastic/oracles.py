@@ -150,7 +150,7 @@ class DPOjas(OjaOracle):
         if self.noise == "reuse":
             return gaussian_charge(self.alpha, self.releases)
         if self.noise == "shuffle" and self.alpha < gaussian_multiplier(self.budget, 1):
-            return release_charge(self.budget.epsilon, self.budget.delta * (1 - 1e-9))
+            return release_charge(self.budget.epsilon, self.budget.delta * (1 - 1e-9))  # of 1 - 1e-8 that is used
         return gaussian_charge(self.alpha, 1)
 
     def spec(self) -> dict[str, Any]:

@@ -165,6 +165,7 @@ def test_every_oracle_says_what_it_is_and_asks_no_more_than_it_says(name: str) -
     assert json.loads(json.dumps(spec)) == spec
     assert set(spec) - {"oracle"} == {field.name for field in fields(oracle)}
     ran = run(oracle, 5, images_of(np.random.default_rng(0).standard_normal((300, 5))), NOISE)
+    np.testing.assert_allclose(ran.basis.T @ ran.basis, np.eye(oracle.target_rank), atol=1e-14)
     assert len(ran.queries) == oracle.releases or (name == "k-dp-pca" and len(ran.queries) < oracle.releases)
     if name == "oja":
         with pytest.raises(RefusedError, match="not private"):
