@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +14,11 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.audit.attacks import collision, likelihood_ratio, off_grid, path_loss, repeated_noise
 from npmdask.audit.finding import ALPHA, Finding
 from npmdask.audit.instances import Instance, instances
+from npmdask.audit.keys import fresh_keys
 from npmdask.audit.publication import Transcript
 from npmdask.audit.release_path import ReleasePath
-from npmdask.audit.statistics import Counts, count, epsilon_lower_bound, mu_interval, mu_lower_bound, p_value
+from npmdask.audit.statistics import Counts, count, epsilon_lower_bound, mu_interval, mu_lower_bound, p_value, thresholds
 from npmdask.errors import BadInputError, closest
-from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
 from npmdask.relations import REGISTRY, Relation, make_relation
@@ -145,19 +142,8 @@ def _relation(relation: Relation | str) -> Relation:
 
 
 def _transcript(path: ReleasePath, world: str, runs: int, together: bool, seed: int) -> Transcript:
-    with _keys(1 if together else runs) as keys:
+    with fresh_keys(1 if together else runs) as keys:
         return path.run(world, keys, runs, together=together, seed=seed)
-
-
-@contextmanager
-def _keys(count: int) -> Iterator[list[Entropy]]:
-    """Fresh secret keys; bound to different names the one in the file gives unrelated streams."""
-    with tempfile.TemporaryDirectory(prefix="npmdask-audit-") as folder:
-        path = Path(folder) / "key"
-        first = Entropy.create(path)
-        keys = [Entropy.open(path, bound_to=f"run {number}") for number in range(count)]
-        yield keys
-        first.destroy()
 
 
 def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> list[Counts]:
@@ -165,16 +151,6 @@ def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> l
     ratios = likelihood_ratio(here, norm), likelihood_ratio(there, norm)
     collisions = collision(here), collision(there)
     return [count(ratios, thresholds(norm, claimed)), count(collisions, [0.0])]
-
-
-def thresholds(norm: str, claimed: float) -> list[float]:
-    """Of the log-likelihood ratio. 0 is best for mu; the others lie where epsilon shows.
-
-    Gaussian: the ratio is N(-+mu^2/2, mu^2), so a world is left by 2.5 standard deviations. Laplace: it never leaves
-    [-epsilon, epsilon], and the ends have positive probability.
-    """
-    far = claimed * (2.5 - claimed / 2) if norm == "l2" else 0.999 * claimed
-    return [0.0, far, -far]
 
 
 def _pure_lower_bound(counts: Sequence[Counts], alpha: float) -> float:

@@ -54,15 +54,18 @@ class PaperRange:
 
     def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> float | None:
         """Lambda, or None: no bin survives, or there are fewer differences than groups (a public fact)."""
-        images, each = summary, len(summary) // 2 // self.groups
+        histogram = StabilityHistogram(epsilon=self.epsilon, delta=self.delta)
+        label = histogram.heaviest(self.labels(summary), noise, purpose_of({**self.spec(), "of": purpose}))
+        return None if label is None else 2.0 ** (label / 4)
+
+    def labels(self, images: np.ndarray) -> np.ndarray:
+        """int64[groups]: the bin that the top eigenvalue of every group is in; empty with too few differences."""
+        each = len(images) // 2 // self.groups
         if each == 0:
-            return None
+            return np.zeros(0, np.int64)
         pairs = each * self.groups
         differences = images[1 : 2 * pairs : 2] - images[0 : 2 * pairs : 2]
-        labels = _quarter_powers(_top_eigenvalues(differences.reshape(self.groups, each, -1)))
-        histogram = StabilityHistogram(epsilon=self.epsilon, delta=self.delta)
-        label = histogram.heaviest(labels, noise, purpose_of({**self.spec(), "of": purpose}))
-        return None if label is None else 2.0 ** (label / 4)
+        return _quarter_powers(_top_eigenvalues(differences.reshape(self.groups, each, -1)))
 
     def spec(self) -> dict[str, Any]:
         return {"release": "range-paper", **asdict(self)}
