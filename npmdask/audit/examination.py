@@ -15,19 +15,31 @@ from npmdask.audit.attacks import collision, likelihood_ratio, off_grid, path_lo
 from npmdask.audit.finding import ALPHA, Finding
 from npmdask.audit.instances import Instance, instances
 from npmdask.audit.keys import fresh_keys
+from npmdask.audit.oracle_examination import examine_oracle
+from npmdask.audit.oracle_paths import PATHS, oracle_paths
 from npmdask.audit.publication import Transcript
 from npmdask.audit.release_path import ReleasePath
-from npmdask.audit.statistics import Counts, count, epsilon_lower_bound, mu_interval, mu_lower_bound, p_value, thresholds
+from npmdask.audit.statistics import (
+    Counts,
+    count,
+    epsilon_lower_bound,
+    mu_interval,
+    mu_lower_bound,
+    p_value,
+    thresholds,
+)
 from npmdask.errors import BadInputError, closest
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
 from npmdask.relations import REGISTRY, Relation, make_relation
+from npmdask.stochastic.neighbours import RELATIONS
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import open_source
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
 LEAST_RUNS = 100
+ONE_BY_ONE = 5  # times as many runs where they go together as where they cannot
 ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
 
 
@@ -107,31 +119,44 @@ def audit(
     runs: int = 5000,
     seed: int = 0,
 ) -> Iterator[Finding]:
-    """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.audit.instances`.
+    """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.audit.instances`;
+    of stochastic oracles on those of :mod:`npmdask.audit.oracle_paths`.
 
     Parameters
     ----------
-    relations : names, or relations with a clip_norm of their own. mechanisms : "gaussian", "laplace".
-    epsilon, delta : the budget that is promised (Laplace noise: delta = 0). steps : releases of a run.
-    runs : of each world. mu is resolved to about 13 / sqrt(runs), at the level of 10^-6.
+    relations : names, or relations with a clip_norm of their own.
+    mechanisms : "gaussian", "laplace", and names of ``oracle_paths.PATHS``.
+    epsilon, delta : the budget that is promised (Laplace noise: delta = 0).
+    steps : releases of a run; of an oracle steps of a round.
+    runs : of each world, of an oracle a fifth of them. mu is resolved to about 13 / sqrt(runs), at the level of 10^-6.
 
     Raises
     ------
     BadInputError
-        An unknown relation or mechanism, too few runs.
+        An unknown relation or mechanism, a mechanism that knows none of the relations, too few runs.
     """
     if runs < LEAST_RUNS:
         raise BadInputError(f"{runs} runs show nothing: ask for at least {LEAST_RUNS}, better 10000")
-    for mechanism in mechanisms:
-        if mechanism not in MECHANISMS:
-            raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, list(MECHANISMS))}")
+    _require_known(mechanisms)
     chosen = [_relation(relation) for relation in relations]
+    if PATHS.keys() >= set(mechanisms) and not any(relation.name in RELATIONS for relation in chosen):
+        raise BadInputError(f"{mechanisms[0]} is private for records: choose {' or '.join(RELATIONS)}")
     for relation in chosen:
         for mechanism in mechanisms:
+            if mechanism in PATHS:
+                for one in oracle_paths(mechanism, relation.name, Budget(epsilon, delta), steps):
+                    yield examine_oracle(one, runs=max(runs // ONE_BY_ONE, LEAST_RUNS))
+                continue
             budget = Budget(epsilon, delta if mechanism == "gaussian" else 0.0)
             for instance in instances(relation, MECHANISMS[mechanism].norm):
                 path = release_path(instance, mechanism, budget, steps)
                 yield examine(path, budget, runs=runs, seed=seed)
+
+
+def _require_known(mechanisms: Sequence[str]) -> None:
+    for mechanism in mechanisms:
+        if mechanism not in (*MECHANISMS, *PATHS):
+            raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, [*MECHANISMS, *PATHS])}")
 
 
 def _relation(relation: Relation | str) -> Relation:

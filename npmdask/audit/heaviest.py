@@ -10,6 +10,7 @@ both, and so the likelihood ratio.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,15 +55,16 @@ class Heaviest:
     def log_probability(self, label: int | None) -> float:
         """Of publishing ``label``, or nothing (None)."""
         if label is None:
-            below = np.ceil(self.threshold) - 1 if self.law == "gaussian" else self.threshold
-            return max(float(self._log_cdf(below - self.counts).sum()), IMPOSSIBLE)
+            most = math.ceil(self.threshold) - 1 if self.law == "gaussian" else self.threshold
+            return max(float(self._log_cdf(most - self.counts).sum()), IMPOSSIBLE)
         place = int(np.searchsorted(self.labels, label))
         if place == len(self.labels) or self.labels[place] != label:
             return IMPOSSIBLE
         x, count = self._cells(int(self.counts[place])), self.counts[place]
-        below = self._log_cdf(x[:, None] - np.delete(self.counts, place) - self._ties(place)).sum(axis=1)
+        levels, bins = np.unique(np.delete(self.counts, place) + self._ties(place), return_counts=True)
+        below = self._log_cdf(x[:, None] - levels) @ bins  # bins with the same count have the same factor
         here = self._cdf(x - count) - self._cdf(x - count - self.step)
-        return max(float(np.log(max(here @ np.exp(below), 1e-300))), IMPOSSIBLE)
+        return max(math.log(max(float(here @ np.exp(below)), 1e-300)), IMPOSSIBLE)
 
     def _ties(self, place: int) -> Values:
         """What a bin must stay below the winner by: 1 before it, 0 behind; where cells are coarse, half a cell."""

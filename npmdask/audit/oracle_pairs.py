@@ -8,7 +8,7 @@ in two bins of a histogram of distances if they are not equally far. ``rows`` ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -93,7 +93,7 @@ def lonely_group(relation: Relation, groups: int, dimension: int) -> OraclePair:
     values = np.where(np.arange(2 * groups) % 2, 1.0, 0.0)
     pair = changed("lonely", relation, values, 1, (1.0, 1.0), dimension)
     pair.here[1] = 16.0 * np.eye(dimension)
-    return replace(pair)
+    return pair
 
 
 def tied_bins(relation: Relation, values: tuple[float, float], each: int, name: str = "attains") -> OraclePair:

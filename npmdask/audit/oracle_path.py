@@ -23,7 +23,7 @@ from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, released
 from npmdask.stochastic.deflation import Deflation
 from npmdask.stochastic.images import images_of_matrices, images_of_rows
 from npmdask.stochastic.neighbours import Promise
-from npmdask.stochastic.noise import Noise
+from npmdask.stochastic.noise import Noise, SimulatedNoise
 
 Run = list[Told]
 
@@ -111,25 +111,29 @@ class OraclePath:
             self._first[query.purpose] = summary_of(query, self.pair.here), summary_of(query, self.pair.there)
         return self._first[query.purpose]
 
-    def fragile(self, run: Run) -> Iterator[str]:
-        """Passes of ``run`` that fail, warn or change with the order of additions: each tells of a record by itself."""
+    def fragile(self) -> Iterator[str]:
+        """Passes that fail, warn or depend on how the batch is cut: each would tell of a record by itself."""
+        run = self.run("there", SimulatedNoise(0))
         queries = {type(told.query.mechanism): told.query for told in run if self.pair.place in told.query.rows}
         for query in queries.values():
-            for value in HOSTILE:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error")
-                    try:
-                        summary_of(query, self.pair.with_record(value))
-                    except Exception as error:
-                        yield f"a record of {value} stops the pass ({type(error).__name__})"
-            if query.mechanism.additive and not _adds_up(query, self.pair.here):
-                yield f"the summary of a {type(query.mechanism).__name__} depends on how the batch is cut"
+            name = type(query.mechanism).__name__
+            yield from (f"{name}: {problem}" for value in HOSTILE for problem in self._stopped(query, value))
+            if query.mechanism.additive and not _adds_up(query, self.pair.there):
+                yield f"{name}: the summary depends on how the batch is cut"
+
+    def _stopped(self, query: BatchQuery, value: float) -> Iterator[str]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                summary_of(query, self.pair.with_record(value))
+            except Exception as error:  # whatever it is, it tells of a record
+                yield f"a record of {value} stops the pass ({type(error).__name__})"
 
 
 def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:
-    """Whether summaries of parts, the last part first, add up to that of the batch, bit for bit."""
+    """Whether summaries of parts of the batch, in the opposite order, add up to that of the whole, bit for bit."""
     images = images_of_rows if records.ndim == 2 else images_of_matrices
     batch = images(records[query.rows.start : query.rows.stop], query.vector, query.found)
-    whole = query.mechanism.summary(batch, query.centre)
-    parts = [query.mechanism.summary(batch[i : i + 3], query.centre) for i in range(0, len(batch), 3)]
-    return np.array_equal(whole, np.sum(parts[::-1], axis=0))
+    whole, turned = query.mechanism.summary(batch, query.centre), batch[::-1].copy()
+    parts = [query.mechanism.summary(turned[i : i + 3], query.centre) for i in range(0, len(batch), 3)]
+    return np.array_equal(whole, np.sum(parts, axis=0))

@@ -3,8 +3,8 @@
 Whole runs: ``k-dp-pca`` ("tight", all records in every step), ``k-dp-pca-disjoint`` (disjoint batches), ``k-dp-ojas``
 (sound noise), ``k-dp-pca-paper-same`` and ``-disjoint`` (ModifiedDP-PCA; what its two halves are). Mechanisms by
 themselves: ``distance-range`` (its histogram has Gaussian noise), ``clipped-mean``, ``paper-range`` (its histogram has
-Laplace noise and no public bins) and ``paper-mean``. The first three and the first two mechanisms promise mu of Gaussian
-differential privacy; the paper's an (epsilon, delta).
+Laplace noise and no public bins) and ``paper-mean``. The paper's promise an (epsilon, delta), the others mu of Gaussian
+differential privacy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from npmdask.audit.oracle_pairs import (
     whole_run,
 )
 from npmdask.audit.oracle_path import Once, OraclePath
-from npmdask.stochastic.histogram import StabilityHistogram
 from npmdask.stochastic.neighbours import RELATIONS, Promise, Relation, promise_of
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean
@@ -136,14 +135,16 @@ def paper_range(relation: Relation, budget: Budget, steps: int) -> Iterator[Orac
 
 def paper_mean(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """A record that moves from end to end where no centre is found; and one that decides on the centre."""
-    made = {"epsilon": budget.epsilon, "delta": budget.delta, "spread": 1.0, "fail_prob": 0.01, "tail": TAIL}
+
+    def made(count: int) -> PaperMean:
+        return PaperMean(epsilon=budget.epsilon, delta=budget.delta, spread=1.0, count=count, fail_prob=0.01, tail=TAIL)
+
     few = changed("attains", relation, np.zeros(10), 4, (FAR, -FAR), 1)
-    yield _alone("paper-mean", PaperMean(count=10, **made), few, budget, np.zeros(1))
-    histogram: StabilityHistogram = PaperMean(count=10, **made).histogram(1)
+    yield _alone("paper-mean", made(10), few, budget, np.zeros(1))
+    histogram, width = made(1).histogram(1), made(1).width
     each = math.ceil(histogram.threshold + SURE * 2 / histogram.epsilon)
-    width = PaperMean(count=10, **made).width
     many = tied_bins(relation, (0.5 * width, 4.5 * width), each, "centre")
-    yield _alone("paper-mean", PaperMean(count=2 * each + 1, **made), many, budget, np.zeros(1))
+    yield _alone("paper-mean", made(2 * each + 1), many, budget, np.zeros(1))
 
 
 def _ruined(pair: OraclePair) -> OraclePair:
