@@ -254,9 +254,10 @@ ORACLE_MUTANTS = (
     OracleMutant(name="the paper's noise of DP-Ojas", path="k-dp-ojas", change=paper_noise),
     OracleMutant(
         name="sums that depend on chunks",
-        path="k-dp-ojas",
+        path="k-dp-pca",
         change=mechanism(FloatSum),
         pair="rows",
+        steps=1,
         caught_by=DETERMINISTIC,
         runs=100,
     ),

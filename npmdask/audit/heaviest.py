@@ -79,18 +79,20 @@ class Heaviest:
         return max(1.0, float(np.floor(fine))) if self.law == "gaussian" else fine
 
     def _cells(self, count: int) -> Values:
+        """Upper edges of the cells of what the winner's noisy count may be; the first begins at the threshold."""
         reach = REACH[self.law] * self.scale
-        first = max(self.threshold, count - reach)
-        return np.arange(np.ceil(first) if self.law == "gaussian" else first, first + 2 * reach, self.step)
+        least = max(self.threshold, count - reach)
+        first = (math.ceil(least) - 1 if self.law == "gaussian" else least) + self.step
+        return np.arange(first, first + 2 * reach, self.step)
 
     def _cdf(self, noise: Values) -> Values:
         """P(Z <= noise), for the Gaussian rounded to integers."""
         if self.law == "gaussian":
-            return np.asarray(ndtr((np.floor(noise) + 0.5) / self.scale))
+            return np.asarray(ndtr((noise + 0.5) / self.scale))
         return np.asarray(np.exp(self._log_cdf(noise)))
 
     def _log_cdf(self, noise: Values) -> Values:
         if self.law == "gaussian":
-            return np.asarray(log_ndtr((np.floor(noise) + 0.5) / self.scale))
+            return np.asarray(log_ndtr((noise + 0.5) / self.scale))
         z = noise / self.scale
         return np.where(z < 0, np.log(0.5) + z, np.log1p(-0.5 * np.exp(-np.abs(z))))

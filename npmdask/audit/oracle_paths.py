@@ -61,7 +61,7 @@ def disjoint(relation: Relation, budget: Budget, steps: int) -> Iterator[OracleP
 
 
 def ojas(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
-    """DP-Ojas with batches of four records; the one that changes is in the second round."""
+    """DP-Ojas with batches of four records; the one that changes is in the last of them."""
     oracle = DPOjas(
         records=4 * RANK * steps,
         target_rank=RANK,
@@ -71,7 +71,7 @@ def ojas(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]
         budget=budget,
         relation=relation,
     )
-    for pair in whole_run(relation, oracle.records, DIMENSION, place=4 * steps + 1):
+    for pair in whole_run(relation, oracle.records, DIMENSION, place=oracle.records - 1):
         yield OraclePath("k-dp-ojas", oracle, pair, budget, gaussian=True)
 
 
