@@ -21,7 +21,7 @@ from npmdask.stochastic.neighbours import Relation, parallel
 from npmdask.stochastic.noise import Noise, purpose_of, whole_scale
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, OjaState
 from npmdask.stochastic.private_mean import ClippedMean
-from npmdask.stochastic.private_range import DistanceRange
+from npmdask.stochastic.private_range import DistanceRange, PaperRange
 from npmdask.stochastic.tight import TightOracle
 
 BUDGET = Budget(8.0, 1e-6)
@@ -96,6 +96,14 @@ class NoNoiseOnCounts(DistanceRange):
 
     def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> float | None:
         return float(self.largest * 2.0 ** (-int(np.argmax(summary)) / 2))
+
+
+class HalfTheLaplaceNoise(PaperRange):
+    """Counts with noise of scale 1 / epsilon: one count moves, after all."""
+
+    def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> float | None:
+        loud = PaperRange(**{**_given(self), "epsilon": 2 * self.epsilon, "constant": 2 * self.constant})
+        return loud.release(summary, centre, noise, purpose)
 
 
 # Oracles.
@@ -210,9 +218,10 @@ class OracleMutant:
     steps: int = 2
     caught_by: frozenset[str] = BOTH
     runs: int = 300
+    budget: Budget = BUDGET
 
     def broken_path(self) -> OraclePath:
-        sound = oracle_paths(self.path, self.relation, BUDGET, self.steps)
+        sound = oracle_paths(self.path, self.relation, self.budget, self.steps)
         return self.change(next(path for path in sound if path.pair.name == self.pair))
 
     def audited(self, *, runs: int | None = None) -> Finding:
@@ -239,6 +248,15 @@ ORACLE_MUTANTS = (
     ),
     OracleMutant(
         name="a range without noise", path="distance-range", change=mechanism(NoNoiseOnCounts), caught_by=STATISTICAL
+    ),
+    OracleMutant(
+        name="half of the Laplace noise",
+        path="paper-range",
+        change=mechanism(HalfTheLaplaceNoise),
+        pair="behind",
+        budget=Budget(2.0, 1e-6),
+        caught_by=STATISTICAL,
+        runs=5000,
     ),
     OracleMutant(name="all records in every step for free", path="k-dp-pca", change=oracle(FreeReuse)),
     OracleMutant(

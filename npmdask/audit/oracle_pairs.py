@@ -74,18 +74,21 @@ def _rows(relation: Relation, records: int, dimension: int, place: int) -> Oracl
     return OraclePair(name="rows", relation=relation, here=here, there=there, place=place)
 
 
-def tied_groups(relation: Relation, groups: int, dimension: int, name: str = "attains") -> OraclePair:
+def tied_groups(relation: Relation, groups: int, dimension: int, *, name: str = "attains", lead: int = 0) -> OraclePair:
     """2 ``groups`` records, whose differences are 1 for half of the pairs and 2 for the others; the pair in the middle
-    changes from 1 to 2, so that two bins are as full as each other up to this one.
+    changes from 1 to 2, so that two bins are as full as each other but for this one (or the first leads by 2 ``lead``).
 
     The record that changes is on either side of its partner, so a mean that is clipped closely moves to the other end.
     """
     values = np.zeros(2 * groups)
-    values[1 : groups + 1 : 2], values[groups + 1 :: 2] = 1.0, 2.0
-    place = 2 * (groups // 2) + 1
+    middle = groups // 2 + lead
+    values[1 : 2 * middle : 2], values[2 * middle + 1 :: 2] = 1.0, 2.0
+    if groups % 2 == 0:
+        values[1] = 0.0  # one group of an even number is in no bin
     if relation == "record_zero_out":
-        values[place - 1] = 2.0  # 3 - 2 = 1, zeroed out 0 - 2
-    return changed(name, relation, values, place, (3.0 if relation == "record_zero_out" else 1.0, -2.0), dimension)
+        values[2 * middle] = 2.0  # 3 - 2 = 1, zeroed out 0 - 2
+    ends = 3.0 if relation == "record_zero_out" else 1.0, -2.0
+    return changed(name, relation, values, 2 * middle + 1, ends, dimension)
 
 
 def lonely_group(relation: Relation, groups: int, dimension: int) -> OraclePair:

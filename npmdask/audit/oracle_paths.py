@@ -127,10 +127,14 @@ def clipped_mean(relation: Relation, budget: Budget, steps: int) -> Iterator[Ora
 
 
 def paper_range(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
-    """Two bins as full as each other; and a bin that is empty in the other world."""
+    """Two bins as full as each other; one behind by more than its noise, where Laplace noise tells most; and a bin that
+    is empty in the other world."""
     mechanism = PaperRange(epsilon=budget.epsilon, delta=budget.delta, fail_prob=0.01, constant=8.0)
-    for make in (tied_groups, lonely_group):
-        yield _alone("paper-range", mechanism, make(relation, mechanism.groups, 1), budget, np.zeros(1))
+    groups, lead = mechanism.groups, math.ceil(1 / budget.epsilon)
+    tied = tied_groups(relation, groups, 1)
+    behind = tied_groups(relation, groups, 1, name="behind", lead=lead)
+    for pair in (tied, behind, lonely_group(relation, groups, 1)):
+        yield _alone("paper-range", mechanism, pair, budget, np.zeros(1))
 
 
 def paper_mean(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:

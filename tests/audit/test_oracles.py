@@ -23,6 +23,7 @@ from npmdask.stochastic.noise import SecretNoise
 
 BUDGET = Budget(8.0, 1e-6)
 MU = mu_for(8.0, 1e-6)
+FEW = 1000  # runs of a test that is not heavy
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit.md"
 # What the attaining pair shows at least of the claim. A histogram has whole counts of noise, rounded up (here from 0.7
 # and 0.9 to 1), so less is lost than is paid for; PrivMean's constants are larger than exact accounting needs.
@@ -40,7 +41,7 @@ def one(name: str, relation: str = "record_replace", budget: Budget = BUDGET, st
 def test_every_path_passes_and_the_interval_contains_the_claim(name: str, relation: str) -> None:
     """Fails with less noise, a step that is not charged, a pass that stops; and with a pair that shows nothing."""
     for path in oracle_paths(name, relation, BUDGET, 1):
-        found = examine_oracle(path, runs=200 if path.pair.name == "attains" else 100)
+        found = examine_oracle(path, runs=200 if path.pair.name == "attains" else 25)
         assert found.passed, (path.pair.name, found.verdict)
         if path.pair.name == "attains":
             assert ATTAINED.get(name, 0.9999) < found.attained <= 1 + 1e-9
@@ -109,11 +110,17 @@ def kinds(problems: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", ORACLE_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [m for m in ORACLE_MUTANTS if m.runs <= FEW], ids=lambda mutant: mutant.name)
 def test_every_mutant_is_rejected_by_the_checks_that_should_see_it(mutant: OracleMutant) -> None:
     finding = mutant.audited()
     assert not finding.passed and finding.verdict.startswith("REJECTED")
     assert kinds(finding.problems) == mutant.caught_by, finding.verdict
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("mutant", [m for m in ORACLE_MUTANTS if m.runs > FEW], ids=lambda mutant: mutant.name)
+def test_mutants_that_only_many_runs_show_are_rejected(mutant: OracleMutant) -> None:
+    assert kinds(mutant.audited().problems) == mutant.caught_by
 
 
 def test_without_what_it_breaks_a_mutant_passes() -> None:
@@ -164,9 +171,9 @@ def test_the_page_lists_paths_and_mutants_as_they_are() -> None:
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("name", PATHS)
 def test_every_path_with_many_runs(name: str, relation: str) -> None:
-    """epsilon = 4, steps that build on each other, 4000 runs of each world: mu to 0.2 at the level of 10^-6."""
-    attains, *others = audit(relations=[relation], mechanisms=[name], epsilon=4.0, steps=2, runs=20_000)
+    """epsilon = 4, steps that build on each other, 2000 runs of each world: mu to 0.3 at the level of 10^-6."""
+    attains, *others = audit(relations=[relation], mechanisms=[name], epsilon=4.0, steps=2, runs=10_000)
     assert attains.passed and all(finding.passed for finding in others)
     if attains.mu is not None:
-        assert attains.claimed in attains.mu and attains.mu.high - attains.mu.low < 0.6
+        assert attains.claimed in attains.mu and attains.mu.high - attains.mu.low < 0.7
         assert 2 * attains.claimed not in attains.mu
