@@ -258,7 +258,7 @@ ORACLE_MUTANTS = (
         caught_by=STATISTICAL,
         runs=5000,
     ),
-    OracleMutant(name="all records in every step for free", path="k-dp-pca", change=oracle(FreeReuse)),
+    OracleMutant(name="all records in every step for free", path="k-dp-pca", change=oracle(FreeReuse), runs=250),
     OracleMutant(
         name="one round of k is paid", path="k-dp-pca", change=oracle(OneRoundPaid), caught_by=DETERMINISTIC, runs=100
     ),
