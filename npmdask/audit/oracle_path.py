@@ -112,7 +112,7 @@ class OraclePath:
         return self._first[query.purpose]
 
     def fragile(self) -> Iterator[str]:
-        """Passes that fail, warn or depend on how the batch is cut: each would tell of a record by itself."""
+        """Releases that fail or warn, sums that depend on how the batch is cut: each tells of a record by itself."""
         run = self.run("there", SimulatedNoise(0))
         queries = {type(told.query.mechanism): told.query for told in run if self.pair.place in told.query.rows}
         for query in queries.values():
@@ -125,9 +125,9 @@ class OraclePath:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                summary_of(query, self.pair.with_record(value))
-            except Exception as error:  # whatever it is, it tells of a record
-                yield f"a record of {value} stops the pass ({type(error).__name__})"
+                released(query, summary_of(query, self.pair.with_record(value)), SimulatedNoise(0))
+            except Exception as error:  # whatever it is, somebody sees it
+                yield f"a record of {value} stops the release ({type(error).__name__})"
 
 
 def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:

@@ -40,11 +40,11 @@ Maker = Callable[[Relation, Budget, int], Iterator[OraclePath]]
 EDGE = 4.0  # of a bin of distances from LARGEST
 RANK, DIMENSION = 2, 3  # of whole runs: a round on all of the space, and one behind a projection
 TAIL = (0.01, 1.0)  # K and a of PrivMean: clipped closely, so that a record can move from end to end
-SURE = 3.0  # scales of noise that a bin is above its threshold by
+SURE = 3.0  # times the threshold, or scales of noise above it: where a bin is seen nearly always
 
 
 def tight(relation: Relation, budget: Budget, steps: int, *, reuse: bool = True) -> Iterator[OraclePath]:
-    """With as many records as a range needs to be found nearly always, and three of them for every count of noise."""
+    """With three times the records that a bin needs to be seen, so that a range is found in nearly every step."""
     oracle = TightOracle(
         records=2**20, target_rank=RANK, steps=steps, budget=budget, largest=LARGEST, relation=relation, reuse=reuse
     )
@@ -78,9 +78,16 @@ def ojas(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]
 def paper(relation: Relation, budget: Budget, steps: int, *, halves: str = "same") -> Iterator[OraclePath]:
     """ModifiedDP-PCA, with a difference of two records to each group. Disjoint halves: either half has its pair."""
     small = ModifiedDPPCA(
-        records=2 * steps, target_rank=1, batch=2, rates=((1.0, 1.0),), budget=budget, relation=relation, tail=TAIL,
-        constant=8.0, halves=halves,
-    )  # fmt: skip
+        records=2 * steps,
+        target_rank=1,
+        batch=2,
+        rates=((1.0, 1.0),),
+        budget=budget,
+        relation=relation,
+        tail=TAIL,
+        constant=8.0,
+        halves=halves,
+    )
     half = 2 * _first_mechanism(small).groups
     oracle = replace(small, records=2 * half * steps, batch=2 * half)
     both = tied_groups(relation, half // 2, 2)

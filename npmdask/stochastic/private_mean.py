@@ -167,7 +167,8 @@ class PaperMean:
     def labels(self, images: np.ndarray) -> np.ndarray:
         """int64[B, d]: the bin that every coordinate of every image is in."""
         limit = 2.0**40  # of bins on either side; farther values are counted in the last
-        return np.clip(np.ceil(images / self.width) - 1, -limit, limit).astype(np.int64)
+        with np.errstate(over="ignore"):
+            return np.clip(np.ceil(images / self.width) - 1, -limit, limit).astype(np.int64)
 
     def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
         """The images (B x d) of the whole batch, those that are not finite as zeros."""

@@ -64,7 +64,8 @@ class PaperRange:
         if each == 0:
             return np.zeros(0, np.int64)
         pairs = each * self.groups
-        differences = images[1 : 2 * pairs : 2] - images[0 : 2 * pairs : 2]
+        with np.errstate(over="ignore"):
+            differences = images[1 : 2 * pairs : 2] - images[0 : 2 * pairs : 2]
         return _quarter_powers(_top_eigenvalues(differences.reshape(self.groups, each, -1)))
 
     def spec(self) -> dict[str, Any]:
@@ -122,10 +123,16 @@ class DistanceRange:
 
 
 def _top_eigenvalues(groups: np.ndarray) -> np.ndarray:
-    """Of (1 / b) G^T G for every group G (b x d), from the smaller of its two Gram matrices."""
+    """Of (1 / b) G^T G for every group G (b x d), from the smaller of its two Gram matrices.
+
+    Infinite for a group whose product overflows: an eigensolver that gives up would tell of one record.
+    """
     _, each, d = groups.shape
-    product = groups @ groups.transpose(0, 2, 1) if each <= d else groups.transpose(0, 2, 1) @ groups
-    return np.linalg.eigvalsh(product / each)[:, -1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = groups @ groups.transpose(0, 2, 1) if each <= d else groups.transpose(0, 2, 1) @ groups
+    finite = np.isfinite(product).all(axis=(1, 2))
+    largest = np.linalg.eigvalsh(np.where(finite[:, None, None], product, 0.0) / each)[:, -1]
+    return np.where(finite, largest, np.inf)
 
 
 def _quarter_powers(values: np.ndarray) -> np.ndarray:
