@@ -30,9 +30,12 @@ Run = list[Told]
 
 def summary_of(query: BatchQuery, records: np.ndarray) -> np.ndarray:
     """What a pass over the batch of ``query`` returns; ``records`` (n x d, or n x d x d) are the whole data set."""
+    return query.mechanism.summary(_images(query, records), query.centre)
+
+
+def _images(query: BatchQuery, records: np.ndarray) -> np.ndarray:
     images = images_of_rows if records.ndim == 2 else images_of_matrices
-    batch = records[query.rows.start : query.rows.stop]
-    return query.mechanism.summary(images(batch, query.vector, query.found), query.centre)
+    return images(records[query.rows.start : query.rows.stop], query.vector, query.found)
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,7 @@ class OraclePath:
 
 def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:
     """Whether summaries of parts of the batch, in the opposite order, add up to that of the whole, bit for bit."""
-    images = images_of_rows if records.ndim == 2 else images_of_matrices
-    batch = images(records[query.rows.start : query.rows.stop], query.vector, query.found)
+    batch = _images(query, records)
     whole, turned = query.mechanism.summary(batch, query.centre), batch[::-1].copy()
     parts = [query.mechanism.summary(turned[i : i + 3], query.centre) for i in range(0, len(batch), 3)]
     return np.array_equal(whole, np.sum(parts, axis=0))

@@ -164,7 +164,7 @@ def _ruined(pair: OraclePair) -> OraclePair:
 
 
 def _alone(name: str, mechanism: Any, pair: OraclePair, budget: Budget, centre: np.ndarray) -> OraclePath:
-    gaussian = hasattr(mechanism, "charge")
+    gaussian = isinstance(mechanism, ClippedMean | DistanceRange)
     if gaussian:
         promise = promise_of(mechanism.charge(), pair.relation, budget.delta)
     else:
