@@ -16,7 +16,7 @@ from npmdask.audit.finding import ALPHA, Finding
 from npmdask.audit.instances import Instance, instances
 from npmdask.audit.keys import fresh_keys
 from npmdask.audit.oracle_examination import examine_oracle
-from npmdask.audit.oracle_paths import PATHS, oracle_paths
+from npmdask.audit.oracle_paths import PATHS, offered, oracle_paths
 from npmdask.audit.publication import Transcript
 from npmdask.audit.release_path import ReleasePath
 from npmdask.audit.statistics import (
@@ -32,7 +32,6 @@ from npmdask.errors import BadInputError, closest
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
 from npmdask.relations import REGISTRY, Relation, make_relation
-from npmdask.stochastic.neighbours import RELATIONS
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import open_source
 
@@ -139,8 +138,7 @@ def audit(
         raise BadInputError(f"{runs} runs show nothing: ask for at least {LEAST_RUNS}, better 10000")
     _require_known(mechanisms)
     chosen = [_relation(relation) for relation in relations]
-    if PATHS.keys() >= set(mechanisms) and not any(relation.name in RELATIONS for relation in chosen):
-        raise BadInputError(f"{mechanisms[0]} is private for records: choose {' or '.join(RELATIONS)}")
+    _require_offered(mechanisms, chosen)
     for relation in chosen:
         for mechanism in mechanisms:
             if mechanism in PATHS:
@@ -157,6 +155,12 @@ def _require_known(mechanisms: Sequence[str]) -> None:
     for mechanism in mechanisms:
         if mechanism not in (*MECHANISMS, *PATHS):
             raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, [*MECHANISMS, *PATHS])}")
+
+
+def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -> None:
+    if PATHS.keys() >= set(mechanisms) and not any(offered(m, r.name) for m in mechanisms for r in relations):
+        for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
+        raise BadInputError(f"{mechanisms[0]} promises nothing for these relations: choose {' or '.join(for_it)}")
 
 
 def _relation(relation: Relation | str) -> Relation:

@@ -50,11 +50,22 @@ def multiples(values: np.ndarray, dimension: int) -> np.ndarray:
 def changed(
     name: str, relation: Relation, values: np.ndarray, place: int, ends: tuple[float, float], dimension: int
 ) -> OraclePair:
-    """Records t I with ``ends`` at ``place``, in the two worlds; the second is 0 where a record is zeroed out."""
-    here, there = values.astype(np.float64), values.astype(np.float64)
-    here[place], there[place] = ends[0], 0.0 if relation == "record_zero_out" else ends[1]
+    """Records t I with the first of ``ends`` at ``place`` in the world ``here``; there with the second, or 0 where a
+    record is zeroed out, or without it where one is removed."""
+    here, other = values.astype(np.float64), values.astype(np.float64)
+    here[place], other[place] = ends
+    there = _neighbour(relation, other, place)
     worlds = {"here": multiples(here, dimension), "there": multiples(there, dimension)}
     return OraclePair(name=name, relation=relation, place=place, **worlds)
+
+
+def _neighbour(relation: str, records: np.ndarray, place: int) -> np.ndarray:
+    """``records``, of which the one that another is replaced by is at ``place``, under any of the relations."""
+    if relation == "record_add_remove":
+        return np.delete(records, place, axis=0)
+    if relation == "record_zero_out":
+        records[place] = 0.0
+    return records
 
 
 def whole_run(relation: Relation, records: int, dimension: int, *, place: int) -> tuple[OraclePair, ...]:
@@ -67,9 +78,9 @@ def whole_run(relation: Relation, records: int, dimension: int, *, place: int) -
 
 def _rows(relation: Relation, records: int, dimension: int, place: int) -> OraclePair:
     here = np.random.default_rng(0).standard_normal((records, dimension))
-    there = here.copy()
-    here[place] = FAR
-    there[place] = 0.0 if relation == "record_zero_out" else FAR * np.where(np.arange(dimension) % 2, -1.0, 1.0)
+    other = here.copy()
+    here[place], other[place] = FAR, FAR * np.where(np.arange(dimension) % 2, -1.0, 1.0)
+    there = _neighbour(relation, other, place)
     return OraclePair(name="rows", relation=relation, here=here, there=there, place=place)
 
 

@@ -35,7 +35,13 @@ def summary_of(query: BatchQuery, records: np.ndarray) -> np.ndarray:
 
 def _images(query: BatchQuery, records: np.ndarray) -> np.ndarray:
     images = images_of_rows if records.ndim == 2 else images_of_matrices
-    return images(records[query.rows.start : query.rows.stop], query.vector, query.found)
+    return images(records[_batch(query)], query.vector, query.found)
+
+
+def _batch(query: BatchQuery) -> slice:
+    """The records of the batch; None stands for all that there are."""
+    rows: range | None = query.rows
+    return slice(None) if rows is None else slice(rows.start, rows.stop)
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,9 @@ class OraclePath:
     def fragile(self) -> Iterator[str]:
         """Releases that fail or warn, sums that depend on how the batch is cut: each tells of a record by itself."""
         run = self.run("there", SimulatedNoise(0))
-        queries = {type(told.query.mechanism): told.query for told in run if self.pair.place in told.query.rows}
+        places = range(len(self.pair.here))
+        touched = (told.query for told in run if self.pair.place in places[_batch(told.query)])
+        queries = {type(query.mechanism): query for query in touched}
         for query in queries.values():
             name = type(query.mechanism).__name__
             yield from (f"{name}: {problem}" for value in HOSTILE for problem in self._stopped(query, value))

@@ -189,8 +189,16 @@ PATHS: dict[str, Maker] = {
 }
 
 
+ALL_RECORDS = ("k-dp-pca", "distance-range", "clipped-mean")  # where no batch is cut by the index of a record
+
+
+def offered(name: str, relation: str) -> bool:
+    """Whether ``name`` promises anything under ``relation``: adding a record shifts batches that are cut by index."""
+    return relation in RELATIONS and (relation != "record_add_remove" or name in ALL_RECORDS)
+
+
 def oracle_paths(name: str, relation: str, budget: Budget, steps: int) -> Iterator[OraclePath]:
-    """The release paths of ``name`` on its neighbours under ``relation``; none where the relation is not offered."""
+    """The release paths of ``name`` on its neighbours under ``relation``; none where it is not offered."""
     for known in RELATIONS:
-        if relation == known:
+        if relation == known and offered(name, known):
             yield from PATHS[name](known, budget, steps)
