@@ -90,20 +90,29 @@ def add_audit(commands: Any) -> None:
     """``npmdask audit``."""
     p = commands.add_parser("audit", help="attack the private release on worst-case neighbours; needs no data")
     p.add_argument("--relation", action="append", help="a neighbouring relation; may be repeated (default: all)")
-    p.add_argument("--mechanism", action="append", help="gaussian or laplace; may be repeated (default: both)")
+    p.add_argument(
+        "--mechanism",
+        action="append",
+        help="gaussian or laplace; of records also an oracle (k-dp-pca, k-dp-pca-disjoint, k-dp-ojas, "
+        "k-dp-pca-paper-same, k-dp-pca-paper-disjoint) or what it releases by itself (distance-range, clipped-mean, "
+        "paper-range, paper-mean); may be repeated (default: all)",
+    )
     p.add_argument("--epsilon", type=float, default=4.0, help="that is promised (default: 4)")
     p.add_argument("--delta", type=float, default=1e-6, help="of Gaussian noise (default: 1e-6)")
-    p.add_argument("--steps", type=int, default=3, help="releases of a run (default: 3)")
-    p.add_argument("--runs", type=int, default=5000, help="of each of the two worlds (default: 5000)")
+    p.add_argument("--steps", type=int, default=3, help="releases of a run; of an oracle steps a round (default: 3)")
+    p.add_argument("--runs", type=int, default=5000, help="of each world; of an oracle a fifth (default: 5000)")
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.set_defaults(command=_audit)
 
 
 def _audit(a: argparse.Namespace) -> int:
-    from npmdask.audit import LIMITS, audit, table
+    from npmdask.audit import LIMITS, MECHANISMS, PATHS, audit, table
 
-    chosen = {name: value for name, value in (("relations", a.relation), ("mechanisms", a.mechanism)) if value}
-    findings = list(audit(**chosen, epsilon=a.epsilon, delta=a.delta, steps=a.steps, runs=a.runs))
+    chosen = {"relations": a.relation} if a.relation else {}
+    mechanisms = a.mechanism or [*MECHANISMS, *PATHS]
+    findings = list(
+        audit(**chosen, mechanisms=mechanisms, epsilon=a.epsilon, delta=a.delta, steps=a.steps, runs=a.runs)
+    )
     passed = all(finding.passed for finding in findings)
     report = {"passed": passed, "findings": [finding.facts() for finding in findings], "limits": LIMITS}
     print(json.dumps(report) if a.json else "\n".join(table(findings)))

@@ -43,18 +43,25 @@ def collision(transcript: Transcript) -> Values:
 
     For two equal shapes, Y_i - f_i and Y_j - f_j are divided by their scales and compared. Reused noise makes the two
     equal up to the grid in the true world only. The score is the log of the smallest difference under A over that
-    under A'; with independent noise both are of order one and the score says next to nothing.
+    under A'; with independent noise both are of order one and the score says next to nothing. Two publications that are
+    the same in both worlds (of batches without the record) say nothing, whatever their noise.
     """
-    return np.log(_closest(transcript, "here")) - np.log(_closest(transcript, "there"))
-
-
-def _closest(transcript: Transcript, world: str) -> Values:
-    """The smallest distance between the noises of two publications, in units of their scale."""
-    noises = [_noise(p, world) for p in transcript if (p.noise > 0).all()]
-    pairs = [(a, b) for a, b in combinations(noises, 2) if a.shape == b.shape]
+    pairs = [pair for pair in _pairs(transcript) if any((p.here != p.there).any() for p in pair)]
     if not pairs:
-        return np.ones(len(transcript[0].noise))
-    return np.maximum(np.min([np.linalg.norm(a - b, axis=1) for a, b in pairs], axis=0), TINY)
+        return np.zeros(len(transcript[0].noise))
+    return np.log(_closest(pairs, "here")) - np.log(_closest(pairs, "there"))
+
+
+def _pairs(transcript: Transcript) -> list[tuple[Publication, Publication]]:
+    """Every two publications of the same shape that carry noise."""
+    noised = [(p, p.per_run(p.value).shape) for p in transcript if (p.noise > 0).all()]
+    return [(a, b) for (a, shape), (b, other) in combinations(noised, 2) if shape == other]
+
+
+def _closest(pairs: list[tuple[Publication, Publication]], world: str) -> Values:
+    """The smallest distance between the noises of two publications, in units of their scale."""
+    apart = [np.linalg.norm(_noise(a, world) - _noise(b, world), axis=1) for a, b in pairs]
+    return np.maximum(np.min(apart, axis=0), TINY)
 
 
 def _noise(publication: Publication, world: str) -> Values:
@@ -86,8 +93,8 @@ def repeated_noise(transcript: Transcript, world: str) -> bool:
 
     Of two blocks of two entries or more this happens by chance with probability below 1e-12 in a run.
     """
-    blocks = [publication for publication in transcript if publication.value[0].size > 1]
-    return bool(blocks) and bool((_closest(blocks, world) < 1e-6).any())
+    pairs = _pairs([publication for publication in transcript if publication.value[0].size > 1])
+    return bool(pairs) and bool((_closest(pairs, world) < 1e-6).any())
 
 
 def off_grid(transcript: Transcript) -> bool:

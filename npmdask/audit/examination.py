@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +14,21 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.audit.attacks import collision, likelihood_ratio, off_grid, path_loss, repeated_noise
 from npmdask.audit.finding import ALPHA, Finding
 from npmdask.audit.instances import Instance, instances
+from npmdask.audit.keys import fresh_keys
+from npmdask.audit.oracle_examination import examine_oracle
+from npmdask.audit.oracle_paths import PATHS, offered, oracle_paths
 from npmdask.audit.publication import Transcript
 from npmdask.audit.release_path import ReleasePath
-from npmdask.audit.statistics import Counts, count, epsilon_lower_bound, mu_interval, mu_lower_bound, p_value
+from npmdask.audit.statistics import (
+    Counts,
+    count,
+    epsilon_lower_bound,
+    mu_interval,
+    mu_lower_bound,
+    p_value,
+    thresholds,
+)
 from npmdask.errors import BadInputError, closest
-from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
 from npmdask.relations import REGISTRY, Relation, make_relation
@@ -31,6 +38,7 @@ from npmdask.storage.layout import open_source
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
 LEAST_RUNS = 100
+ONE_BY_ONE = 5  # times as many runs where they go together as where they cannot
 ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
 
 
@@ -110,31 +118,49 @@ def audit(
     runs: int = 5000,
     seed: int = 0,
 ) -> Iterator[Finding]:
-    """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.audit.instances`.
+    """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.audit.instances`;
+    of stochastic oracles on those of :mod:`npmdask.audit.oracle_paths`.
 
     Parameters
     ----------
-    relations : names, or relations with a clip_norm of their own. mechanisms : "gaussian", "laplace".
-    epsilon, delta : the budget that is promised (Laplace noise: delta = 0). steps : releases of a run.
-    runs : of each world. mu is resolved to about 13 / sqrt(runs), at the level of 10^-6.
+    relations : names, or relations with a clip_norm of their own.
+    mechanisms : "gaussian", "laplace", and names of ``oracle_paths.PATHS``.
+    epsilon, delta : the budget that is promised (Laplace noise: delta = 0).
+    steps : releases of a run; of an oracle steps of a round.
+    runs : of each world, of an oracle a fifth of them. mu is resolved to about 13 / sqrt(runs), at the level of 10^-6.
 
     Raises
     ------
     BadInputError
-        An unknown relation or mechanism, too few runs.
+        An unknown relation or mechanism, a mechanism that knows none of the relations, too few runs.
     """
     if runs < LEAST_RUNS:
         raise BadInputError(f"{runs} runs show nothing: ask for at least {LEAST_RUNS}, better 10000")
-    for mechanism in mechanisms:
-        if mechanism not in MECHANISMS:
-            raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, list(MECHANISMS))}")
+    _require_known(mechanisms)
     chosen = [_relation(relation) for relation in relations]
+    _require_offered(mechanisms, chosen)
     for relation in chosen:
         for mechanism in mechanisms:
+            if mechanism in PATHS:
+                for one in oracle_paths(mechanism, relation.name, Budget(epsilon, delta), steps):
+                    yield examine_oracle(one, runs=max(runs // ONE_BY_ONE, LEAST_RUNS))
+                continue
             budget = Budget(epsilon, delta if mechanism == "gaussian" else 0.0)
             for instance in instances(relation, MECHANISMS[mechanism].norm):
                 path = release_path(instance, mechanism, budget, steps)
                 yield examine(path, budget, runs=runs, seed=seed)
+
+
+def _require_known(mechanisms: Sequence[str]) -> None:
+    for mechanism in mechanisms:
+        if mechanism not in (*MECHANISMS, *PATHS):
+            raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, [*MECHANISMS, *PATHS])}")
+
+
+def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -> None:
+    if PATHS.keys() >= set(mechanisms) and not any(offered(m, r.name) for m in mechanisms for r in relations):
+        for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
+        raise BadInputError(f"{mechanisms[0]} promises nothing for these relations: choose {' or '.join(for_it)}")
 
 
 def _relation(relation: Relation | str) -> Relation:
@@ -145,19 +171,8 @@ def _relation(relation: Relation | str) -> Relation:
 
 
 def _transcript(path: ReleasePath, world: str, runs: int, together: bool, seed: int) -> Transcript:
-    with _keys(1 if together else runs) as keys:
+    with fresh_keys(1 if together else runs) as keys:
         return path.run(world, keys, runs, together=together, seed=seed)
-
-
-@contextmanager
-def _keys(count: int) -> Iterator[list[Entropy]]:
-    """Fresh secret keys; bound to different names the one in the file gives unrelated streams."""
-    with tempfile.TemporaryDirectory(prefix="npmdask-audit-") as folder:
-        path = Path(folder) / "key"
-        first = Entropy.create(path)
-        keys = [Entropy.open(path, bound_to=f"run {number}") for number in range(count)]
-        yield keys
-        first.destroy()
 
 
 def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> list[Counts]:
@@ -165,16 +180,6 @@ def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> l
     ratios = likelihood_ratio(here, norm), likelihood_ratio(there, norm)
     collisions = collision(here), collision(there)
     return [count(ratios, thresholds(norm, claimed)), count(collisions, [0.0])]
-
-
-def thresholds(norm: str, claimed: float) -> list[float]:
-    """Of the log-likelihood ratio. 0 is best for mu; the others lie where epsilon shows.
-
-    Gaussian: the ratio is N(-+mu^2/2, mu^2), so a world is left by 2.5 standard deviations. Laplace: it never leaves
-    [-epsilon, epsilon], and the ends have positive probability.
-    """
-    far = claimed * (2.5 - claimed / 2) if norm == "l2" else 0.999 * claimed
-    return [0.0, far, -far]
 
 
 def _pure_lower_bound(counts: Sequence[Counts], alpha: float) -> float:

@@ -71,6 +71,16 @@ def count(scores: tuple[Scores, Scores], thresholds: Sequence[float]) -> Counts:
     return Counts(tuple(false), tuple(true), len(here))
 
 
+def thresholds(norm: str, claimed: float) -> list[float]:
+    """Of the log-likelihood ratio. 0 is best for mu; the others lie where epsilon shows.
+
+    Gaussian: the ratio is N(-+mu^2/2, mu^2), so a world is left by 2.5 standard deviations. Laplace: it never leaves
+    [-epsilon, epsilon], and the ends have positive probability.
+    """
+    far = claimed * (2.5 - claimed / 2) if norm == "l2" else 0.999 * claimed
+    return [0.0, far, -far]
+
+
 def at_least(successes: int, runs: int, alpha: float) -> float:
     """Clopper and Pearson: the probability of a success is at least this, except with probability ``alpha``.
 

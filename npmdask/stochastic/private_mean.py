@@ -167,11 +167,15 @@ class PaperMean:
 
     def located(self, images: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
         """float64[d]: the left edge of the heaviest bin of every coordinate; public."""
-        d = images.shape[1]
-        limit = 2.0**40  # of bins on either side; farther values are counted in the last
-        labels = np.clip(np.ceil(images / self.width) - 1, -limit, limit).astype(np.int64)
+        d, labels = images.shape[1], self.labels(images)
         heaviest = [self.histogram(d).heaviest(labels[:, j], noise, f"{purpose} coordinate {j}") for j in range(d)]
         return np.array([0.0 if label is None else label * self.width for label in heaviest])
+
+    def labels(self, images: np.ndarray) -> np.ndarray:
+        """int64[B, d]: the bin that every coordinate of every image is in."""
+        limit = 2.0**40  # of bins on either side; farther values are counted in the last
+        with np.errstate(over="ignore"):
+            return np.clip(np.ceil(images / self.width) - 1, -limit, limit).astype(np.int64)
 
     def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
         """The images (B x d) of the whole batch, those that are not finite as zeros."""

@@ -54,19 +54,23 @@ class PaperRange:
 
     def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> float | None:
         """Lambda, or None: no bin survives, or there are fewer differences than groups (a public fact)."""
-        images, each = summary, len(summary) // 2 // self.groups
-        if each == 0:
-            return None
-        pairs = each * self.groups
-        differences = images[1 : 2 * pairs : 2] - images[0 : 2 * pairs : 2]
-        labels = _quarter_powers(_top_eigenvalues(differences.reshape(self.groups, each, -1)))
         histogram = StabilityHistogram(epsilon=self.epsilon, delta=self.delta)
-        label = histogram.heaviest(labels, noise, purpose_of({**self.spec(), "of": purpose}))
+        label = histogram.heaviest(self.labels(summary), noise, purpose_of({**self.spec(), "of": purpose}))
         return None if label is None else 2.0 ** (label / 4)
 
     def noise_stddev(self, d: int) -> float:
         """On a count of the histogram: of Laplace noise of scale 2 / epsilon."""
         return math.sqrt(2) * 2 / self.epsilon
+
+    def labels(self, images: np.ndarray) -> np.ndarray:
+        """int64[groups]: the bin that the top eigenvalue of every group is in; empty with too few differences."""
+        each = len(images) // 2 // self.groups
+        if each == 0:
+            return np.zeros(0, np.int64)
+        pairs = each * self.groups
+        with np.errstate(over="ignore"):
+            differences = images[1 : 2 * pairs : 2] - images[0 : 2 * pairs : 2]
+        return _quarter_powers(_top_eigenvalues(differences.reshape(self.groups, each, -1)))
 
     def spec(self) -> dict[str, Any]:
         return {"release": "range-paper", **asdict(self)}
@@ -127,10 +131,16 @@ class DistanceRange:
 
 
 def _top_eigenvalues(groups: np.ndarray) -> np.ndarray:
-    """Of (1 / b) G^T G for every group G (b x d), from the smaller of its two Gram matrices."""
+    """Of (1 / b) G^T G for every group G (b x d), from the smaller of its two Gram matrices.
+
+    Infinite for a group whose product overflows: an eigensolver that gives up would tell of one record.
+    """
     _, each, d = groups.shape
-    product = groups @ groups.transpose(0, 2, 1) if each <= d else groups.transpose(0, 2, 1) @ groups
-    return np.linalg.eigvalsh(product / each)[:, -1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = groups @ groups.transpose(0, 2, 1) if each <= d else groups.transpose(0, 2, 1) @ groups
+    finite = np.isfinite(product).all(axis=(1, 2))
+    largest = np.linalg.eigvalsh(np.where(finite[:, None, None], product, 0.0) / each)[:, -1]
+    return np.where(finite, largest, np.inf)
 
 
 def _quarter_powers(values: np.ndarray) -> np.ndarray:

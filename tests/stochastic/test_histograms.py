@@ -123,6 +123,17 @@ def test_too_few_differences_for_the_groups_is_nothing() -> None:
     assert mechanism.release(np.ones((39, 2)), CENTRE, NOISE, "few") is None
 
 
+def test_a_record_that_overflows_moves_one_group_and_stops_nothing() -> None:
+    """Fails where an eigensolver meets an infinity: LinAlgError would tell of one record. Seen by the audit."""
+    images = np.random.default_rng(3).standard_normal((4000, 2))
+    mechanism = PaperRange(epsilon=1.0, delta=0.01, fail_prob=0.01)
+    with_it = images.copy()
+    with_it[5] = 1e200
+    moved = mechanism.labels(with_it) != mechanism.labels(images)
+    assert moved.sum() == 1 and mechanism.labels(with_it)[moved] == NOWHERE
+    assert mechanism.release(with_it, CENTRE, NOISE, "x") is not None
+
+
 @pytest.mark.parametrize(
     "distance, edge", [(0.9, 1.0), (1.3, 2**0.5), (50.0, 16.0), (1e-9, 16 * 2.0**-5.5), (1e200, 16)]
 )
