@@ -47,7 +47,7 @@ def test_every_path_passes_and_the_interval_contains_the_claim(name: str, relati
         if path.pair.name == "attains":
             assert ATTAINED.get(name, 0.9999) < found.attained <= 1 + 1e-9
             assert (found.mu is not None) == path.gaussian
-            assert found.mu is None or MU in found.mu
+            assert found.mu is None or (found.path_loss in found.mu and MU in found.mu)
 
 
 def test_a_record_that_counts_as_zeros_is_not_seen_at_all() -> None:
@@ -175,5 +175,6 @@ def test_every_path_with_many_runs(name: str, relation: str) -> None:
     attains, *others = audit(relations=[relation], mechanisms=[name], epsilon=4.0, steps=2, runs=10_000)
     assert attains.passed and all(finding.passed for finding in others)
     if attains.mu is not None:
-        assert attains.claimed in attains.mu and attains.mu.high - attains.mu.low < 0.7
+        assert attains.path_loss in attains.mu and attains.mu.high - attains.mu.low < 0.7
+        assert attains.claimed in attains.mu or attains.attained < 0.9
         assert 2 * attains.claimed not in attains.mu
