@@ -207,7 +207,7 @@ class PrivateCustody(Custody):
         self._ledger.commit(self._run_id, step, digest)
         noise = mechanism.noise_stddev(block, rows=len(released))
         said = {"noise_stddev": noise, "image_norm": mechanism.image_norm}
-        return {"digest": digest, **said, "asked": mechanism.asked, "numbers": released.size}
+        return {"digest": digest, **said, "release": mechanism.release_kind, "numbers": released.size}
 
     def finish(self) -> None:
         """Close the run in the ledger and destroy the key."""

@@ -164,7 +164,7 @@ def _components(arrays: dict[str, np.ndarray]) -> str:
 def _releases(history: list[dict[str, Any]]) -> str:
     """A line for each product that was released; the digest is the one that the ledger holds the run to."""
     rows = "".join(
-        f"<tr><td>{h['step']}</td><td>{h['asked']}</td><td>{h['noise_stddev']:.4g}</td>"
+        f"<tr><td>{h['step']}</td><td>{h['release']}</td><td>{h['noise_stddev']:.4g}</td>"
         f"<td>{_clipped(h.get('image_norm'))}</td>"
         f"<td>{h['ritz_values'][0]:.6g}</td><td>{h['digest'][:16]}</td></tr>"
         for h in history

@@ -183,7 +183,7 @@ def test_what_a_relation_fits() -> None:
     assert not RecordAddRemove.public_rows and REGISTRY["record_replace"].public_rows
     assert Entry.kinds == ("matrix",)  # one entry of a symmetric matrix cannot change alone
     assert SymmetricEntry.kinds == ("symmetric",)
-    assert RecordAddRemove.kinds == ("samples", "sparse")
+    assert RecordAddRemove.kinds == ("samples", "sparse", "matrices")
     assert "promise" in SpectralNorm(clip_norm=1.0).describe()
 
 

@@ -32,6 +32,7 @@ from npmdask.audit.oracle_pairs import (
 from npmdask.audit.oracle_path import Once, OraclePath
 from npmdask.stochastic.neighbours import RELATIONS, Promise, Relation, promise_of
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA
+from npmdask.stochastic.power import PowerOracle
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean
 from npmdask.stochastic.private_range import DistanceRange, PaperRange
 from npmdask.stochastic.tight import TightOracle
@@ -73,6 +74,29 @@ def ojas(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]
     )
     for pair in whole_run(relation, oracle.records, DIMENSION, place=oracle.records - 1):
         yield OraclePath("k-dp-ojas", oracle, pair, budget, gaussian=True)
+
+
+def ojas_reuse(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
+    """DP-Ojas with all records in every step."""
+    oracle = DPOjas(
+        records=4,
+        target_rank=RANK,
+        rates=((1.0, 1.0),) * RANK,
+        radius=1.0,
+        budget=budget,
+        relation=relation,
+        noise="reuse",
+        full_steps=steps,
+    )
+    for pair in whole_run(relation, oracle.records, DIMENSION, place=oracle.records - 1):
+        yield OraclePath("k-dp-ojas-reuse", oracle, pair, budget, gaussian=True)
+
+
+def power(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
+    """The private power method with one column."""
+    oracle = PowerOracle(records=4, target_rank=RANK, steps=steps, radius=1.0, budget=budget, relation=relation)
+    for pair in whole_run(relation, oracle.records, DIMENSION, place=oracle.records - 1):
+        yield OraclePath("k-dp-power", oracle, pair, budget, gaussian=True)
 
 
 def paper(relation: Relation, budget: Budget, steps: int, *, halves: str = "same") -> Iterator[OraclePath]:
@@ -180,6 +204,8 @@ PATHS: dict[str, Maker] = {
     "k-dp-pca": tight,
     "k-dp-pca-disjoint": disjoint,
     "k-dp-ojas": ojas,
+    "k-dp-ojas-reuse": ojas_reuse,
+    "k-dp-power": power,
     "k-dp-pca-paper-same": paper,
     "k-dp-pca-paper-disjoint": disjoint_halves,
     "distance-range": distance_range,
@@ -189,7 +215,13 @@ PATHS: dict[str, Maker] = {
 }
 
 
-ALL_RECORDS = ("k-dp-pca", "distance-range", "clipped-mean")  # where no batch is cut by the index of a record
+ALL_RECORDS = (
+    "k-dp-pca",
+    "k-dp-ojas-reuse",
+    "k-dp-power",
+    "distance-range",
+    "clipped-mean",
+)  # where no batch is cut by the index of a record
 
 
 def offered(name: str, relation: str) -> bool:

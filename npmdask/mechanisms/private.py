@@ -118,7 +118,7 @@ class PrivateMechanism(ABC):
         return (product + noise) * float(self.rounding.grid)
 
     @property
-    def asked(self) -> str:
+    def release_kind(self) -> str:
         return "product"
 
     def event(self) -> dict[str, Any]:

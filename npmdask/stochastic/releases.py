@@ -63,7 +63,7 @@ class BatchRelease:
         return getattr(self.query.mechanism, "radius", None) if self.query.mechanism.additive else None
 
     @property
-    def asked(self) -> str:
+    def release_kind(self) -> str:
         return str(self.query.mechanism.spec()["release"])
 
 
