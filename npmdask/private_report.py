@@ -59,9 +59,7 @@ def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]],
         _noise_svg(history, statement),
         "</div>",
         "<h2>Components</h2>",
-        f"<p>Values are {html.escape(statement['values_are'])}; ± is what the noise of the last release does "
-        "(one standard deviation, the vectors held fixed). Where it is not small, vectors follow the noise, and values "
-        "lie too high.</p>",
+        _about_values(arrays, statement),
         _components(arrays),
         "<h2>Releases</h2>",
         _releases(history),
@@ -69,6 +67,16 @@ def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]],
         _facts(statement, left),
         *_limits(),
     ]
+
+
+def _about_values(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str:
+    said = f"<p>Values are {html.escape(statement['values_are'])}"
+    if "value_stddevs" not in arrays:
+        return f"{said}.</p>"
+    return (
+        f"{said}; ± is what the noise of the last release does (one standard deviation, the vectors held fixed). Where "
+        "it is not small, vectors follow the noise, and values lie too high.</p>"
+    )
 
 
 def nodes_section(statement: dict[str, Any]) -> list[str]:
@@ -108,20 +116,15 @@ def _tiles(statement: dict[str, Any]) -> str:
         ("mu (Gaussian DP)", f"{statement['mu']:.5g}" if statement["mu"] else "none: pure epsilon"),
         ("releases", str(statement["releases"])),
         ("noise of an entry", f"{max(noise):.4g}" if noise else "see below"),
-        ("noise against the paper's formula", _ratio(statement)),
     ]
-    return tiles(facts)
+    ratio = statement["noise_to_paper"]
+    return tiles(facts if ratio is None else [*facts, ("noise against the paper's formula", f"{ratio:.2f} of it")])
 
 
 def _error(sine: float | None) -> str:
     if sine is None:
         return "not estimated"
     return f"sin(angle) to the true components about {sine:.2g} (an estimate from what was released, not a bound)"
-
-
-def _ratio(statement: dict[str, Any]) -> str:
-    ratio = statement["noise_to_paper"]
-    return "not compared" if ratio is None else f"{ratio:.2f} of it"
 
 
 def _norms(statement: dict[str, Any]) -> str:
@@ -139,13 +142,14 @@ def _values_svg(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str
 
 def _noise_svg(history: list[dict[str, Any]], statement: dict[str, Any]) -> str:
     figure, axis = axes("What was released, step by step", "release", "largest value, noise of a block")
+    history = [h for h in history if not _counts(h)]
     steps = [h["step"] for h in history]
     axis.semilogy(
         steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "o-", color=BLUE, label="largest value"
     )
     if statement["noise_stddev"]:
         d, p = statement["columns"], statement["iteration_rank"]
-        norms = [gaussian_norm(s, d, p) for s in statement["noise_stddev"]]
+        norms = [gaussian_norm(h["noise_stddev"], d, p) for h in history]
         axis.semilogy(steps, norms, "s--", color=ORANGE, label="norm of the noise, predicted")
     axis.legend(frameon=False, fontsize=8)
     axis.xaxis.get_major_locator().set_params(integer=True)
@@ -164,7 +168,7 @@ def _components(arrays: dict[str, np.ndarray]) -> str:
 def _releases(history: list[dict[str, Any]]) -> str:
     """A line for each product that was released; the digest is the one that the ledger holds the run to."""
     rows = "".join(
-        f"<tr><td>{h['step']}</td><td>{h['release']}</td><td>{h['noise_stddev']:.4g}</td>"
+        f"<tr><td>{h['step']}</td><td>{h['release']}</td><td>{_noise(h)}</td>"
         f"<td>{_clipped(h.get('image_norm'))}</td>"
         f"<td>{h['ritz_values'][0]:.6g}</td><td>{h['digest'][:16]}</td></tr>"
         for h in history
@@ -174,10 +178,19 @@ def _releases(history: list[dict[str, Any]]) -> str:
         "of a",
         "noise of an entry",
         "images clipped to",
-        "largest value (of the sum)",
+        "largest value",
         "SHA-256 in the ledger",
     )
     return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{rows}</table>"
+
+
+def _counts(released: dict[str, Any]) -> bool:
+    """Whether a release is of a histogram: its noise is on counts."""
+    return str(released["release"]).startswith("range")
+
+
+def _noise(released: dict[str, Any]) -> str:
+    return f"{released['noise_stddev']:.4g}{' records on a count' if _counts(released) else ''}"
 
 
 def _clipped(image_norm: float | None) -> str:
@@ -192,6 +205,7 @@ def _facts(statement: dict[str, Any], left: str) -> str:
         ("spent, exactly", f"epsilon = {statement['epsilon_spent']:.6g} at that delta"),
         ("of which: Gaussian", f"mu = {statement['mu']:.6g}"),
         ("of which: pure, and the sampler's error", f"epsilon {charge['epsilon']:.3g}, delta {charge['delta']:.3g}"),
+        *([("rests on", statement["rests_on"])] if statement.get("rests_on") else []),
         ("predicted error", _error(statement["predicted_error"])),
         ("images clipped to, step by step", _norms(statement)),
         ("left in the ledger", left),

@@ -80,6 +80,7 @@ class RecordParts:
     def statement(self, source: Source, history: list[dict[str, Any]]) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers."""
         charge, promise = self.mechanism.charge(), self.oracle.promise()
+        means = [step for step in history if not step["release"].startswith("range")]
         return {
             "relation": self.relation.spec(),
             "protects": self.relation.describe(),
@@ -92,15 +93,16 @@ class RecordParts:
             "releases": len(history),
             "iteration_rank": 1,
             "columns": source.dimension,
-            "noise_stddev": [],  # of ranges and of means, in different units: beside each release
-            "image_norms": [step["image_norm"] for step in history],
+            "noise_stddev": [step["noise_stddev"] for step in means],  # of an entry; of ranges it is on counts
+            "image_norms": [step["image_norm"] for step in means],
             "noise_to_paper": None,
             "predicted_error": None,
             "values_are": self.values_are(source),
-            "warnings": self._warnings(history, promise.remark),
+            "rests_on": promise.remark,
+            "warnings": self._warnings(history),
         }
 
-    def _warnings(self, history: list[dict[str, Any]], remark: str) -> list[str]:
+    def _warnings(self, history: list[dict[str, Any]]) -> list[str]:
         missing = sum(step["numbers"] == 0 for step in history)
         if not missing:
             return []

@@ -1,36 +1,63 @@
 """The release path of a stochastic oracle, in two worlds: query, summary of the batch, release, update, again.
 
-What is exercised is the product's own: the oracle in its deflation, images, each mechanism's ``summary`` and
-``release``, and the sampler under a secret key. Only the loop is the audit's. Every run is by itself, with a key of its
-own: queries are adaptive, and no two runs ask the same.
+What is exercised is the product's own: the oracle in its deflation, the operator of images over chunks, each
+mechanism's ``summary`` and ``release``, and the sampler under a secret key. Only the loop is the audit's. Every run is
+by itself, with a key of its own: queries are adaptive, and no two runs ask the same.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
+import zarr
 
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
 from npmdask.audit.evidence import Told
 from npmdask.audit.oracle_pairs import HOSTILE, OraclePair
 from npmdask.linalg import Block
-from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, released
+from npmdask.operators import RecordImages
+from npmdask.operators.record_images import pack
+from npmdask.passes import compute_run
+from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, indices, released
 from npmdask.stochastic.deflation import Deflation
 from npmdask.stochastic.images import images_of_matrices, images_of_rows
 from npmdask.stochastic.neighbours import Promise
 from npmdask.stochastic.noise import Noise, SimulatedNoise
+from npmdask.storage.dense import DenseReader
 
 Run = list[Told]
+CHUNK, CHUNKS = 3, 16  # records at least, and about how many of them
 
 
-def summary_of(query: BatchQuery, records: np.ndarray) -> np.ndarray:
-    """What a pass over the batch of ``query`` returns; ``records`` (n x d, or n x d x d) are the whole data set."""
-    return query.mechanism.summary(_images(query, records), query.centre)
+def operator_of(records: np.ndarray) -> RecordImages:
+    """The operator of a whole data set in memory (n x d, or n x d x d), in a few chunks."""
+    rows = records.reshape(len(records), -1)
+    held = zarr.create_array(
+        {},
+        shape=rows.shape,
+        dtype=np.float64,
+        chunks=(max(CHUNK, len(rows) // CHUNKS), rows.shape[1]),
+        compressors=None,
+        config={"write_empty_chunks": True},
+    )
+    held[...] = rows
+    side = records.shape[1] if records.ndim == 3 else None
+    return RecordImages(reader=DenseReader(array=held), side=side, rows=range(len(records)))
+
+
+def summary_of(query: BatchQuery, operator: RecordImages) -> np.ndarray:
+    """What a pass over the batch of ``query`` returns: the product's own operator, its parts joined one by one."""
+    rows = indices(query, operator.reader.shape[0])
+    asked = replace(operator, rows=rows, mechanism=query.mechanism)
+    block = asked.prepare(pack(query.vector, query.centre, query.found))
+    total = reduce(asked.join, (compute_run(asked, range(i, i + 1), block) for i in range(asked.units)))
+    return asked.finish(total, block)
 
 
 def _images(query: BatchQuery, records: np.ndarray) -> np.ndarray:
@@ -84,6 +111,7 @@ class OraclePath:
         self.name, self.oracle, self.pair = name, oracle, pair
         self.budget, self.gaussian = budget, gaussian
         self._first: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._here, self._there = operator_of(pair.here), operator_of(pair.there)
 
     @property
     def claimed(self) -> float:
@@ -115,9 +143,9 @@ class OraclePath:
     def summaries(self, query: BatchQuery) -> tuple[np.ndarray, np.ndarray]:
         """Of both worlds. The first query of all runs is the same: one pass for them."""
         if query.number:
-            return summary_of(query, self.pair.here), summary_of(query, self.pair.there)
+            return summary_of(query, self._here), summary_of(query, self._there)
         if query.purpose not in self._first:
-            self._first[query.purpose] = summary_of(query, self.pair.here), summary_of(query, self.pair.there)
+            self._first[query.purpose] = summary_of(query, self._here), summary_of(query, self._there)
         return self._first[query.purpose]
 
     def fragile(self) -> Iterator[str]:
@@ -136,7 +164,7 @@ class OraclePath:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                released(query, summary_of(query, self.pair.with_record(value)), SimulatedNoise(0))
+                released(query, summary_of(query, operator_of(self.pair.with_record(value))), SimulatedNoise(0))
             except Exception as error:  # whatever it is, somebody sees it
                 yield f"a record of {value} stops the release ({type(error).__name__})"
 

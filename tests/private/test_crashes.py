@@ -225,7 +225,10 @@ resume(Path(sys.argv[1]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("oracle", ["private power", *OF_RECORDS])
+@pytest.mark.parametrize(
+    "oracle",
+    ["private power", "tight", *(pytest.param(o, marks=pytest.mark.heavy) for o in OF_RECORDS if o != "tight")],
+)
 def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
     """Real processes, killed at random: the same bits as undisturbed, every release once, one reservation."""
     world = make_world(tmp_path / "world", records(4000)) if oracle == "private power" else of_records(tmp_path, oracle)
