@@ -40,7 +40,7 @@ papers: env         ## the papers' streaming experiments, half an hour; docs/pap
 	@$(BIN)/python -m benchmarks.paper_msg all
 	@$(BIN)/python -m benchmarks.paper_stream all
 
-kills: env          ## 140 kills at random instants of runs and streams, and one at every change of a store, bit for bit
+kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults tests/private -m heavy
 
 audit: env          ## attack the private release with many runs, and everything that must be rejected
