@@ -46,7 +46,9 @@ def make(path: Path, n: int, d: int) -> None:
         raise CannotRunError(f"the records take {need / 2**30:.0f} GiB and {free / 2**30:.0f} GiB are free")
     planted, rng = directions(d).astype(np.float32), np.random.default_rng(7)
     weights = np.array([5.0, 4.0, 3.0, 2.0, 1.5])
-    writer = DenseWriter(path, columns=d, dtype=np.dtype(np.int8), kind="samples", rows=n, chunks=(CHUNK, d), identity={})
+    writer = DenseWriter(
+        path, columns=d, dtype=np.dtype(np.int8), kind="samples", rows=n, chunks=(CHUNK, d), identity={}
+    )
     for start in range(0, n, CHUNK):
         rows = min(CHUNK, n - start)
         which = rng.choice(K, rows, p=weights / weights.sum())
