@@ -96,11 +96,17 @@ def below_spent(dataset: str, budget: Budget, spent: Charge) -> str:
 
 def exceeded(dataset: str, budget: Budget, spent: Charge, asked: Charge, remaining: float) -> str:
     squares = " (losses add as squares, not as epsilons)" if budget.delta else ""
+    began = f"the budget of {dataset!r} does not suffice: granted is {amount(budget)}, earlier runs spent "
+    if asked.delta:  # what remains is said for a run of Gaussian releases, which this is not
+        return (
+            f"{began}{cost(spent, budget)}, and this run has a delta of its own, which counts e^epsilon times beside "
+            "what others spend: ask for a smaller delta (a hundredth, say) in [privacy], or choose a method whose "
+            "releases are Gaussian (k-dp-pca with variant = 'tight')"
+        )
     return (
-        f"the budget of {dataset!r} does not suffice: granted is {amount(budget)}, earlier runs spent "
-        f"{cost(spent, budget)}, so a run may have {left(remaining)} and this one asks for {cost(asked, budget)}"
-        f"{squares}. Ask for a smaller epsilon (fewer steps alone do not help: the whole run spends what it asks for), "
-        "or let whoever answers for the data grant more with --raise"
+        f"{began}{cost(spent, budget)}, so a run may have {left(remaining)} and this one asks for "
+        f"{cost(asked, budget)}{squares}. Ask for a smaller epsilon (fewer steps alone do not help: the whole run "
+        "spends what it asks for), or let whoever answers for the data grant more with --raise"
     )
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.accounting import mu_for
+from npmdask.accounting import Budget, mu_for
 from npmdask.api import solve
 from npmdask.cli import main
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, BudgetError, NpmdaskError
 from npmdask.progress import Observer
 from npmdask.report import write_report
 from npmdask.solution import Resources
@@ -161,6 +161,17 @@ def test_a_batch_in_which_nothing_is_found_is_said(tmp_path: Path) -> None:
     world = replace(world, privacy=replace(world.privacy, epsilon=1.0))
     (warning,) = world.solve("run").warnings
     assert "found no range" in warning and "'tight'" in warning
+
+
+def test_a_delta_beside_other_runs_is_explained(tmp_path: Path) -> None:
+    """(epsilon, delta) of the paper's accounting does not add up as Gaussian losses do."""
+    world = make_world(tmp_path / "world", records(4000), budget=Budget(3.0, 1e-6))
+    world.solve("first")
+    paper = replace(world, privacy=replace(world.privacy, clip_norm=None), asked=OF_RECORDS["paper"])
+    with pytest.raises(BudgetError, match="a delta of its own, which counts e\\^epsilon times"):
+        paper.solve("second")
+    smaller = replace(paper, privacy=replace(paper.privacy, delta=1e-8))
+    assert smaller.solve("third").answered
 
 
 BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
