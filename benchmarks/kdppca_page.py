@@ -12,7 +12,8 @@ from benchmarks.docs import RESULTS, ROOT
 from benchmarks.kdppca_claims import Curve
 from benchmarks.kdppca_figures import draw
 from benchmarks.kdppca_methods import methods
-from benchmarks.paper_kdppca import FIGURES, Point, claims, curves_of, read_csv
+from benchmarks.kdppca_settings import FIGURES
+from benchmarks.paper_kdppca import Point, claims, curves_of, read_csv
 from benchmarks.paper_page import Rows, save, write
 
 PAGE = ROOT / "docs" / "kdppca.md"

@@ -122,7 +122,7 @@ def _rows(stream: Stream, number: int) -> np.ndarray:
     if number in kept:
         return kept[number]
     rows = stream.draw(generator(stream.seed, "rows", number), min(ROWS, stream.n - number * ROWS))
-    if (len(kept) + 1) * rows.nbytes <= KEPT_BYTES:
+    if (len(kept) + 1) * ROWS * stream.d * rows.itemsize <= KEPT_BYTES:
         kept[number] = rows
     return rows
 
