@@ -51,10 +51,10 @@ def summary(query: BatchQuery, stream: Stream) -> np.ndarray:
 
 def images(query: BatchQuery, stream: Stream) -> Iterator[np.ndarray]:
     """P A_i P w of the records of a query, a part of a block of the stream at a time."""
-    vector, most = project_out(query.vector, query.found), max(PART // stream.d // 64, 1) * 64
-    start = query.rows.start
-    while start < query.rows.stop:
-        stop = min(start + most, (start // ROWS + 1) * ROWS, query.rows.stop)
+    vector, rows = project_out(query.vector, query.found), query.rows
+    most, start = max(PART // stream.d // 64, 1) * 64, rows.start
+    while start < rows.stop:
+        stop = min(start + most, (start // ROWS + 1) * ROWS, rows.stop)
         yield project_out(stream.batch(start, stop).images(vector), query.found)
         start = stop
 
