@@ -62,8 +62,14 @@ def target(points: Sequence[Point]) -> Rows:
         both = [beside[name] for name in ("k-dp-pca", "k-dp-pca-large")]
         cells = [_with_band(point) for point in (ours, *both)]
         least = f"{both[0].zeta_low / ours.zeta_high:.2g} or more"
-        rows.append([ours.figure, f"{ours.vary} = {ours.x:,g}", str(ours.trials), *cells, _random(ours.setting), least])
+        rows.append(
+            [ours.figure, f"{ours.vary} = {_number(ours.x)}", str(ours.trials), *cells, _random(ours.setting), least]
+        )
     return rows
+
+
+def _number(x: float) -> str:
+    return f"{x:,.0f}" if x >= 1000 else f"{x:g}"
 
 
 def _with_band(point: Point) -> str:
@@ -86,7 +92,7 @@ def errors(points: Sequence[Point]) -> Rows:
         curves, trials = curves_of(own), [point.trials for point in own if point.method == "tight"]
         for i, x in enumerate(curves["tight"].x):
             zetas = [f"{curves[name].zeta[i]:.2g}" for name in names]
-            rows.append([str(k), f"{x:,g}", str(trials[i]), *zetas, f"{_ratio(curves, i):.2g}"])
+            rows.append([str(k), _number(x), str(trials[i]), *zetas, f"{_ratio(curves, i):.2g}"])
     return rows
 
 

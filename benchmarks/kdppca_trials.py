@@ -1,7 +1,8 @@
 """Trials of the figures: one line of a file for each, added as they are made, so that a run goes on where it was.
 
 A trial is a function of its setting, its method, what is protected and its seed; figures share what they have in
-common (2c is 1a with two methods more), and ``--quick`` is a part of the whole.
+common (2c is 1a with two methods more), and ``--quick`` is a part of the whole. Where the code of a method has changed,
+the file has to go.
 """
 
 from __future__ import annotations
