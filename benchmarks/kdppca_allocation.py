@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kdppca_oracles import OJAS_RATE, deflated, images, largest_image, steps
-from benchmarks.paper_kdppca import FIRST_SEED, QUICK_TRIALS, Setting
+from benchmarks.kdppca_settings import Setting
+from benchmarks.kdppca_trials import FIRST_SEED
+from benchmarks.paper_kdppca import QUICK_TRIALS
 from benchmarks.paper_page import Rows, keep, message
 from benchmarks.stochastic_data import Stream
 from npmdask.accounting import WAYS, Budget, allocation_stddev, mean_stddev

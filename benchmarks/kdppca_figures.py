@@ -18,7 +18,8 @@ LABELS = {"n": "matrices n", "d": "dimension d", "gap": "eigengap", "sigma": "si
 def draw(points: Sequence[Any], title: str, known: Mapping[str, Method]) -> Any:
     """``points`` of one figure: a column for each k, utility above, zeta below."""
     ranks = list(dict.fromkeys(point.k for point in points))
-    figure, axes = panels(2, len(ranks), (max(6.4, 4.2 * len(ranks)), 8.2), f"Figure {title}")
+    size = (max(6.4, 4.2 * len(ranks)), 9.0)
+    figure, axes = panels(2, len(ranks), size, f"Figure {title}", height_ratios=(2, 3))
     for k, (utility, error) in zip(ranks, axes.T, strict=True):
         own = [point for point in points if point.k == k]
         for name in dict.fromkeys(point.method for point in own):
@@ -32,7 +33,12 @@ def draw(points: Sequence[Any], title: str, known: Mapping[str, Method]) -> Any:
         utility.set(ylabel=r"utility $\langle UU^T,\Sigma\rangle/\langle V_kV_k^T,\Sigma\rangle$", title=f"k = {k}")
         error.set(yscale="log", ylabel=r"$\zeta$")
     figure.legend(
-        *axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8
+        *axes[1, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+        handlelength=3.2,
     )
     return figure
 

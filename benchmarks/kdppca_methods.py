@@ -164,15 +164,21 @@ def power_releases(stream: Stream, k: int) -> int:
     return math.ceil(math.log(start / POWER_TARGET) / -math.log(max(POWER_TARGET, ratio)))
 
 
-@lru_cache(maxsize=1)
 def _total(stream: Stream) -> np.ndarray:
-    """Both Gauss baselines clip to the same trace."""
-    return clipped_sum(stream, clip_trace(stream))
+    """Both Gauss baselines clip to the same trace; where no matrix reaches it, that is the sum of all."""
+    beta = clip_trace(stream)
+    longest = max(float(batch.traces().max()) for batch in stream.batches())
+    return _clipped_sum(stream, beta if longest > beta**2 else math.inf)
+
+
+@lru_cache(maxsize=2)
+def _clipped_sum(stream: Stream, beta: float) -> np.ndarray:
+    return clipped_sum(stream, beta)
 
 
 def exact_pca(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:
     """The k leading eigenvectors of the sum of all matrices: where the data alone put every method."""
-    return leading(clipped_sum(stream, math.inf), k)
+    return leading(_clipped_sum(stream, math.inf), k)
 
 
 def deflated_oja(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:

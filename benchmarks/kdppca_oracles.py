@@ -25,6 +25,7 @@ from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
 from npmdask.stochastic.private_mean import histogram_epsilon
 from npmdask.stochastic.tight import TightOracle
 
+PART = 2**16  # numbers of images that are worked on at once, so that they stay in the processor's cache
 BATCHES = 20  # of k-DP-PCA with large ones, in all rounds together
 OJAS_RATE = (1.0, 1.0)  # eta_j = 1 / (1 + j), appendix G
 
@@ -49,11 +50,13 @@ def summary(query: BatchQuery, stream: Stream) -> np.ndarray:
 
 
 def images(query: BatchQuery, stream: Stream) -> Iterator[np.ndarray]:
-    """P A_i P w of the records of a query, a block of the stream at a time."""
+    """P A_i P w of the records of a query, a part of a block of the stream at a time."""
     vector, rows = project_out(query.vector, query.found), indices(query, stream.n)
-    for number in range(rows.start // ROWS, -(-rows.stop // ROWS)):
-        start, stop = max(number * ROWS, rows.start), min((number + 1) * ROWS, rows.stop)
+    most, start = max(PART // stream.d // 64, 1) * 64, rows.start
+    while start < rows.stop:
+        stop = min(start + most, (start // ROWS + 1) * ROWS, rows.stop)
         yield project_out(stream.batch(start, stop).images(vector), query.found)
+        start = stop
 
 
 def plain_oja(stream: Stream, k: int, seed: int) -> PlainOja:

@@ -1,11 +1,12 @@
 """The figures of Duengler and Sanyal 2025, one command each: error or utility against n, d, eigengap, sigma and k.
 
-    python -m benchmarks.paper_kdppca --figure 1a|1b|1c|2a|2b|2c|3|4 [--quick] [--trials N] [--relation NAME]
+    python -m benchmarks.paper_kdppca --figure 1a|1b|1c|2a|2b|2c|3|4|all [--quick] [--trials N] [--jobs N]
 
 Writes ``FOLDER/figure-1a.csv`` and ``.svg`` and prints, as a table, what the paper says must be seen and whether it is.
+Every trial is a line of ``FOLDER/trials.csv`` as soon as it is made: a run that was stopped goes on from there.
 k = 2, d = 200, lambda_1 = 10, epsilon = 1, delta = 0.01 are the paper's; its grids, lambda_2 (5 here), the n of Figures
 1c, 2a, 2b, 3 and 4 (100,000 here), the k and d of Figure 3 and the sigma of the Gaussian data (1 here) are not printed.
-``--quick``: 5 trials on smaller grids, minutes on two cores; in full 50 trials up to n = 10^6, hours.
+``--quick``: 5 trials on smaller grids, minutes on two cores; in full 50 trials up to n = 10^6 (2 GB a process), hours.
 """
 
 from __future__ import annotations
@@ -14,67 +15,24 @@ import argparse
 import csv
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
 from scipy.stats import t as student
 
 from benchmarks.docs import ROOT
 from benchmarks.kdppca_claims import CLAIMS, Curve
 from benchmarks.kdppca_figures import draw
-from benchmarks.kdppca_methods import DELTA, EPSILON, Method, methods
+from benchmarks.kdppca_methods import methods
+from benchmarks.kdppca_settings import FIGURES, Setting
+from benchmarks.kdppca_trials import Trials, done
 from benchmarks.paper_page import message, save, table
-from benchmarks.stochastic_data import Stream, gaussian, signal_and_noise, spiked
-from npmdask.linalg import Block
 
-LAMBDA_1 = 10.0
 CONFIDENCE = 0.95
 FULL_TRIALS, QUICK_TRIALS = 50, 5
-FIRST_SEED = 7_000_000  # of the trials; nothing was chosen on these: that was done on small ones
-BESIDE = ("exact", "oja", "tight")  # drawn into every figure
-GAUSS_AND_POWER = ("dp-gauss-1", "dp-gauss-2", "dp-power", "dp-gauss-1-paper", "dp-gauss-2-paper", "dp-power-paper")
-FOUR = ("k-dp-pca", "k-dp-pca-large", *GAUSS_AND_POWER)
-FOUR_MATCHED = (*FOUR, "tight-matched")
-FIVE = ("k-dp-ojas", "k-dp-ojas-paper", *FOUR)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One point of a figure: its data. lambda_1 ... lambda_k fall evenly from 10 to ``gap``."""
-
-    n: int = 100_000
-    d: int = 200
-    k: int = 2
-    gap: float = 5.0
-    sigma: float = 0.025
-    data: str = "signal"
-
-    def stream(self, seed: int) -> Stream:
-        """With one vector the records are spiked, +-lambda_1 v + z; with more, the signal is not random."""
-        lambdas = np.linspace(LAMBDA_1, self.gap, self.k)
-        if self.data == "gaussian":
-            return gaussian(self.n, self.d, lambdas, self.sigma, seed)
-        if self.k == 1:
-            return spiked(self.n, self.d, LAMBDA_1, self.sigma, seed)
-        return signal_and_noise(self.n, self.d, lambdas, self.sigma, seed)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """What varies along x, over which grid (and a smaller one), in panels of different k."""
-
-    title: str
-    vary: str
-    grid: tuple[float, ...]
-    quick: tuple[float, ...]
-    names: tuple[str, ...]
-    base: Setting = Setting()
-    quick_base: Setting = Setting(n=20_000)
-    panels: tuple[int, ...] = (2,)
 
 
 @dataclass(frozen=True)
@@ -110,55 +68,25 @@ class Point:
         return Setting(n=self.n, d=self.d, k=self.k, gap=self.gap, sigma=self.sigma, data=self.data)
 
 
-N_GRID, N_QUICK = tuple(round(10**e) for e in np.arange(3, 6.01, 0.5)), (1000, 3162, 10_000, 31_623, 100_000)
-D_GRID, D_QUICK = (50, 100, 200, 400, 800), (50, 100, 200)
-GAPS, GAPS_QUICK = (0.1, 0.3, 1.0, 2.0, 4.0, 6.0, 8.0, 9.0), (0.3, 1.0, 4.0, 9.0)
-SIGMAS, SIGMAS_QUICK = tuple(10**e for e in np.arange(-3, 0.01, 0.5)), (0.001, 0.01, 0.1, 1.0)
-ROUND, ROUND_QUICK = Setting(data="gaussian", sigma=1.0), Setting(data="gaussian", sigma=1.0, n=20_000)
-FIGURES: dict[str, Figure] = {
-    "1a": Figure("1a: against n, sigma = 0.025", "n", N_GRID, N_QUICK, FOUR_MATCHED),
-    "1b": Figure(
-        "1b: against n, sigma = 0.001", "n", N_GRID, N_QUICK, FOUR_MATCHED, Setting(sigma=0.001), Setting(sigma=0.001)
-    ),
-    "1c": Figure("1c: against d", "d", D_GRID, D_QUICK, FOUR_MATCHED),
-    "2a": Figure("2a: against the eigengap", "gap", GAPS, GAPS_QUICK, FIVE),
-    "2b": Figure("2b: against sigma", "sigma", SIGMAS, SIGMAS_QUICK, FIVE),
-    "2c": Figure("2c: against n, sigma = 0.025", "n", N_GRID, N_QUICK, FIVE),
-    "3": Figure("3: against d, by k", "d", (50, 100, 200, 400), (50, 100), FIVE, panels=(1, 2, 4)),
-    "4a": Figure("4a: Gaussian data against n", "n", N_GRID, N_QUICK, FIVE, ROUND, ROUND_QUICK),
-    "4b": Figure("4b: Gaussian data against the eigengap", "gap", GAPS, GAPS_QUICK, FIVE, ROUND, ROUND_QUICK),
-    "4c": Figure("4c: Gaussian data against d", "d", D_GRID, D_QUICK, FIVE, ROUND, ROUND_QUICK),
-}
-
-
-def measure(name: str, known: Mapping[str, Method], *, quick: bool, trials: int) -> Iterator[Point]:
-    """The points of a figure; every method of it that is ``known`` gets the same matrices."""
+def measure(name: str, trials: Trials, relation: str, *, quick: bool, count: int, jobs: int, most: int) -> None:
+    """Make the trials of a figure that are not there yet: ``count`` of every point of at most ``most`` matrices."""
     figure = FIGURES[name]
-    wanted = {key: known[key] for key in (*figure.names, *BESIDE) if key in known}
-    for k in figure.panels:
-        for x in figure.quick if quick else figure.grid:
-            varied: dict[str, Any] = {"k": k, figure.vary: x}
-            setting = replace(figure.quick_base if quick else figure.base, **varied)
-            message(f"{figure.title}: k = {k}, {figure.vary} = {x:g}")
-            for key, zetas in errors(setting, wanted, trials).items():
-                public: dict[str, Any] = {
-                    "figure": name,
-                    "vary": figure.vary,
-                    "method": key,
-                    "promise": wanted[key].promise,
-                }
-                yield Point(**public, **asdict(setting), **summary(zetas))
+    settings = [setting for setting in figure.settings(quick) if setting.n <= most]
+    work = [one for setting in settings for one in trials.missing(relation, setting, figure.methods, count)]
+    message(f"{figure.title}: {len(work)} trials to make")
+    for i, (one, found) in enumerate(done(work, jobs), 1):
+        trials.add(one, found)
+        message(f"{i} of {len(work)}: {figure.vary} = {getattr(one.setting, figure.vary):g}, k = {one.setting.k}")
 
 
-def errors(setting: Setting, wanted: Mapping[str, Method], trials: int) -> dict[str, list[float]]:
-    """zeta of every trial, by method."""
-    found: dict[str, list[float]] = {key: [] for key in wanted}
-    for seed in range(FIRST_SEED, FIRST_SEED + trials):
-        stream = setting.stream(seed)
-        for key, method in wanted.items():
-            basis: Block = method.run(stream, setting.k, EPSILON, DELTA, seed)
-            found[key].append(stream.zeta(basis))
-    return found
+def points_of(name: str, trials: Trials, relation: str, *, quick: bool) -> Iterator[Point]:
+    """The points of a figure that have trials, however many."""
+    figure, known = FIGURES[name], methods(relation)
+    for setting in figure.settings(quick):
+        for method, zetas in trials.of(relation, setting, figure.methods).items():
+            promise = known[method].promise
+            public: dict[str, Any] = {"figure": name, "vary": figure.vary, "method": method, "promise": promise}
+            yield Point(**public, **asdict(setting), **summary(zetas))
 
 
 def summary(zetas: Sequence[float]) -> dict[str, Any]:
@@ -233,26 +161,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_kdppca", description=__doc__)
     parser.add_argument("--figure", required=True, choices=(*FIGURES, "4", "all"), help="4: its three panels")
     parser.add_argument("--quick", action="store_true", help="5 trials on smaller grids: minutes")
-    parser.add_argument("--trials", type=int, help="other than 50, or 5")
+    parser.add_argument("--trials", type=int, help="other than 50, or 5; points that have more keep them")
+    parser.add_argument("--largest", type=int, default=sys.maxsize, help="make no trial of more matrices than this")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--relation", default="record_replace", choices=("record_replace", "record_zero_out"))
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "kdppca", help="where the files go")
     parser.add_argument("--draw", action="store_true", help="from the CSV that is there, without measuring")
     asked = parser.parse_args(argv)
-    names = [name for name in FIGURES if asked.figure in ("all", name, name[:1])]
     if asked.trials is not None and asked.trials < 1:
         parser.error(f"--trials {asked.trials}: at least one is needed, and two for a band")
-    known = methods(asked.relation)
+    if asked.jobs < 1:
+        parser.error(f"--jobs {asked.jobs}: at least one process is needed")
     asked.folder.mkdir(parents=True, exist_ok=True)
+    names = [name for name in FIGURES if asked.figure in ("all", name, name[:1])]
+    if not asked.draw:
+        make(names, asked)
     for name in names:
         path = asked.folder / f"figure-{name}.csv"
-        if not asked.draw:
-            trials = asked.trials or (QUICK_TRIALS if asked.quick else FULL_TRIALS)
-            write_csv(list(measure(name, known, quick=asked.quick, trials=trials)), path)
         if not path.exists():
             parser.error(f"there is no {path} to draw from: measure first, without --draw")
         points = read_csv(path)
-        save(draw(points, FIGURES[name].title, known), path.with_suffix(".svg"))
+        save(draw(points, FIGURES[name].title, methods(asked.relation)), path.with_suffix(".svg"))
         sys.stdout.write(table(claims(points)) + "\n\n")
+
+
+def make(names: Sequence[str], asked: argparse.Namespace) -> None:
+    """The trials of figures, then their CSV."""
+    count = asked.trials or (QUICK_TRIALS if asked.quick else FULL_TRIALS)
+    trials = Trials(asked.folder / "trials.csv")
+    how: dict[str, Any] = {"quick": asked.quick, "count": count, "jobs": asked.jobs, "most": asked.largest}
+    for name in names:
+        measure(name, trials, asked.relation, **how)
+        write_csv(list(points_of(name, trials, asked.relation, quick=asked.quick)), asked.folder / f"figure-{name}.csv")
 
 
 if __name__ == "__main__":

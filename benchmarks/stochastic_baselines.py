@@ -207,13 +207,14 @@ def dp_power(
     alpha: float = math.inf,
 ) -> Block:
     """The library's private power method on the clipped matrices: L passes, never d x d."""
+    factors = [weights(batch, beta, alpha) for batch in stream.batches()]
     method = PrivatePower(target_rank=k, iteration_rank=columns, releases=releases, noise=noise)
     state = method.init(stream.d, rng=rng)
     for _ in range(releases):
         block = method.query(state).block
         product = np.zeros(block.shape)
-        for batch in stream.batches():
-            product += batch.product(weights(batch, beta, alpha), block)
+        for batch, own in zip(stream.batches(), factors, strict=True):
+            product += batch.product(own, block)
         product += noise.noise_stddev(block) * rng.standard_normal(block.shape)
         state, _ = method.update(state, product)
     return method.finalize(state).vectors

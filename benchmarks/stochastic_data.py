@@ -20,7 +20,7 @@ from npmdask.randomness import generator
 from npmdask.theory import Model, condition_number, zeta
 
 ROWS = 4096  # of a block
-KEPT_BLOCKS = 32  # 200 MiB with d = 200: all of n = 130,000
+KEPT_BYTES = 2**31  # of the rows of one stream, the last that was asked: all of n = 10^6 with d = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,9 @@ class Batch:
 
     def images(self, vector: np.ndarray) -> np.ndarray:
         """A_i w of every matrix (b x d) for one vector w (d)."""
-        return (self.vectors @ (self.common * (self.vectors.T @ vector))) + self.rows * (self.rows @ vector)[:, None]
+        images = self.rows * (self.rows @ vector)[:, None]
+        images += self.vectors @ (self.common * (self.vectors.T @ vector))
+        return images
 
     def traces(self) -> np.ndarray:
         """tr A_i (b)."""
@@ -114,10 +116,21 @@ class Stream:
         return zeta(basis, self.vectors, self.values, self.sigma)
 
 
-@lru_cache(maxsize=KEPT_BLOCKS)
 def _rows(stream: Stream, number: int) -> np.ndarray:
-    """Block ``number`` of a stream."""
-    return stream.draw(generator(stream.seed, "rows", number), min(ROWS, stream.n - number * ROWS))
+    """Block ``number`` of a stream: kept where there is room, else drawn again."""
+    kept = _kept(stream)
+    if number in kept:
+        return kept[number]
+    rows = stream.draw(generator(stream.seed, "rows", number), min(ROWS, stream.n - number * ROWS))
+    if (len(kept) + 1) * ROWS * stream.d * rows.itemsize <= KEPT_BYTES:
+        kept[number] = rows
+    return rows
+
+
+@lru_cache(maxsize=1)
+def _kept(stream: Stream) -> dict[int, np.ndarray]:
+    """The blocks of a stream that were drawn, by number."""
+    return {}
 
 
 def signal_and_noise(n: int, d: int, lambdas: np.ndarray, sigma: float, seed: int) -> Stream:
@@ -200,7 +213,9 @@ def violation(n: int, d: int, share: float, seed: int) -> Stream:
 
 def _noise(d: int, sigma: float) -> Callable[[np.random.Generator, int], np.ndarray]:
     def draw(rng: np.random.Generator, count: int) -> np.ndarray:
-        return sigma * rng.standard_normal((count, d))
+        rows = rng.standard_normal((count, d))
+        rows *= sigma
+        return rows
 
     return draw
 

@@ -13,10 +13,21 @@ from npmdask.linalg import Block
 
 
 def project_out(vectors: np.ndarray, found: Block) -> np.ndarray:
-    """``P v`` of a vector (d), or of every row (b x d), twice: once leaves what rounding left of the found ones."""
-    for _ in range(2):
-        vectors = vectors - (vectors @ found) @ found.T
-    return vectors
+    """``P v`` of a vector (d), or of every row (b x d), twice: once leaves what rounding left of the found ones.
+
+    Where none is found yet, ``vectors`` itself.
+    """
+    if not found.shape[1]:
+        return vectors
+    projected = vectors - _along(vectors, found)
+    projected -= _along(projected, found)
+    return projected
+
+
+def _along(vectors: np.ndarray, found: Block) -> np.ndarray:
+    """``U U^T v``. Of one column the same bits without a matrix product, which is several times slower there."""
+    parts = vectors @ found
+    return parts * found[:, 0] if found.shape[1] == 1 else parts @ found.T
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
@@ -60,6 +71,11 @@ def present(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     if not isinstance(images, np.ndarray) or images.dtype != np.float64 or images.ndim != 2:
         raise BadInputError("images of records are a float64 array with one row each")
+    values = images.ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = values @ values
+    if np.isfinite(squares) and images[:, :1].all():  # as a rule: a sum of squares hides nothing
+        return images, np.ones(len(images), bool)
     finite = np.isfinite(images).all(axis=1)
     if not finite.all():
         images = np.where(finite[:, None], images, 0.0)

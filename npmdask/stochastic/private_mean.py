@@ -78,9 +78,10 @@ class ClippedMean:
         """int64[d]: the sum of clipped differences in units of the grid. Those of parts of a batch add up."""
         images, there = present(images)
         with np.errstate(over="ignore", invalid="ignore"):
-            differences = np.where(there[:, None], images - centre, 0.0)
-            rounded = round_to(differences.copy(), self.grid)
-            clip_records(rounded, Clipping(self.radius, rounded.shape[1]), differences.__getitem__)
+            rounded = images - centre
+            rounded[~there] = 0.0
+            round_to(rounded, self.grid)
+            clip_records(rounded, Clipping(self.radius, rounded.shape[1]), lambda far: images[far] - centre)
         return (rounded.sum(axis=0) / self.grid).astype(np.int64)
 
     def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:

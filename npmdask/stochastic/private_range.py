@@ -109,7 +109,8 @@ class DistanceRange:
         out. The bin of a record is a function of its image and the centre alone."""
         images, there = present(images)
         with np.errstate(over="ignore", divide="ignore"):
-            distances = np.sqrt(np.einsum("ij,ij->i", images - centre, images - centre))
+            differences = images - centre
+            distances = np.sqrt(np.einsum("ij,ij->i", differences, differences))
             steps = np.floor(2 * np.log2(self.largest / distances))
         labels = np.clip(np.nan_to_num(steps, nan=0.0), 0, self.bins - 1).astype(np.int64)
         return self.histogram.counts(np.where(there, labels, NOWHERE))

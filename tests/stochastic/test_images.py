@@ -46,6 +46,36 @@ def test_a_record_that_is_not_finite_is_not_there() -> None:
     assert np.isfinite(images).all()
 
 
+@pytest.mark.parametrize(
+    ("row", "counts"),
+    [
+        ([np.nan, 1.0], False),
+        ([-np.inf, 1.0], False),
+        ([0.0, 0.0], False),
+        ([0.0, 1.0], True),
+        ([1e200, 1e200], True),
+        ([1e-200, 0.0], True),
+    ],
+)
+def test_one_record_among_many_is_seen(row: list[float], counts: bool) -> None:
+    """Squares that overflow or vanish too. Fails where the short way of ordinary batches is taken for this one."""
+    given = np.ones((7, 2))
+    given[4] = row
+    images, there = present(given)
+    assert there.tolist() == [True] * 4 + [counts] + [True] * 2
+    np.testing.assert_array_equal(images[4], row if counts else [0.0, 0.0])
+
+
+@pytest.mark.parametrize("columns", [0, 1, 3])
+def test_a_vector_is_projected_like_a_row(columns: int) -> None:
+    """Fails where the short way for none or one found direction is another projection."""
+    rng = np.random.default_rng(3)
+    rows, found = rng.standard_normal((40, 30)), np.linalg.qr(rng.standard_normal((30, 3)))[0][:, :columns]
+    dense = np.eye(30) - found @ found.T
+    np.testing.assert_allclose(project_out(rows, found), rows @ dense, atol=1e-14)
+    np.testing.assert_allclose(project_out(rows[0], found), dense @ rows[0], atol=1e-14)
+
+
 def test_records_of_another_dimension_are_refused() -> None:
     with pytest.raises(BadInputError, match="rows"):
         images_of_rows(np.zeros((3, 4)), np.zeros(5), np.zeros((5, 0)))

@@ -29,7 +29,7 @@ from benchmarks.kdppca_oracles import (
     tight_matched,
 )
 from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
-from benchmarks.paper_kdppca import Setting
+from benchmarks.kdppca_settings import Setting
 from benchmarks.paper_page import table
 from benchmarks.stochastic_data import ROWS, Stream, violation
 from npmdask.accounting import Budget

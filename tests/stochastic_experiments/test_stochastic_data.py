@@ -64,13 +64,16 @@ def test_the_mean_and_the_spread_are_those_of_the_model(name: str) -> None:
     assert max(spreads) / values[-1] ** 2 == pytest.approx(stream.model.gamma**2, rel=0.08)
 
 
-def test_every_range_is_the_same_whenever_it_is_asked_for() -> None:
-    """Mutant: rows drawn in the order of asking."""
+@pytest.mark.parametrize("kept", [0, 1, 10])
+def test_every_range_is_the_same_whenever_it_is_asked_for(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether blocks are kept, or drawn again. Mutant: rows drawn in the order of asking."""
+    monkeypatch.setattr(stochastic_data, "KEPT_BYTES", kept * ROWS * 6 * 8)
     n = 2 * ROWS + 10
     stream = MAKERS["gaussian"](n, 5)
     whole = np.concatenate([batch.rows for batch in stream.batches()])
     assert whole.shape == (n, 6)
-    stochastic_data._rows.cache_clear()
+    held = stochastic_data._kept(stream)
+    assert sum(rows.nbytes for rows in held.values()) <= kept * ROWS * 6 * 8 and bool(held) == bool(kept)
     late = stream.batch(ROWS - 3, 2 * ROWS + 5).rows
     np.testing.assert_array_equal(late, whole[ROWS - 3 : 2 * ROWS + 5])
     np.testing.assert_array_equal(MAKERS["gaussian"](n, 5).batch(n - 1, n).rows, whole[-1:])

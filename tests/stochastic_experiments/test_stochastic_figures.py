@@ -27,7 +27,10 @@ from benchmarks.kdppca_claims import (
 from benchmarks.kdppca_figures import draw
 from benchmarks.kdppca_methods import NOT_PRIVATE, methods, power_releases
 from benchmarks.kdppca_oracles import paper_rates
-from benchmarks.paper_kdppca import FIGURES, Figure, Point, Setting, band, claims, errors, measure, read_csv, write_csv
+from benchmarks.kdppca_page import target
+from benchmarks.kdppca_settings import BESIDE, FIGURES, Figure, Setting
+from benchmarks.kdppca_trials import FIRST_SEED, Trials, errors
+from benchmarks.paper_kdppca import Point, band, claims, points_of, read_csv, write_csv
 from benchmarks.stochastic_data import signal_and_noise
 
 KNOWN = methods("record_replace")
@@ -39,7 +42,11 @@ TINY = Figure("1a: tiny", "n", (500, 2000), (500, 2000), FIGURES["1a"].names, SM
 def points() -> list[Point]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FIGURES, "1a", TINY)
-        return list(measure("1a", KNOWN, quick=True, trials=3))
+        trials = Trials()
+        for setting in TINY.settings(quick=True):
+            for work in trials.missing("record_replace", setting, TINY.methods, 3):
+                trials.add(work, work.run())
+        return list(points_of("1a", trials, "record_replace", quick=True))
 
 
 @pytest.mark.parametrize("data", ["signal", "gaussian"])
@@ -47,9 +54,9 @@ def points() -> list[Point]:
 def test_every_method_gives_a_basis_and_is_reproducible(data: str, k: int) -> None:
     """zeta refuses what is not orthonormal; mutant: noise from a generator that is not named by the seed."""
     setting = replace(SMALL, data=data, k=k, sigma=0.1)
-    once, again = errors(setting, KNOWN, 2), errors(setting, KNOWN, 2)
-    assert once == again and all(0 <= value <= 1 for values in once.values() for value in values)
-    assert all(first != second for first, second in once.values()), "every trial has data and noise of its own"
+    once, again, other = (errors(setting, KNOWN, seed) for seed in (FIRST_SEED, FIRST_SEED, FIRST_SEED + 1))
+    assert once == again and all(0 <= value <= 1 for value in once.values())
+    assert all(once[name] != other[name] for name in KNOWN), "every trial has data and noise of its own"
 
 
 def test_without_privacy_nothing_is_lost(points: list[Point]) -> None:
@@ -73,6 +80,20 @@ def test_the_figure_shows_every_method_and_both_bounds(points: list[Point]) -> N
     assert labels[:-2] == [KNOWN[name].label for name in dict.fromkeys(point.method for point in points)]
 
 
+def test_the_target_is_judged_by_the_bands(points: list[Point]) -> None:
+    """By hand: the best that k-DP-PCA may be over the worst that ours may be, on the same trials. A random basis of 2
+    of 12 directions leaves 5/6 of the energy: zeta 0.91. Fails where means are divided, or another method's band is."""
+    head, *rows = target(points)
+    assert [row[1] for row in rows] == ["n = 500", "n = 2,000"] and {row[2] for row in rows} == {"3"}
+    for row, n in zip(rows, (500, 2000), strict=True):
+        own = {point.method: point for point in points if point.n == n}
+        least = own["k-dp-pca"].zeta_low / own["tight-matched"].zeta_high
+        assert row[-1] == f"{least:.2g} or more" and 0.85 < float(row[-2]) < 0.95
+        for name, cell in zip(head[3:6], row[3:6], strict=True):
+            key = {"ours": "tight-matched", "k-DP-PCA as printed": "k-dp-pca"}.get(name, "k-dp-pca-large")
+            assert cell.startswith(f"{own[key].zeta:.3g} ({own[key].zeta_low:.3g} to ")
+
+
 def test_one_command_writes_both_files_and_draws_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FIGURES, "3", replace(FIGURES["3"], quick=(8, 10), quick_base=Setting(n=300), panels=(1, 2)))
@@ -84,7 +105,10 @@ def test_one_command_writes_both_files_and_draws_again(tmp_path: Path, capsys: p
     assert "| 3 | 2 | k-DP-PCA is best | no |" in table and "not measured" not in table
 
 
-@pytest.mark.parametrize(("option", "remedy"), [("--draw", "measure first"), ("--trials=0", "at least one")])
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [("--draw", "measure first"), ("--trials=0", "at least one"), ("--jobs=0", "one process")],
+)
 def test_what_cannot_be_done_is_said(
     option: str, remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,8 +160,8 @@ def test_every_figure_has_claims_about_methods_that_it_draws(points: list[Point]
     """A claim about a method that no figure asks for would be "not measured" for ever."""
     assert set(CLAIMS) == set(FIGURES)
     for name, asked in CLAIMS.items():
-        assert {need for claim in asked for need in claim.needs} <= {*FIGURES[name].names, *paper_kdppca.BESIDE}
-    named = {name for figure in FIGURES.values() for name in (*figure.names, *paper_kdppca.BESIDE)}
+        assert {need for claim in asked for need in claim.needs} <= {*FIGURES[name].names, *BESIDE}
+    named = {name for figure in FIGURES.values() for name in figure.methods}
     assert set(KNOWN) == named
     assert "not measured" not in [row[3] for row in claims(points)[1:]]
 
