@@ -32,7 +32,7 @@ from npmdask.stochastic.noise import Noise, SimulatedNoise
 from npmdask.storage.dense import DenseReader
 
 Run = list[Told]
-CHUNK, CHUNKS = 3, 16  # records at least, and about how many of them
+CHUNK, CHUNKS = 3, 2  # records at least, and about how many of them
 
 
 def operator_of(records: np.ndarray) -> RecordImages:
