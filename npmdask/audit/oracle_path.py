@@ -73,10 +73,9 @@ def _batch(query: BatchQuery) -> slice:
 
 @dataclass(frozen=True)
 class Once:
-    """An oracle that asks one mechanism once, at w = e_1 and a given centre: a mechanism by itself."""
+    """An oracle that asks one mechanism once, of all records, at w = e_1 and a given centre: a mechanism by itself."""
 
     mechanism: Mechanism
-    records: int
     centre: np.ndarray
     promised: Promise
     target_rank: int = 1
@@ -86,7 +85,7 @@ class Once:
 
     def query(self, answered: bool) -> BatchQuery:
         first = np.eye(len(self.centre))[0]
-        return BatchQuery(range(self.records), first, np.zeros((len(first), 0)), self.centre, self.mechanism, 0)
+        return BatchQuery(None, first, np.zeros((len(first), 0)), self.centre, self.mechanism, 0)
 
     def update(self, answered: bool, answer: Answer) -> bool:
         return True

@@ -193,7 +193,7 @@ def _alone(name: str, mechanism: Any, pair: OraclePair, budget: Budget, centre: 
         promise = promise_of(mechanism.charge(), pair.relation, budget.delta)
     else:
         promise = Promise(pair.relation, budget.epsilon, budget.delta, None, True, "")
-    return OraclePath(name, Once(mechanism, len(pair.here), centre, promise), pair, budget, gaussian=gaussian)
+    return OraclePath(name, Once(mechanism, centre, promise), pair, budget, gaussian=gaussian)
 
 
 def _first_mechanism(oracle: Any) -> Any:
