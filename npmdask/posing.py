@@ -14,9 +14,9 @@ from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.nodes.parts import make_parts
 from npmdask.nodes.total import Group
 from npmdask.privacy import Privacy
-from npmdask.private_parts import Pieces, make_pieces
+from npmdask.private_parts import make_pieces
 from npmdask.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
-from npmdask.record_parts import RecordPieces, make_record_pieces
+from npmdask.record_parts import make_record_pieces
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.storage.kinds import for_matrices_only
@@ -81,7 +81,6 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
     """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
     _require_public(request, earlier)
     k, p = _ranks(source, request, 0)
-    pieces: Pieces | RecordPieces
     if request.algorithm in RECORD_ORACLES:
         options = request.options or {}
         pieces = make_record_pieces(source, privacy, request.algorithm, options, k, request.seed)

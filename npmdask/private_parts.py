@@ -204,7 +204,16 @@ class Pieces:
     algorithm: Algorithm[Any]
     mechanism: Any
     rule: FixedSteps
-    parts: PrivateParts
+    parts: Any  # PrivateParts, or RecordParts of another module
+
+
+def require_registered(source: Source) -> None:
+    """Refuse data that were never ingested: RefusedError."""
+    if not source.registered:
+        raise RefusedError(
+            f"{source.path} was never ingested: the budget of a data set belongs to its content, which only "
+            "`npmdask ingest` records; ingest it first"
+        )
 
 
 def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> Pieces:
@@ -217,11 +226,7 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
     RefusedError
         The data have no fingerprint, the paper's formula is unsound here, or the noise would bury any signal.
     """
-    if not source.registered:
-        raise RefusedError(
-            f"{source.path} was never ingested: the budget of a data set belongs to its content, which only "
-            "`npmdask ingest` records; ingest it first"
-        )
+    require_registered(source)
     if releases is None:
         raise BadInputError(
             "a private run needs max_steps: the number of noisy products, public and fixed in advance (4 to 8 suit "

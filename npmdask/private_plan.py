@@ -20,6 +20,7 @@ from npmdask.ledger.rules import remaining_epsilon, unit
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.planning import memory_of
+from npmdask.private_parts import PrivateParts
 from npmdask.problem import Problem
 from npmdask.randomness import generator
 from npmdask.record_parts import RecordParts
@@ -128,7 +129,7 @@ def _noise(problem: Problem) -> tuple[float, float, float]:
 
 
 def _in_units(problem: Problem, norm: float) -> float:
-    assert problem.private is not None
+    assert isinstance(problem.private, PrivateParts)
     scaled = norm * problem.private.scale(problem.source)
     return sqrt(scaled) if problem.source.kind == "sparse" else scaled  # singular values, of A^T A their squares
 

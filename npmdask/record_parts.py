@@ -14,9 +14,10 @@ import numpy as np
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import Query, Result
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy import Privacy
+from npmdask.private_parts import Pieces, require_registered
 from npmdask.stochastic._protocol import BatchQuery, Oracle, indices
 from npmdask.stochastic.choosing import Question, make_oracle
 from npmdask.stochastic.neighbours import RELATIONS, require_relation
@@ -57,9 +58,6 @@ class RecordParts:
     def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
         """The release of this query."""
         return BatchRelease(query=query.batch)
-
-    def scale(self, source: Source) -> float:
-        return 1.0
 
     def values_are(self, source: Source) -> str:
         """What the released values stand for, in words."""
@@ -107,9 +105,9 @@ class RecordParts:
         if not missing:
             return []
         return [
-            f"{missing} of {len(history)} releases found no range: too few records in a batch for this epsilon. The "
-            "directions of those steps are what they were before, at worst random; use larger batches, or the variant "
-            "'tight'"
+            f"{missing} of {len(history)} releases found no range: too few records in a batch for this epsilon. There "
+            "'tight' clips to its last range, and 'paper' leaves the direction as it was, at worst random: use larger "
+            "batches, or the variant 'tight'"
         ]
 
 
@@ -118,19 +116,9 @@ def of_batch(operator: RecordImages, query: BatchQuery) -> RecordImages:
     return replace(operator, rows=indices(query, operator.reader.shape[0]), mechanism=query.mechanism)
 
 
-@dataclass(frozen=True)
-class RecordPieces:
-    """What a problem is made of when its oracle sees records."""
-
-    algorithm: Rounds
-    mechanism: Any
-    rule: UntilFinished
-    parts: RecordParts
-
-
 def make_record_pieces(
     source: Source, privacy: Privacy, name: str, options: Mapping[str, Any], k: int, seed: int
-) -> RecordPieces:
+) -> Pieces:
     """Check what is asked against the source and put it together.
 
     Raises
@@ -157,15 +145,11 @@ def make_record_pieces(
     mechanism = RunOfReleases(oracle=oracle, relation=unit, oracle_name=name)
     parts = RecordParts(privacy=privacy, algorithm=algorithm, mechanism=mechanism, target_rank=k)
     promise = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}, for {unit.describe()}"
-    return RecordPieces(algorithm, mechanism, UntilFinished(max_steps=oracle.releases, promise=promise), parts)
+    return Pieces(algorithm, mechanism, UntilFinished(max_steps=oracle.releases, promise=promise), parts)
 
 
 def _require_records(source: Source, privacy: Privacy, name: str) -> None:
-    if not source.registered:
-        raise RefusedError(
-            f"{source.path} was never ingested: the budget of a data set belongs to its content, which only "
-            "`npmdask ingest` records; ingest it first"
-        )
+    require_registered(source)
     if source.kind not in KINDS:
         raise BadInputError(
             f"{name} is for records: rows (kind samples) or symmetric matrices (kind matrices), and {source.path} is "
