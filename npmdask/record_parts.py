@@ -14,13 +14,14 @@ import numpy as np
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import Query, Result
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy import Privacy
 from npmdask.private_parts import Pieces, require_registered
 from npmdask.stochastic._protocol import BatchQuery, Oracle, indices
 from npmdask.stochastic.choosing import Question, make_oracle
 from npmdask.stochastic.neighbours import RELATIONS, require_relation
+from npmdask.stochastic.private_mean import MOST_RECORDS
 from npmdask.stochastic.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
 from npmdask.stochastic.rounds import Rounds
 from npmdask.stopping import UntilFinished
@@ -130,6 +131,8 @@ def make_record_pieces(
     """
     _require_records(source, privacy, name)
     relation = require_relation(str(privacy.neighboring_relation))
+    if source.shape[0] > MOST_RECORDS and relation == "record_add_remove":  # the guess of their number may be smaller
+        raise RefusedError(f"{source.path} has more than 2^28 records, of which sums are not exact: divide it")
     question = Question(
         records=source.shape[0],
         dimension=source.dimension,

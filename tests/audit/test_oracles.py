@@ -18,6 +18,7 @@ from npmdask.audit.heaviest import Heaviest
 from npmdask.audit.keys import fresh_keys
 from npmdask.audit.oracle_paths import offered
 from npmdask.cli import main
+from npmdask.operators import RecordImages
 from npmdask.stochastic.histogram import GaussianHistogram, StabilityHistogram
 from npmdask.stochastic.neighbours import RELATIONS
 from npmdask.stochastic.noise import SecretNoise
@@ -184,3 +185,12 @@ def test_every_path_with_many_runs(name: str, relation: str) -> None:
         assert attains.path_loss in attains.mu and attains.mu.high - attains.mu.low < 0.7
         assert attains.claimed in attains.mu or attains.attained < 0.9
         assert 2 * attains.claimed not in attains.mu
+
+
+def test_an_operator_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator of a pass is held to the summaries that the attacks are made on."""
+    path = one("clipped-mean")
+    assert not [problem for problem in path.fragile() if "another summary" in problem]
+    real = RecordImages._records
+    monkeypatch.setattr(RecordImages, "_records", lambda *args: (records[1:] for records in real(*args)))
+    assert any("another summary" in problem for problem in path.fragile())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import npmdask
+import npmdask.record_parts as record_parts
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import solve
 from npmdask.cli import main
@@ -104,6 +105,10 @@ def test_a_record_more_where_the_number_of_records_is_private(tmp_path: Path) ->
         world.problem(relation)
     with pytest.raises(NpmdaskError, match="shifts all that follow"):
         world.problem(relation, options={"steps": 3, "records": 4000, "reuse": False})
+    with pytest.MonkeyPatch.context() as patch:  # so many records that their sum would not be exact
+        patch.setattr(record_parts, "MOST_RECORDS", 3999)
+        with pytest.raises(NpmdaskError, match="divide it"):
+            world.problem(relation, options={"steps": 3, "records": 3000})
     other = make_world(tmp_path / "other", records(4000), **relation)
     options = {"steps": 3, "records": 5000}
     solution = replace(other, asked={**world.asked, "options": options}).solve("run")
