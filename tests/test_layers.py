@@ -11,7 +11,7 @@ PACKAGE = ROOT / "npmdask"
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
     ["charts", "environment", "errors", "nodes", "randomness", "rounding"],
-    ["linalg", "accounting.gdp"],
+    ["linalg", "accounting.gdp", "options"],
     ["stochastic.images"],
     ["nodes.wire"],
     ["nodes.link"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -10,6 +9,7 @@ from typing import Any
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.options import built
 from npmdask.stochastic._protocol import Oracle
 from npmdask.stochastic.neighbours import require_relation
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA
@@ -73,7 +73,7 @@ def make_oracle(name: str, options: Mapping[str, Any], question: Question) -> Or
     for option, f in own.items():
         if f.default is MISSING and option not in values:
             raise BadInputError(f"{name} needs the option {option}: {NEEDED.get(option, 'see docs/kdppca.md')}")
-    oracle: Oracle[Any] = _built(name, kind, _public(kind, question) | values)
+    oracle: Oracle[Any] = built(name, kind, _public(kind, question) | values)
     promise = oracle.promise()
     if not promise.verified:
         raise RefusedError(
@@ -130,17 +130,3 @@ def _defaults(kind: type[Any], question: Question, options: Mapping[str, Any]) -
 
 def _is_pair(rates: Any) -> bool:
     return isinstance(rates, list | tuple) and len(rates) == 2 and all(type(rate) in (int, float) for rate in rates)
-
-
-def _built(name: str, kind: type[Any], values: dict[str, Any]) -> Any:
-    from pydantic import TypeAdapter, ValidationError  # a tenth of a second that other runs do not need
-
-    try:
-        # As JSON, because strict rules then take lists for tuples, and nothing else for what it is not.
-        return TypeAdapter(kind).validate_json(json.dumps(values, default=repr), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if not first["loc"]:  # what the oracle itself says of all of them
-            raise BadInputError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
-        at = ".".join(str(part) for part in first["loc"])
-        raise BadInputError(f"{name} option {at} = {first['input']!r}: {first['msg']}") from None

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from math import inf
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
 from npmdask.errors import BadInputError, closest
+from npmdask.options import built
 from npmdask.streaming.model import Model
 
 BATCH_ROWS = 256
@@ -108,16 +107,8 @@ def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgori
             raise BadInputError(f"{name} needs the option {option}: {NEEDED[option]}")
     if request.half_life is not None:
         options["memory"] = _memory(request, options)
-    try:
-        # As JSON, because a dictionary is no dataclass to the strict rules that let no "3" through for a 3.
-        text = json.dumps({"target_rank": request.target_rank, **options}, default=repr)
-        return TypeAdapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if not first["loc"]:  # what the algorithm itself says of all of them
-            raise BadInputError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
-        at = ".".join(str(part) for part in first["loc"])
-        raise BadInputError(f"{name} option {at} = {first['input']!r}: {first['msg']}") from None
+    algorithm: StreamAlgorithm[Any] = built(name, kind, {"target_rank": request.target_rank, **options})
+    return algorithm
 
 
 def _defaults(request: StreamRequest, d: int, rows: int | None) -> dict[str, Any]:
