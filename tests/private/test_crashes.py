@@ -232,7 +232,8 @@ resume(Path(sys.argv[1]))
 def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
     """Real processes, killed at random: the same bits as undisturbed, every release once, one reservation."""
     world = make_world(tmp_path / "world", records(4000)) if oracle == "private power" else of_records(tmp_path, oracle)
-    job = JOB.replace("WAIT", "1.5" if oracle == "private power" else "0.2")
+    wait = 1.5 if oracle == "private power" else 8 / world.problem().private.releases  # in all a few kills long
+    job = JOB.replace("WAIT", str(wait))
     prepared(world)
     twin(world, "before")
     solve(world.problem(), world.folder / "run", Resources())
