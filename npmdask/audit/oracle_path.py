@@ -42,7 +42,7 @@ def summary_of(query: BatchQuery, records: np.ndarray) -> np.ndarray:
 
 
 def summary_by_pass(query: BatchQuery, records: np.ndarray) -> np.ndarray:
-    """The same by the product's operator, over chunks, part by part: a hundred times slower on so few records."""
+    """The same by the product's operator, over chunks, part by part: far slower on so few records."""
     rows = records.reshape(len(records), -1)
     held = zarr.create_array(
         {},

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,24 @@ def test_a_crash_of_a_run_of_records_too(
 ) -> None:
     world = undisturbed_run(of_records(tmp_path, oracle))
     test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
+
+
+@pytest.mark.parametrize("oracle", ["tight", "paper"])
+def test_a_crash_after_every_release_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str
+) -> None:
+    """Every step begins from its checkpoint, which tests/stochastic/test_rounds.py looks into."""
+    world = undisturbed_run(of_records(tmp_path, oracle))
+    crashes = 0
+    while not (world.folder / "run" / "result").exists():
+        with monkeypatch.context() as patch:
+            crash_at(patch, RunStore, "commit_step", 1, after=True)
+            with suppress(Crash):
+                resume(world.folder / "run")
+                break
+        crashes += 1
+    assert crashes == len(world.ledger.status("people").runs[0].committed)
+    same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
 
 
 def digests(world: World) -> dict[int, str]:
