@@ -64,6 +64,7 @@ FLOORS = [
         "algorithms._stream_protocol",
         "algorithms._factors",
         "algorithms._release_fit",
+        "algorithms._tensors",
         "algorithms.capped_simplex",
     ],
     ["algorithms.power", "algorithms.krylov", "algorithms.private_power", "algorithms.private_alternating"],

@@ -7,7 +7,7 @@ checkpoint is its list of fields. ``Info`` is not carried from step to step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -21,33 +21,48 @@ class Query(NamedTuple):
     ``transposed``: ``A^T @ block`` instead, of a matrix that is neither symmetric nor multiplied by its transpose.
     ``image_norm``: of a sum over records a the images ``block^T a`` are clipped to this norm.
     ``batch``: a summary of the images of some records instead (npmdask.stochastic), and what is released of it.
+
+    Of a tensor T of order 3 column l of the answer is ``T(I, u_l, u_l)``, of order 4 ``T(I, u_l, u_l, u_l)``.
+    ``scores``: of a tensor, the numbers ``T(u_l, ..., u_l)`` instead (1 x L).
     """
 
     block: Block
     transposed: bool = False
     image_norm: float | None = None
     batch: Any = None
+    scores: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """What a step found out, in the units of the operator."""
+    """What a step found out, in the units of the operator.
+
+    ``finished``: there is nothing more to ask; ``settled``: and what was to be found is found, to its tolerance;
+    ``said``: the same in a sentence. Only algorithms that know their own end say so.
+    """
 
     ritz_values: np.ndarray
     residual_norms: np.ndarray
     asymmetry: float
     precision: str
-    finished: bool = False  # there is nothing more to ask
+    finished: bool = False
+    settled: bool = True
+    said: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Leading pairs of the operator: vectors (d x k, orthonormal), values, residual norms, products A @ vectors."""
+    """Leading pairs of the operator: vectors (d x k, orthonormal), values, residual norms, products A @ vectors.
+
+    Of a tensor: unit vectors that need not be orthogonal, their weights, ``T(I, v, v)`` of each. ``facts``: what else
+    is known of the answer, as plain numbers and strings.
+    """
 
     values: np.ndarray
     vectors: Block
     products: Block
     residual_norms: np.ndarray
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 S = TypeVar("S")
