@@ -16,7 +16,7 @@ from npmdask.storage.dense import SlabRecord
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
     """Eigenvalues of the operator as the values of the question: singular values of a matrix are their roots."""
-    if kind == "symmetric":
+    if kind in ("symmetric", "tensor"):
         return theta
     theta = np.maximum(theta, 0.0)  # A^T A has no negative eigenvalues; rounding has
     return np.sqrt(theta) if kind in ("matrix", "sparse") else theta

@@ -23,12 +23,11 @@ from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import Discreet, only_public
-from npmdask.kept_pass import keeper_of
 from npmdask.linalg import Block
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.operators import ColumnMoments, Operator
-from npmdask.passes import runs_of
+from npmdask.passing import Passes
 from npmdask.planning import memory_of
 from npmdask.problem import Problem
 from npmdask.progress import Observer
@@ -51,7 +50,7 @@ class Driver:
         self.observer = observer if problem.parts is None else Discreet(observer)
         self.custody: Custody = custody_of(problem, store)
         self._history: list[dict[str, Any]] = []
-        self._passes = self._bytes = 0
+        self._passes = Passes(store, resources, self.observer, secret=problem.parts is not None)
         self._trace: float | None = None
         self._far: list[ProcessPeak] = []  # peaks of workers of a cluster
         self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
@@ -87,7 +86,7 @@ class Driver:
             timed = solution.seconds if self.problem.parts is None else None  # follows the rows of the nodes
             solution = replace(solution, statement=statement, value_stddevs=spread, seconds=timed)
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
-        self._log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
+        self._passes.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
         return solution
 
@@ -100,7 +99,7 @@ class Driver:
             source = self._surveyed(executor)
             executor.close()
         self._operator(source, 0)
-        return source, self._trace, (self._passes, self._bytes)
+        return source, self._trace, (self._passes.count, self._passes.nbytes)
 
     def steps(self) -> Iterator[Step]:
         """The loop: yields every step after its commit; leaves the result in the store."""
@@ -170,7 +169,7 @@ class Driver:
     def _plan(self) -> MemoryPlan:
         plan = memory_of(self.problem, self.resources, tree_rss())
         self.observer.on_plan(plan)
-        self._log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+        self._passes.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
         return plan
 
     def _pass(
@@ -178,19 +177,7 @@ class Driver:
     ) -> tuple[Block, SlabRecord, float]:
         """One pass over the data: the only place where it is read."""
         every = inf if self.problem.private else self.resources.commit_seconds  # before the noise: never on disk
-        keeper = keeper_of(self.store, label, operator, block, every)
-        resumed = keeper.record()
-        self._log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
-        self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
-        self.observer.on_task(resumed)
-        start = time.perf_counter()
-        product, record = executor.run_pass(operator, block, self.observer.on_task, keeper)
-        seconds = time.perf_counter() - start
-        self._passes += 1
-        self._bytes += record.bytes_read - resumed.bytes_read
-        cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
-        self._log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
-        return product, record, seconds
+        return self._passes.run(label, executor, operator, block, every)
 
     def _surveyed(self, executor: Executor) -> Source:
         """The source, with column statistics and checksums from ingest, from an earlier pass, or from one now."""
@@ -212,7 +199,7 @@ class Driver:
     def _operator(self, source: Source, step: int) -> Operator:
         problem = replace(self.problem, source=source)
         operator = problem.operator(source.column_mean, source.column_std, first=step == 0)
-        if problem.private is None:
+        if problem.private is None and problem.lens is None:
             self._trace = trace_of(source, operator, whatever_it_takes=self.problem.share is not None)
         return operator
 
@@ -232,14 +219,9 @@ class Driver:
             statistics = {**statistics, **checksums_of(record, sparse=self.problem.source.kind == "sparse")}
         self.store.write_part("survey", statistics, {})
 
-    def _log(self, event: str, **facts: Any) -> None:
-        """A line of telemetry; none of a private run, where it would tell of the number of rows."""
-        if self.problem.parts is None:
-            self.store.log(event, **facts)
-
     def _remember(self, view: StepView, state: Any, record: SlabRecord, said: dict[str, Any]) -> None:
         public = self.problem.private is not None  # nobody is told how many bytes, or how far from a known truth
-        angle = self._angle(state.ritz_vectors) if self.problem.parts is None else None
+        angle = self._angle(state.ritz_vectors) if self.problem.parts is None and self.problem.of_matrix else None
         self._history.append(
             said
             | {
@@ -257,7 +239,7 @@ class Driver:
 
     def _angle(self, vectors: Block) -> float | None:
         truth = self.problem.source.truth
-        if truth is None:
+        if truth is None or not self.problem.of_matrix:
             return None
         return max_sin_theta(vectors, truth.basis[:, : vectors.shape[1]].astype(np.float64))
 
@@ -265,7 +247,7 @@ class Driver:
         last = self._history[-1]
         return Step(
             number=last["step"],
-            values=in_units(self.problem.source.kind, np.array(last["ritz_values"])).tolist(),
+            values=in_units(self.problem.kind, np.array(last["ritz_values"])).tolist(),
             residual_norms=last["residual_norms"],
             worst_residual=last["worst_residual"],
             max_sin_theta=last["max_sin_theta"],
@@ -293,11 +275,11 @@ class Driver:
         before = len(self._history) + self.problem.needs_moments
         before += self.problem.start.passes if self.problem.start else 0
         result, explained, outcome = settle(result, outcome, self._trace, self.problem.share)
-        arrays = answer_arrays(self.problem.source.kind, result, operator, self.store.path, final_pass)
+        arrays = answer_arrays(self.problem.kind, result, operator, self.store.path, final_pass)
         passes = before + ("left_rotation" in arrays)
         if "left_rotation" in arrays:
             outcome = self.problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
-        facts = {"outcome": asdict(outcome), "explained_share": explained}
+        facts = {"outcome": asdict(outcome), "explained_share": explained, "facts": result.facts}
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
@@ -309,9 +291,9 @@ class Driver:
             residual_norms=arrays["residual_norms"],
             outcome=Outcome(**meta["outcome"]),
             steps=len(meta["history"]),
-            data_passes=self._passes,
+            data_passes=self._passes.count,
             total_data_passes=meta["total_data_passes"],
-            bytes_read=self._bytes,
+            bytes_read=self._passes.nbytes,
             dataset_bytes=self.problem.source.reader.nbytes,
             seconds=seconds,
             peak_rss_bytes=peak,
@@ -322,4 +304,5 @@ class Driver:
             warnings=tuple(self._warnings),
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
+            facts=meta.get("facts", {}),
         )

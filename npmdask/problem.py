@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -78,6 +78,20 @@ class Start:
     passes: int = 0  # spent on the way to it, where that was part of this run (a search for the rank)
 
 
+class Lens(Protocol):
+    """Another operator than the data's own: moments of documents or of samples, as a matrix or as a tensor.
+
+    ``kind``: how values are read, "symmetric" (eigenvalues) or "tensor" (weights). ``spec``: its public parameters, and
+    digests of its arrays.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    def dimension(self, source: Source) -> int: ...
+    def operator(self, source: Source) -> Operator: ...
+    def spec(self) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """Everything that determines the result, bit for bit."""
@@ -92,6 +106,7 @@ class Problem:
     share: float | None = None  # of the variance, that was asked for in place of a number of components
     private: PrivateParts | RecordParts | None = None
     nodes: NodesParts | None = None  # of a centre, whose data lie with its nodes
+    lens: Lens | None = None  # through which the data are seen
 
     @property
     def parts(self) -> PrivateParts | RecordParts | NodesParts | None:
@@ -105,7 +120,17 @@ class Problem:
 
     @property
     def d(self) -> int:
-        return self.source.dimension
+        return self.source.dimension if self.lens is None else self.lens.dimension(self.source)
+
+    @property
+    def kind(self) -> str:
+        """How the values of the answer are read."""
+        return self.source.kind if self.lens is None else self.lens.kind
+
+    @property
+    def of_matrix(self) -> bool:
+        """Whether the answer is a subspace of the data's own: what a planted basis can be compared with."""
+        return self.lens is None and self.kind != "tensor"
 
     def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
         """The operator, with the column means and deviations that centring and scaling need.
@@ -118,6 +143,8 @@ class Problem:
             return self.nodes.operator()
         if self.private is not None:
             return self.private.operator(self.source)
+        if self.lens is not None:
+            return self.lens.operator(self.source)
         if isinstance(reader, TriangleReader):
             return Triangle(reader=reader)
         if kind == "symmetric":
@@ -159,6 +186,8 @@ class Problem:
         more: dict[str, Any] = {} if self.private is None else {"privacy": asdict(self.private.privacy)}
         if self.nodes is not None:
             more = {"nodes": {a.node: a.as_dict() for a in self.nodes.group.announced}}
+        if self.lens is not None:
+            more["lens"] = self.lens.spec()
         return more | {
             "data": {
                 "fingerprint": self.source.fingerprint,

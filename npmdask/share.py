@@ -74,7 +74,8 @@ def settle(
 
 
 def _first(result: Result, rank: int) -> Result:
-    return Result(
+    return replace(
+        result,
         values=result.values[:rank],
         vectors=result.vectors[:, :rank],
         products=result.products[:, :rank],

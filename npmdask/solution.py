@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,9 @@ class Solution:
     ``peak_rss_bytes`` (all processes together) and ``peak_rss_by_process`` are of this call; ``total_data_passes``
     of the whole run. Of a private run what was not released is None (bytes, sizes, times, memory, fingerprint), and
     ``statement`` holds what was promised and what it cost, ``value_stddevs`` what the noise does to each value.
+
+    Of a tensor ``basis`` are unit vectors that need not be orthogonal, ``values`` their weights, and ``facts`` says
+    what is known of each component (``status``), and of the whole (``relative_residual``).
     """
 
     basis: Block
@@ -72,6 +75,7 @@ class Solution:
     explained_share: float | None = None  # of the variance (trace), where that costs no pass
     value_stddevs: np.ndarray | None = None
     statement: dict[str, Any] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def converged(self) -> bool:

@@ -109,7 +109,7 @@ FLOORS = [
     ["measurement"],
     ["planning"],
     ["plan_text", "private_plan", "progress", "share", "warm_start"],
-    ["discretion"],
+    ["discretion", "passing"],
     ["driver"],
     ["rank_search", "stored_problem"],
     ["streaming.centring", "streaming.opening"],

@@ -1,0 +1,70 @@
+"""One pass over a data set whose product is kept: what a longer job needs to know before its next stage.
+
+A killed gathering goes on inside its pass, a finished one answers without one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import make_executor, single_threaded_blas
+from npmdask.linalg import Block
+from npmdask.memory import tree_rss
+from npmdask.memory_plan import plan_memory
+from npmdask.operators import Operator
+from npmdask.passing import Passes
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.storage.layout import Source
+
+STATE_BLOCKS = 4  # the block, the product, and what is made of them
+
+
+def gather(
+    name: str,
+    source: Source,
+    operator: Operator,
+    block: Block,
+    *,
+    held: RunStore,
+    resources: Resources,
+    observer: Observer,
+) -> np.ndarray:
+    """The product of ``operator`` with ``block`` in one pass, kept as the part ``name`` of the store.
+
+    Raises
+    ------
+    RefusedError
+        The memory does not suffice.
+    BadInputError
+        The data turn out to be missing, corrupt or not finite.
+    CommitError
+        The product cannot be written.
+    """
+    found = held.read_part(name)
+    if found is None:
+        with single_threaded_blas():
+            plan = plan_memory(
+                operator,
+                block.shape[1],
+                STATE_BLOCKS,
+                limit=resources.memory,
+                base=tree_rss(),
+                threads=1 if resources.cluster else resources.threads,
+                workers=resources.workers,
+            )
+            observer.on_plan(plan)
+            executor = make_executor(plan, resources.cluster, source.path)
+            passes = Passes(held, resources, observer)
+            try:
+                product, record, _ = passes.run(name, executor, operator, block, resources.commit_seconds)
+            finally:
+                executor.close()
+        facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}
+        held.write_part(name, {"product": product}, facts)
+        found = held.read_part(name)
+    assert found is not None
+    return found[0]["product"]

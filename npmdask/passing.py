@@ -1,0 +1,48 @@
+"""Passes of one run over its data: each told of, kept from time to time, counted, and logged."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from npmdask.checkpoint import RunStore
+from npmdask.chunked import Executor
+from npmdask.kept_pass import keeper_of
+from npmdask.linalg import Block
+from npmdask.memory import tree_rss
+from npmdask.operators import Operator
+from npmdask.passes import runs_of
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.storage.dense import SlabRecord
+
+
+class Passes:
+    """``count`` and ``nbytes`` are of this call. ``secret``: nothing is logged, since it would tell of the rows."""
+
+    def __init__(self, store: RunStore, resources: Resources, observer: Observer, *, secret: bool = False) -> None:
+        self.store, self.resources, self.observer, self.secret = store, resources, observer, secret
+        self.count = self.nbytes = 0
+
+    def run(
+        self, label: str, executor: Executor, operator: Operator, block: Block, every: float
+    ) -> tuple[Block, SlabRecord, float]:
+        """The product, what reading it cost, the seconds; finished parts are committed ``every`` so many seconds."""
+        keeper = keeper_of(self.store, label, operator, block, every)
+        resumed = keeper.record()
+        self.log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
+        self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
+        self.observer.on_task(resumed)
+        start = time.perf_counter()
+        product, record = executor.run_pass(operator, block, self.observer.on_task, keeper)
+        seconds = time.perf_counter() - start
+        self.count += 1
+        self.nbytes += record.bytes_read - resumed.bytes_read
+        cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
+        self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
+        return product, record, seconds
+
+    def log(self, event: str, **facts: Any) -> None:
+        """A line of telemetry."""
+        if not self.secret:
+            self.store.log(event, **facts)

@@ -1,0 +1,124 @@
+"""The stages of a longer job: each a run in a folder of its own below the job's, resumed and finished like any other.
+
+::
+
+    STORE                     the job: its parameters, what single passes gathered, its answer
+    STORE/whitening           leading pairs of a second moment, by block Krylov on its operator
+    STORE/moments.zarr        the tensor in white coordinates, where it is held
+    STORE/decomposition       its components, by the tensor power method
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import BlockKrylov
+from npmdask.checkpoint import RunStore
+from npmdask.driver import Driver
+from npmdask.gathering import gather
+from npmdask.linalg import Block
+from npmdask.mechanisms import REGISTRY as MECHANISMS
+from npmdask.operators import Operator
+from npmdask.posing import default_rank, make_problem
+from npmdask.problem import DEFAULT_STEPS, Lens, Problem, Request
+from npmdask.progress import Observer, Observers
+from npmdask.solution import Resources, Solution
+from npmdask.stopping import ResidualRule
+from npmdask.storage.layout import Source, open_source
+from npmdask.storage.tensor_writer import write_tensor
+from npmdask.tensors.posing import NAME, TensorQuestion, make_tensor_pieces
+
+
+class _Unended(Observers):
+    """Tells of everything but the end: a stage is not the job."""
+
+    def on_end(self, solution: Solution) -> None:
+        """The end is told once, of the whole."""
+
+
+@dataclass
+class Job:
+    """A job under way: what it works with, and what it has cost in this call."""
+
+    source: Source
+    held: RunStore
+    resources: Resources
+    observer: Observer
+    seed: int
+    passes: int = 0
+    bytes_read: int = 0
+
+    def gather(self, name: str, operator: Operator, block: Block) -> np.ndarray:
+        """The product of one pass, kept in the store of the job."""
+        before = self.held.read_part(name)
+        product = gather(
+            name,
+            self.source,
+            operator,
+            block,
+            held=self.held,
+            resources=self.resources,
+            observer=_Unended(self.observer),
+        )
+        if before is None:
+            self.passes += 1
+            self.bytes_read += operator.pass_bytes
+        return product
+
+    def leading_pairs(self, lens: Lens, k: int, tol: float) -> Solution:
+        """The k leading eigenpairs of a second moment: the stage "whitening"."""
+        self.observer.on_stage("whitening: leading pairs of the second moment")
+        d = lens.dimension(self.source)
+        rank = min(k, d)
+        algorithm = BlockKrylov(target_rank=rank, iteration_rank=default_rank(rank, d), tol=tol)
+        problem = Problem(
+            source=self.source,
+            request=Request(target_rank=rank, tol=tol, seed=self.seed),
+            algorithm=algorithm,
+            mechanism=MECHANISMS["none"](),
+            rule=ResidualRule(tol=tol, max_steps=DEFAULT_STEPS, d=d),
+            lens=lens,
+        )
+        return self._run("whitening", problem, of_data=True)
+
+    def components_of_held(self, tensor: np.ndarray, k: int, tol: float, options: Mapping[str, Any]) -> Solution:
+        """The components of a tensor in memory (m x m x m), stored beside the job: the stage "decomposition"."""
+        path = self.held.path / "moments.zarr"
+        if not path.exists():
+            write_tensor(path, tensor)
+        request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
+        return self._decomposed(make_problem(open_source(path), request), of_data=False)
+
+    def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Solution:
+        """The components of a moment that is never formed: every product is a pass over the data."""
+        question = TensorQuestion(
+            target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order
+        )
+        algorithm, rule = make_tensor_pieces(question, options, f"the moment of {self.source.path}")
+        request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
+        problem = Problem(
+            source=self.source,
+            request=request,
+            algorithm=algorithm,
+            mechanism=MECHANISMS["none"](),
+            rule=rule,
+            lens=lens,
+        )
+        return self._decomposed(problem, of_data=True)
+
+    def _decomposed(self, problem: Problem, *, of_data: bool) -> Solution:
+        self.observer.on_stage("decomposition: components of the tensor of moments")
+        return self._run("decomposition", problem, of_data=of_data)
+
+    def _run(self, name: str, problem: Problem, *, of_data: bool) -> Solution:
+        with RunStore(Path(self.held.path) / name) as stage:
+            solution = Driver(problem, stage, self.resources, _Unended(self.observer)).run()
+        if of_data:
+            self.passes += solution.data_passes
+            self.bytes_read += solution.bytes_read or 0
+        return solution

@@ -1,0 +1,231 @@
+"""Topics of documents in a store, by moments: four stages, each kept, in a pass or a few over the documents.
+
+::
+
+    1. totals           one pass: how often each word comes, how many documents are too short        WordTotals
+    2. whitening        leading pairs of the second moment M2, a pass a step                         WordPairs
+    3. M3(W, W, W)      one pass, k x k x k; or never formed: a pass for each product                WhitenedTriples
+    4. decomposition    the tensor power method on it, then back to words                            TensorPower
+
+Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), algorithm 1 on the moments of section 3; all moments are of
+*different* words of a document, so that a word repeated is not taken for a pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from npmdask.binding import bind_spec
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
+from npmdask.operators.word_cubes import WhitenedTriples
+from npmdask.operators.words import WordPairs, WordSums, WordTotals, WordTriples
+from npmdask.problem import CHECKPOINT_FORMAT
+from npmdask.progress import Observer
+from npmdask.solution import Resources, Solution
+from npmdask.storage.layout import Source, open_source
+from npmdask.storage.sparse import CsrReader
+from npmdask.tensors.lenses import MomentLens
+from npmdask.tensors.stages import Job
+from npmdask.topics.model import PART, TopicModel
+from npmdask.topics.vocabulary import words_of_array
+
+KIND = "topics"
+MATRIX_TOL = 1e-6  # relative residual of pairs of M2: far below what a sample of documents says of it
+TENSOR_TOL = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicRequest:
+    """What is asked for: public parameters, part of a run's identity.
+
+    Parameters
+    ----------
+    topics : k.
+    alpha0 : sum of the Dirichlet parameters of a document's shares; 0: each document has one topic.
+    moments : "held": M3 in white coordinates is formed in one pass, k^3 numbers; "implicit": every product is a pass.
+    restarts, iterations, harvest : of the tensor power method (:class:`npmdask.tensors.posing.TensorOptions`).
+    seed : of the starts.
+    """
+
+    topics: int
+    alpha0: float = 1.0
+    moments: Literal["held", "implicit"] = "held"
+    restarts: int | None = None
+    iterations: int | None = None
+    harvest: bool | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.topics < 1:
+            raise BadInputError(f"topics = {self.topics} must be at least 1")
+        if not 0 <= self.alpha0 < np.inf:
+            raise BadInputError(f"alpha0 = {self.alpha0} must be a number from 0 (a single topic a document) on")
+        if self.moments not in ("held", "implicit"):
+            raise BadInputError(f'moments = {self.moments!r}: "held" (k^3 numbers) or "implicit"')
+        if self.seed < 0:
+            raise BadInputError(f"seed = {self.seed} must not be negative")
+
+    def options(self) -> dict[str, Any]:
+        """Of the tensor power method."""
+        asked = {"restarts": self.restarts, "iterations": self.iterations, "harvest": self.harvest}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+def fit_in(
+    held: RunStore, source: Source, request: TopicRequest, resources: Resources, observer: Observer
+) -> TopicModel:
+    """Run the job in ``held``, go on with it, or read its answer.
+
+    Raises
+    ------
+    BadInputError
+        Data that are no counts of words, no document of three words, more topics than M2 supports.
+    RefusedError
+        The store belongs to other data or parameters; the memory does not suffice.
+    """
+    reader = require_documents(source)
+    bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once={"source": source.path})
+    found = held.read_part(PART)
+    if found is None:
+        job = Job(source=source, held=held, resources=resources, observer=observer, seed=request.seed)
+        held.write_part(PART, *_fitted(job, reader, request).saved())
+        found = held.read_part(PART)
+    assert found is not None
+    return TopicModel.of(*found)
+
+
+def require_documents(source: Source) -> CsrReader:
+    """The reader of a store of counts of words.
+
+    Raises
+    ------
+    BadInputError
+        Another kind of data, or counts that were never ingested.
+    """
+    if not isinstance(source.reader, CsrReader) or not source.registered:
+        raise BadInputError(
+            f"{source.path} does not hold counts of words as npmdask stores them (sparse): ingest them first, with "
+            "`npmdask ingest docword.txt.gz documents.zarr`, or give the file to `npmdask topics`"
+        )
+    return source.reader
+
+
+def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
+    return {
+        "data": {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": KIND},
+        "algorithm": {"name": KIND, **asdict(request)},
+        "mechanism": {"mechanism": "none"},
+        "stop": {"matrix_tol": MATRIX_TOL, "tensor_tol": TENSOR_TOL},
+        "run": {"seed": request.seed},
+        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+    }
+
+
+def _fitted(job: Job, reader: CsrReader, request: TopicRequest) -> TopicModel:
+    k, d = request.topics, reader.shape[1]
+    if k > d:
+        raise BadInputError(f"topics = {k} of {d} words: at most as many topics as words can be told apart")
+    totals = WordTotals(reader=reader)
+    sums = totals.sums_of(job.gather("totals", totals, np.zeros((d, 1))))
+    pairs = job.leading_pairs(_pairs_lens(sums, request), k, MATRIX_TOL)
+    white = whiten(pairs.values, pairs.basis, k)
+    found = _components(job, reader, sums, white, request)
+    return _model(job, sums, pairs, white, found, request)
+
+
+def _pairs_lens(sums: WordSums, request: TopicRequest) -> MomentLens:
+    def made(reader: Any) -> WordPairs:
+        return WordPairs(reader=reader, sums=sums, alpha0=request.alpha0)
+
+    facts = {"alpha0": request.alpha0}
+    arrays = (sums.mean, sums.second)
+    return MomentLens(
+        kind="symmetric", name="pairs of words", side=len(sums.mean), made=made, facts=facts, arrays=arrays
+    )
+
+
+def _components(
+    job: Job, reader: CsrReader, sums: WordSums, white: Whitening, request: TopicRequest
+) -> Solution:
+    common: dict[str, Any] = {"sums": sums, "whitening": white.matrix, "alpha0": request.alpha0}
+    k = request.topics
+    if request.moments == "held":
+        operator = WhitenedTriples(reader=reader, **common)
+        cube = job.gather("triples", operator, np.zeros((k, 1))).reshape(k, k, k)
+        return job.components_of_held(cube, k, TENSOR_TOL, request.options())
+    lens = MomentLens(
+        kind="tensor",
+        name="triples of words",
+        side=k,
+        made=lambda reader: WordTriples(reader=reader, **common),
+        facts={"alpha0": request.alpha0},
+        arrays=(sums.mean, sums.third, white.matrix),
+    )
+    return job.components_of(lens, k, TENSOR_TOL, request.options())
+
+
+def _model(
+    job: Job, sums: WordSums, pairs: Solution, white: Whitening, found: Solution, request: TopicRequest
+) -> TopicModel:
+    """Back to words: topics as the moments give them have small negative parts, and are projected on the simplex."""
+    kept = [i for i, status in enumerate(found.facts["status"]) if status != "surplus" and found.values[i] != 0]
+    if not kept:
+        raise BadInputError(
+            f"the third moment of {job.source.path} shows no topic at all: use more documents, or fewer topics"
+        )
+    model = LDA(alpha0=request.alpha0) if request.alpha0 else SingleTopic()
+    recovered = model.unwhiten(white, found.values[kept], found.basis[:, kept])
+    topics, negative = on_simplex(recovered.components)
+    order = np.argsort(-recovered.weights, kind="stable")
+    facts = {
+        "asked": request.topics,
+        "alpha0": request.alpha0,
+        "documents": sums.documents,
+        "skipped": sums.skipped,
+        "word_count": sums.words,
+        "spectrum": pairs.values.tolist(),
+        "condition": white.condition,
+        "warnings": [*([white.warning] if white.warning else []), *_surplus(found, request.topics, len(kept))],
+        "tensor_weights": found.values[kept][order].tolist(),
+        "tensor_status": found.facts["status"],
+        "tensor_sentence": found.outcome.sentence,
+        "negative_mass": negative[order].tolist(),
+        "weights_sum": float(recovered.weights.sum()),  # of LDA: a free check of alpha0; of single topics: of 1
+        "passes": 1 + pairs.total_data_passes + (1 if request.moments == "held" else found.total_data_passes),
+    }
+    alpha = recovered.weights[order]
+    vocabulary = _vocabulary(job.source)
+    return TopicModel(topics=topics[:, order], alpha=alpha, vocabulary=vocabulary, facts=facts)
+
+
+def _surplus(found: Solution, asked: int, kept: int) -> list[str]:
+    if kept == asked:
+        return []
+    return [f"{asked - kept} of {asked} topics are surplus: the documents do not tell them from noise ({found.outcome.sentence})"]
+
+
+def _vocabulary(source: Source) -> tuple[str, ...]:
+    words = getattr(source, "words", None)
+    return words_of_array(words) if words is not None else tuple(f"word {i}" for i in range(1, source.shape[1] + 1))
+
+
+def fit_topics(
+    source: Any,
+    topics: int,
+    *,
+    store: str | Path,
+    resources: Resources | None = None,
+    observer: Observer | None = None,
+    **asked: Any,
+) -> TopicModel:
+    """:func:`fit_in` of a store by its path; ``asked`` are further fields of :class:`TopicRequest`."""
+    request = TopicRequest(topics=topics, **asked)
+    with RunStore(store) as held:
+        return fit_in(held, open_source(source), request, resources or Resources(), observer or Observer())
