@@ -28,7 +28,7 @@ class SourceTable(Table):
         None, description="instead: addresses of `npmdask node` processes that hold the data, like http://host:9001"
     )
     patience: float = Field(60.0, ge=0, description="seconds that a node may be away before the run ends, resumable")
-    kind: Literal["samples", "symmetric", "matrix", "sparse", "matrices"] | None = Field(
+    kind: Literal["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"] | None = Field(
         None, description="how to read it; what the store says of itself if left out"
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
@@ -59,6 +59,7 @@ class AlgorithmTable(Table):
         "k-dp-pca",
         "k-dp-ojas",
         "k-dp-power",
+        "tensor-power",
         "spm",
         "oja",
         "msg",
@@ -69,7 +70,7 @@ class AlgorithmTable(Table):
     ] = Field(
         "auto",
         description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a "
-        "stream: spm (auto), oja, msg, rmsg, mb-msg, ...",
+        "tensor: tensor-power (auto); of a stream: spm (auto), oja, msg, rmsg, mb-msg, ...",
     )
     target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
     iteration_rank: int | Literal["auto"] | None = Field(
@@ -80,8 +81,8 @@ class AlgorithmTable(Table):
     )
     options: dict[str, Any] | None = Field(
         None,
-        description="further parameters of a streaming algorithm, like { gap = 0.1 }, or of k-dp-pca, like "
-        '{ variant = "tight" }',
+        description="further parameters of a streaming algorithm, like { gap = 0.1 }, of k-dp-pca, like "
+        '{ variant = "tight" }, or of tensor-power, like { restarts = 40 }',
     )
 
     @field_validator("target_rank", mode="before")

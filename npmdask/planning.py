@@ -200,7 +200,7 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
     than the memory limit allows. More columns widen the gap sigma_k - sigma_{p+1} that decides the number of
     passes (Balcan, Du, Wang and Yu 2016, Theorem 2.2, with q near p).
     """
-    if request.iteration_rank != "auto" or request.privacy is not None:
+    if request.iteration_rank != "auto" or request.privacy is not None or source.kind == "tensor":
         return request  # of a private run nothing is measured: make_problem says why "auto" is refused
     if isinstance(request.target_rank, float):
         return replace(request, iteration_rank=None)  # a share: the search decides

@@ -19,8 +19,11 @@ from npmdask.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request
 from npmdask.record_parts import make_record_pieces
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
-from npmdask.storage.kinds import for_matrices_only
+from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source
+from npmdask.tensors.posing import NAME as TENSOR
+from npmdask.tensors.posing import NAMES as TENSOR_NAMES
+from npmdask.tensors.posing import TensorQuestion, make_tensor_pieces
 
 
 def make_problem(
@@ -47,6 +50,8 @@ def make_problem(
         return _centre_problem(source, request, locked or start)
     if request.privacy is not None:
         return _private_problem(source, request, request.privacy, locked or start)
+    if source.kind == "tensor":
+        return _tensor_problem(source, request, locked or start)
     if isinstance(request.target_rank, float):
         share = request.target_rank
         _require_search(request, start)
@@ -94,6 +99,43 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
         rule=pieces.rule,
         private=pieces.parts,
     )
+
+
+def _tensor_problem(source: Source, request: Request, earlier: object) -> Problem:
+    """The problem of a symmetric tensor: its components, by the robust tensor power method."""
+    _require_tensor_options(source, request, earlier)
+    question = TensorQuestion(
+        target_rank=int(request.target_rank),
+        side=source.dimension,
+        tol=default_tol(source.reader.dtype) if request.tol is None else request.tol,
+        seed=request.seed,
+        squared_norm=source.squared_frobenius,
+        max_steps=request.max_steps,
+    )
+    algorithm, rule = make_tensor_pieces(question, request.options, source.path)
+    return Problem(
+        source=source, request=request, algorithm=algorithm, mechanism=MECHANISMS["none"](), rule=rule
+    )
+
+
+def _require_tensor_options(source: Source, request: Request, earlier: object) -> None:
+    """What is said of matrices only."""
+    if isinstance(request.target_rank, float):
+        raise RefusedError(
+            f"target_rank = {request.target_rank} is a share of a variance, which a tensor has not: give a whole number "
+            "(components that are not there are reported as surplus)"
+        )
+    if request.iteration_rank is not None:
+        raise BadInputError(
+            "iteration_rank is of matrices: leave it out, and say options = { restarts = ... } for a tensor"
+        )
+    if request.mechanism != "none":
+        raise RefusedError(f"mechanism = {request.mechanism!r} is of matrices: leave it out for a tensor")
+    if earlier is not None:
+        raise RefusedError(
+            f"{source.path} is a tensor, whose runs start from their seed: warm starts and deflation of finished runs "
+            "are of matrices; ask for more components in a new run"
+        )
 
 
 def _centre_problem(source: Source, request: Request, earlier: object) -> Problem:
@@ -229,20 +271,22 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 def _require_options(source: Source, request: Request) -> None:
     if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
         raise for_matrices_only(source.path)
-    if source.kind == "symmetric" and (request.center or request.scale):
-        raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
-    if request.algorithm not in ("auto", *ALGORITHMS, *RECORD_ORACLES):
-        known = closest(request.algorithm, ["auto", *ALGORITHMS, *RECORD_ORACLES])
+    if source.kind in ("symmetric", "tensor") and (request.center or request.scale):
+        raise BadInputError(
+            f"center and scale are for data with rows and columns; kind = {source.kind!r} takes neither"
+        )
+    _require_of_tensor(source, request)
+    if request.algorithm not in ("auto", *ALGORITHMS, *RECORD_ORACLES, *TENSOR_NAMES):
+        known = closest(request.algorithm, ["auto", *ALGORITHMS, *RECORD_ORACLES, *TENSOR_NAMES])
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
     if request.algorithm in RECORD_ORACLES and request.privacy is None:
         raise BadInputError(
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    if request.options is not None and request.algorithm not in RECORD_ORACLES:
-        raise BadInputError(
-            f"algorithm.options are of streaming algorithms and of {', '.join(RECORD_ORACLES)}: leave them out"
-        )
+    if request.options is not None and request.algorithm not in RECORD_ORACLES and source.kind != "tensor":
+        others = ", ".join((*RECORD_ORACLES, TENSOR))
+        raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:
@@ -253,6 +297,17 @@ def _require_options(source: Source, request: Request) -> None:
         raise BadInputError(f"stddev = {request.stddev} must be a finite number, not negative")
     if request.seed < 0:
         raise BadInputError(f"seed = {request.seed} must not be negative")
+
+
+def _require_of_tensor(source: Source, request: Request) -> None:
+    """A tensor has an algorithm of its own, and that has no other data."""
+    if source.kind == "tensor" and request.algorithm not in TENSOR_NAMES:
+        raise for_tensors_only(source.path)
+    if source.kind != "tensor" and request.algorithm == TENSOR:
+        raise BadInputError(
+            f"{TENSOR} is for symmetric tensors, and {source.path} is of kind {source.kind}: store one with `npmdask "
+            "ingest SRC DEST --kind tensor`, or find topics of documents with `npmdask topics`"
+        )
 
 
 def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:

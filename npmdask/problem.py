@@ -17,13 +17,14 @@ from npmdask.algorithms import (
 from npmdask.linalg import Block
 from npmdask.mechanisms import Mechanism
 from npmdask.nodes.parts import NodesParts
-from npmdask.operators import Gram, Operator, SparseGram, Symmetric, Triangle
+from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle
 from npmdask.privacy import Privacy
 from npmdask.private_parts import PrivateParts
 from npmdask.record_parts import RecordParts
 from npmdask.stopping import Rule
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
+from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
 
 CHECKPOINT_FORMAT = 2
@@ -49,7 +50,7 @@ class Request:
     target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
     algorithm: str = "auto"  # auto: krylov without noise, power with it; or an oracle of records
-    options: dict[str, Any] | None = None  # of an oracle of records
+    options: dict[str, Any] | None = None  # of an oracle of records, or of the tensor power method
     max_steps: int | None = None  # 200, but a private run must say it
     tol: float | None = None
     center: bool = False
@@ -145,6 +146,8 @@ class Problem:
             return self.private.operator(self.source)
         if self.lens is not None:
             return self.lens.operator(self.source)
+        if isinstance(reader, TensorReader):
+            return PackedTensor(reader=reader)
         if isinstance(reader, TriangleReader):
             return Triangle(reader=reader)
         if kind == "symmetric":

@@ -33,12 +33,15 @@ def problem_of(held: RunStore) -> Problem:
         return _private_of(spec)
     if "nodes" in spec:
         return _centre_of(spec)
+    if "lens" in spec:
+        raise BadInputError(f"{held.path} is a stage of a longer job; go on with {held.path.parent} instead")
     if spec["stop"].get("until_share") is not None:
         raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
     request = Request(
         target_rank=algorithm["target_rank"],
-        iteration_rank=algorithm["iteration_rank"],
+        iteration_rank=None if data["kind"] == "tensor" else algorithm["iteration_rank"],
         algorithm=algorithm["name"],
+        options=algorithm.get("options"),
         max_steps=spec["stop"]["max_steps"],
         tol=spec["stop"]["tol"],
         center=data["center"],
