@@ -32,6 +32,7 @@ from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.remote import is_remote
+from npmdask.tensors.plan import TensorPlan, plan_tensor
 from npmdask.warm_start import find_start
 
 if TYPE_CHECKING:
@@ -165,11 +166,12 @@ class RunConfig(Table):
 
         return stream_facts(self.stream_problem(), self.resources())
 
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | TensorPlan:
         """What running it would do and need."""
         if self.source.nodes is not None:
             raise BadInputError("a plan measures the data, which lie with the nodes: make it there, for one node")
-        return plan_run(self.problem(), self.resources())
+        problem = self.problem()
+        return (plan_tensor if problem.kind == "tensor" else plan_run)(problem, self.resources())
 
     def private_plan(self) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""

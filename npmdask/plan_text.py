@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from npmdask.planning import Plan
+from npmdask.tensors.plan import TensorPlan
 
 MIB = 2**20
 
 
-def lines(plan: Plan) -> list[str]:
+def lines(plan: Plan | TensorPlan) -> list[str]:
     """One line for every thing that a person decides by."""
+    if isinstance(plan, TensorPlan):
+        return plan.lines()
     table = {
         "data": _data(plan),
         "passes": _passes(plan),

@@ -19,6 +19,7 @@ from npmdask.storage.bundle import write_file_atomically
 from npmdask.streaming.report import stream_page
 from npmdask.streaming.standing import is_stream
 
+VALUES = {"matrix": "singular value", "sparse": "singular value", "tensor": "weight"}
 TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version", "environment")
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def summary(solution: Solution | StreamSolution) -> dict[str, Any]:
         return _private_summary(solution, statement)
     more: dict[str, Any] = {"statement": statement} if statement is not None else {}
     more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
+    more |= {"facts": solution.facts} if solution.facts else {}
     return {
         "outcome": solution.outcome.name,
         "converged": solution.converged,
@@ -110,9 +112,7 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         _tiles(history, telemetry, result),
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),
-        spectrum_svg(
-            np.asarray(values), "singular value" if spec["data"]["kind"] in ("matrix", "sparse") else "|eigenvalue|"
-        ),
+        spectrum_svg(np.asarray(values), VALUES.get(spec["data"]["kind"], "|eigenvalue|")),
         *([_cost_svg(telemetry)] if telemetry else []),
         "</div>",
         "<h2>Components</h2>",
@@ -143,9 +143,15 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
         ("peak memory", bytes_text(max(peaks)) if peaks else "?"),
         ("memory limit", bytes_text(limit) if limit else "none"),
         ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),
-        ("max sin θ to the truth", "truth unknown" if angle is None else f"{angle:.1e}"),
+        _whole(result) or ("max sin θ to the truth", "truth unknown" if angle is None else f"{angle:.1e}"),
     ]
     return tiles(facts)
+
+
+def _whole(result: Any) -> tuple[str, str] | None:
+    """Of a tensor: what its components leave of it."""
+    left = result[1].get("facts", {}).get("relative_residual") if result else None
+    return None if left is None else ("left of the tensor's norm", f"{left:.1e}")
 
 
 def figure_svg(history: list[dict[str, Any]], tol: float) -> str:
@@ -184,8 +190,12 @@ def _cost_svg(telemetry: list[dict[str, Any]]) -> str:
 
 def _components(values: np.ndarray, result: Any) -> str:
     residuals = result[0]["residual_norms"] if result else np.full(len(values), np.nan)
-    rows = ((i, f"{v:.10g}", f"{r:.1e}") for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1))
-    return table(rows, ("component", "value", "residual norm"))
+    status = result[1].get("facts", {}).get("status") if result else None
+    rows = [(i, f"{v:.10g}", f"{r:.1e}") for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1)]
+    if status is None:
+        return table(rows, ("component", "value", "residual norm"))
+    told = ((*row, word) for row, word in zip(rows, status, strict=True))
+    return table(told, ("component", "weight", "residual norm", "status"))
 
 
 def _memory_section(telemetry: list[dict[str, Any]]) -> list[str]:
