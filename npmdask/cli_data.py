@@ -13,7 +13,7 @@ def add_ingest(commands: Any) -> None:
     p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
     p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .mtx, IDX, UCI bag of words, another Zarr")
     p.add_argument("dest", help="store to create")
-    kinds = ["samples", "symmetric", "matrix", "sparse", "matrices"]
+    kinds = ["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"]
     p.add_argument("--kind", choices=kinds, help="default: samples, or sparse; matrices: of an array n x d x d")
     _add_layout(p)
     p.add_argument("--dataset", help="which array, where the source holds several")
