@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     from npmdask.streaming.problem import StreamProblem
 
 STANDARD_INPUT = "-"
-STORED = ("auto", "power", "krylov", "tensor-power", *RECORD_ORACLES)  # algorithms that pass over stored data, again and again
+STORED = (
+    "auto",
+    "power",
+    "krylov",
+    "tensor-power",
+    *RECORD_ORACLES,
+)  # algorithms that pass over stored data, again and again
 
 
 class RunConfig(Table):

@@ -113,9 +113,7 @@ def _tensor_problem(source: Source, request: Request, earlier: object) -> Proble
         max_steps=request.max_steps,
     )
     algorithm, rule = make_tensor_pieces(question, request.options, source.path)
-    return Problem(
-        source=source, request=request, algorithm=algorithm, mechanism=MECHANISMS["none"](), rule=rule
-    )
+    return Problem(source=source, request=request, algorithm=algorithm, mechanism=MECHANISMS["none"](), rule=rule)
 
 
 def _require_tensor_options(source: Source, request: Request, earlier: object) -> None:

@@ -44,7 +44,9 @@ class StepView:
     ritz_values: np.ndarray
     residual_norms: np.ndarray
     precision: str
-    finished: bool = False  # the algorithm says that there is nothing more to ask
+    finished: bool = False  # the algorithm says that there is nothing more to ask,
+    settled: bool = True  # and that what was to be found is found,
+    said: str = ""  # and how, in a sentence
 
 
 def views_of(history: list[dict[str, Any]]) -> list[StepView]:
@@ -56,6 +58,8 @@ def views_of(history: list[dict[str, Any]]) -> list[StepView]:
             residual_norms=np.array(h["residual_norms"]),
             precision=h["precision"],
             finished=h.get("finished", False),
+            settled=h.get("settled", True),
+            said=h.get("said", ""),
         )
         for h in history
     ]
@@ -110,6 +114,40 @@ class UntilFinished(FixedSteps):
         if not history or not history[-1].finished:
             return None
         return Outcome(name="released", sentence=f"made {history[-1].step} releases: {self.promise}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntilSettled:
+    """Stop where an algorithm that knows its own end says so, or after ``max_steps`` products."""
+
+    tol: float
+    max_steps: int
+
+    until_share: ClassVar[None] = None
+
+    def __call__(self, history: list[StepView]) -> Outcome | None:
+        """The outcome after the last step of ``history``, or None to go on."""
+        if not history:
+            return None
+        now = history[-1]
+        if now.finished:
+            return Outcome(name="converged" if now.settled else "stagnated", sentence=now.said)
+        if now.step < self.max_steps:
+            return None
+        found = int((now.ritz_values != 0).sum())
+        return Outcome(
+            name="max_steps",
+            sentence=f"not converged: max_steps = {self.max_steps} products were made and {found} of "
+            f"{len(now.ritz_values)} components found; continue with `npmdask resume STORE --max-steps N`",
+        )
+
+    def relative(self, view: StepView) -> np.ndarray:
+        """Residuals over weights; 0 for a component that is not found yet."""
+        size = np.abs(view.ritz_values)
+        return np.asarray(view.residual_norms / np.where(size > 0, size, np.inf))
+
+    def unresolved(self, view: StepView, values: np.ndarray) -> None:
+        """Nothing to find: there is no further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

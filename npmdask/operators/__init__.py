@@ -14,6 +14,7 @@ from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sparse import SparseGram
 from npmdask.operators.symmetric import Symmetric
+from npmdask.operators.tensor import PackedTensor
 from npmdask.operators.triangle import Triangle
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Gram",
     "LeftProduct",
     "Operator",
+    "PackedTensor",
     "Partial",
     "PrivateOperator",
     "RecordImages",

@@ -46,7 +46,7 @@ class TensorPlan:
             "products": fixed if self.products is None else f"{self.products}, k (R + 1) and one that measures",
             "bytes": f"{self.pass_bytes / 1e9:.3g} GB a product, {self.pass_bytes / self.dense_bytes:.2f} of the whole",
             "work": f"{self.pass_gflop:.3g} Gflop a product, {self.restarts} restarts at once",
-            "memory": f"about {self.memory.predicted_peak / MIB:.0f} MiB in {self.memory.threads} threads; limit {limit}",
+            "memory": f"{self.memory.predicted_peak / MIB:.0f} MiB in {self.memory.threads} threads; limit {limit}",
             "runs as": f"{self.runs} tasks a product",
         }
         return [f"{name:9} {said}" for name, said in table.items()]

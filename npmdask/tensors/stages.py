@@ -21,7 +21,6 @@ from npmdask.algorithms import BlockKrylov
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver
 from npmdask.gathering import gather
-from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.operators import Operator
 from npmdask.posing import default_rank, make_problem
@@ -29,8 +28,10 @@ from npmdask.problem import DEFAULT_STEPS, Lens, Problem, Request
 from npmdask.progress import Observer, Observers
 from npmdask.solution import Resources, Solution
 from npmdask.stopping import ResidualRule
+from npmdask.storage.checksum import crc32c
 from npmdask.storage.layout import Source, open_source
-from npmdask.storage.tensor_writer import write_tensor
+from npmdask.storage.tensor import place_of
+from npmdask.storage.tensor_writer import TensorWriter
 from npmdask.tensors.posing import NAME, TensorQuestion, make_tensor_pieces
 
 
@@ -90,15 +91,13 @@ class Job:
         """The components of a tensor in memory (m x m x m), stored beside the job: the stage "decomposition"."""
         path = self.held.path / "moments.zarr"
         if not path.exists():
-            write_tensor(path, tensor)
+            write_cube(path, tensor)
         request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
         return self._decomposed(make_problem(open_source(path), request), of_data=False)
 
     def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Solution:
         """The components of a moment that is never formed: every product is a pass over the data."""
-        question = TensorQuestion(
-            target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order
-        )
+        question = TensorQuestion(target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order)
         algorithm, rule = make_tensor_pieces(question, options, f"the moment of {self.source.path}")
         request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
         problem = Problem(
@@ -122,3 +121,13 @@ class Job:
             self.passes += solution.data_passes
             self.bytes_read += solution.bytes_read or 0
         return solution
+
+
+def write_cube(dest: Path, cube: np.ndarray) -> None:
+    """Store a symmetric m x m x m array as a packed tensor; what was begun of another one is begun again."""
+    identity = {"cube": crc32c(np.ascontiguousarray(cube))}
+    writer = TensorWriter(dest, size=len(cube), dtype=cube.dtype, identity=identity)
+    while writer.next_unit < writer.units:
+        i, j, k = (slice(at * writer.side, (at + 1) * writer.side) for at in place_of(writer.next_unit, writer.grid))
+        writer.write(cube[i, j, k])
+    writer.finish()

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
+from npmdask.operators.word_cubes import WhitenedTriples
+from npmdask.operators.words import WordPairs, WordSums, WordTotals, WordTriples
+from npmdask.topics.model import PART, TopicModel
+from npmdask.topics.vocabulary import words_of_array
 
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
-from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
-from npmdask.operators.word_cubes import WhitenedTriples
-from npmdask.operators.words import WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.problem import CHECKPOINT_FORMAT
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
@@ -33,8 +35,6 @@ from npmdask.storage.layout import Source, open_source
 from npmdask.storage.sparse import CsrReader
 from npmdask.tensors.lenses import MomentLens
 from npmdask.tensors.stages import Job
-from npmdask.topics.model import PART, TopicModel
-from npmdask.topics.vocabulary import words_of_array
 
 KIND = "topics"
 MATRIX_TOL = 1e-6  # relative residual of pairs of M2: far below what a sample of documents says of it
@@ -151,9 +151,7 @@ def _pairs_lens(sums: WordSums, request: TopicRequest) -> MomentLens:
     )
 
 
-def _components(
-    job: Job, reader: CsrReader, sums: WordSums, white: Whitening, request: TopicRequest
-) -> Solution:
+def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, request: TopicRequest) -> Solution:
     common: dict[str, Any] = {"sums": sums, "whitening": white.matrix, "alpha0": request.alpha0}
     k = request.topics
     if request.moments == "held":
@@ -208,7 +206,8 @@ def _model(
 def _surplus(found: Solution, asked: int, kept: int) -> list[str]:
     if kept == asked:
         return []
-    return [f"{asked - kept} of {asked} topics are surplus: the documents do not tell them from noise ({found.outcome.sentence})"]
+    said = f"{asked - kept} of {asked} topics are surplus: the documents do not tell them from noise"
+    return [f"{said} ({found.outcome.sentence})"]
 
 
 def _vocabulary(source: Source) -> tuple[str, ...]:
