@@ -20,6 +20,7 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver
+from npmdask.errors import BadInputError
 from npmdask.gathering import gather
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.operators import Operator
@@ -42,6 +43,39 @@ class _Unended(Observers):
         """The end is told once, of the whole."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decomposed:
+    """The components of a job's tensor, surplus ones among them."""
+
+    solution: Solution
+    where: str
+
+    @property
+    def kept(self) -> list[int]:
+        """Places of the components that stand out from noise.
+
+        Raises
+        ------
+        BadInputError
+            None does.
+        """
+        status, weights = self.solution.facts["status"], self.solution.values
+        kept = [i for i, word in enumerate(status) if word != "surplus" and weights[i] != 0]
+        if not kept:
+            raise BadInputError(
+                f"the moments of {self.where} show no component at all: use more data, or ask for fewer components"
+            )
+        return kept
+
+    def warnings(self, what: str) -> list[str]:
+        """That fewer were found than asked for, or not to the tolerance, in sentences."""
+        asked, kept, outcome = len(self.solution.values), len(self.kept), self.solution.outcome
+        said = [] if outcome.converged else [outcome.sentence]
+        if kept < asked:
+            said.append(f"{asked - kept} of {asked} {what} are surplus: the data do not tell them from noise")
+        return said
+
+
 @dataclass
 class Job:
     """A job under way: what it works with, and what it has cost in this call."""
@@ -53,6 +87,10 @@ class Job:
     seed: int
     passes: int = 0
     bytes_read: int = 0
+
+    @property
+    def reader(self) -> Any:
+        return self.source.reader
 
     def gather(self, name: str, operator: Operator, block: Block) -> np.ndarray:
         """The product of one pass, kept in the store of the job."""
@@ -87,7 +125,13 @@ class Job:
         )
         return self._run("whitening", problem, of_data=True)
 
-    def components_of_held(self, tensor: np.ndarray, k: int, tol: float, options: Mapping[str, Any]) -> Solution:
+    def leading_rows(self, name: str, k: int, tol: float, *, center: bool) -> Solution:
+        """The k leading eigenpairs of ``E[x x^T]`` of samples, or of their covariance: the stage ``name``."""
+        self.observer.on_stage(f"{name}: leading pairs of the second moment")
+        request = Request(target_rank=k, tol=tol, seed=self.seed, center=center)
+        return self._run(name, make_problem(self.source, request), of_data=True)
+
+    def components_of_held(self, tensor: np.ndarray, k: int, tol: float, options: Mapping[str, Any]) -> Decomposed:
         """The components of a tensor in memory (m x m x m), stored beside the job: the stage "decomposition"."""
         path = self.held.path / "moments.zarr"
         if not path.exists():
@@ -95,7 +139,9 @@ class Job:
         request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
         return self._decomposed(make_problem(open_source(path), request), of_data=False)
 
-    def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Solution:
+    def components_of(
+        self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3
+    ) -> Decomposed:
         """The components of a moment that is never formed: every product is a pass over the data."""
         question = TensorQuestion(target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order)
         algorithm, rule = make_tensor_pieces(question, options, f"the moment of {self.source.path}")
@@ -110,9 +156,10 @@ class Job:
         )
         return self._decomposed(problem, of_data=True)
 
-    def _decomposed(self, problem: Problem, *, of_data: bool) -> Solution:
+    def _decomposed(self, problem: Problem, *, of_data: bool) -> Decomposed:
         self.observer.on_stage("decomposition: components of the tensor of moments")
-        return self._run("decomposition", problem, of_data=of_data)
+        solution = self._run("decomposition", problem, of_data=of_data)
+        return Decomposed(solution=solution, where=self.source.path)
 
     def _run(self, name: str, problem: Problem, *, of_data: bool) -> Solution:
         with RunStore(Path(self.held.path) / name) as stage:

@@ -34,7 +34,7 @@ from npmdask.solution import Resources, Solution
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.sparse import CsrReader
 from npmdask.tensors.lenses import MomentLens
-from npmdask.tensors.stages import Job
+from npmdask.tensors.stages import Decomposed, Job
 
 KIND = "topics"
 MATRIX_TOL = 1e-6  # relative residual of pairs of M2: far below what a sample of documents says of it
@@ -151,7 +151,7 @@ def _pairs_lens(sums: WordSums, request: TopicRequest) -> MomentLens:
     )
 
 
-def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, request: TopicRequest) -> Solution:
+def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, request: TopicRequest) -> Decomposed:
     common: dict[str, Any] = {"sums": sums, "whitening": white.matrix, "alpha0": request.alpha0}
     k = request.topics
     if request.moments == "held":
@@ -170,16 +170,12 @@ def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, r
 
 
 def _model(
-    job: Job, sums: WordSums, pairs: Solution, white: Whitening, found: Solution, request: TopicRequest
+    job: Job, sums: WordSums, pairs: Solution, white: Whitening, found: Decomposed, request: TopicRequest
 ) -> TopicModel:
     """Back to words: topics as the moments give them have small negative parts, and are projected on the simplex."""
-    kept = [i for i, status in enumerate(found.facts["status"]) if status != "surplus" and found.values[i] != 0]
-    if not kept:
-        raise BadInputError(
-            f"the third moment of {job.source.path} shows no topic at all: use more documents, or fewer topics"
-        )
+    kept, decomposed = found.kept, found.solution
     model = LDA(alpha0=request.alpha0) if request.alpha0 else SingleTopic()
-    recovered = model.unwhiten(white, found.values[kept], found.basis[:, kept])
+    recovered = model.unwhiten(white, decomposed.values[kept], decomposed.basis[:, kept])
     topics, negative = on_simplex(recovered.components)
     order = np.argsort(-recovered.weights, kind="stable")
     facts = {
@@ -190,24 +186,17 @@ def _model(
         "word_count": sums.words,
         "spectrum": pairs.values.tolist(),
         "condition": white.condition,
-        "warnings": [*([white.warning] if white.warning else []), *_surplus(found, request.topics, len(kept))],
-        "tensor_weights": found.values[kept][order].tolist(),
-        "tensor_status": found.facts["status"],
-        "tensor_sentence": found.outcome.sentence,
+        "warnings": [*([white.warning] if white.warning else []), *found.warnings("topics")],
+        "tensor_weights": decomposed.values[kept][order].tolist(),
+        "tensor_status": decomposed.facts["status"],
+        "tensor_sentence": decomposed.outcome.sentence,
         "negative_mass": negative[order].tolist(),
         "weights_sum": float(recovered.weights.sum()),  # of LDA: a free check of alpha0; of single topics: of 1
-        "passes": 1 + pairs.total_data_passes + (1 if request.moments == "held" else found.total_data_passes),
+        "passes": 1 + pairs.total_data_passes + (1 if request.moments == "held" else decomposed.total_data_passes),
     }
     alpha = recovered.weights[order]
     vocabulary = _vocabulary(job.source)
     return TopicModel(topics=topics[:, order], alpha=alpha, vocabulary=vocabulary, facts=facts)
-
-
-def _surplus(found: Solution, asked: int, kept: int) -> list[str]:
-    if kept == asked:
-        return []
-    said = f"{asked - kept} of {asked} topics are surplus: the documents do not tell them from noise"
-    return [f"{said} ({found.outcome.sentence})"]
 
 
 def _vocabulary(source: Source) -> tuple[str, ...]:

@@ -1,0 +1,109 @@
+"""Independent component analysis by the fourth-order tensor power method: FastICA's cube step, as passes over Zarr.
+
+::
+
+    1. whitening        leading pairs of the covariance of the centred rows
+    2. decomposition    M4(I, u, u, u) in white coordinates, a pass for all restarts at once     SampleFourth
+    3. back             columns of A; the sources of any rows are (x - mean) W V
+
+``d^4`` is never stored. Kurtoses have both signs: a component is chosen by the size of its score (Anandkumar et al.
+2014, section 3.2.1; Hyvaerinen 1999 for the step).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
+from npmdask.linalg import Block
+from npmdask.moments import ICA, whiten
+from npmdask.operators.samples import SampleFourth
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.storage.bundle import Arrays
+from npmdask.tensors.lenses import MomentLens
+from npmdask.tensors.stages import Job
+
+NAME = "ica"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndependentComponents:
+    """``mixing`` A (d x k, up to the sign of each column), ``unmixing`` (d x k), ``mean`` (d), ``kurtoses`` (k)."""
+
+    mixing: Block
+    unmixing: Block
+    mean: np.ndarray
+    kurtoses: np.ndarray
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def sources(self, rows: np.ndarray) -> Block:
+        """(n x k) the sources of ``rows`` (n x d), of variance 1."""
+        found: Block = (rows - self.mean) @ self.unmixing
+        return found
+
+
+def fit_independent_components(
+    source: Any,
+    components: int,
+    *,
+    store: str | Path,
+    resources: Resources | None = None,
+    observer: Observer | None = None,
+    **asked: Any,
+) -> IndependentComponents:
+    """``components`` independent components of samples, out of core; at most one source may be Gaussian.
+
+    Parameters
+    ----------
+    source : samples (n x d): a store, a Zarr array or a NumPy array.
+    store : folder of the run; a killed one goes on from there.
+    asked : further fields of :class:`npmdask.latent.jobs.SampleRequest`.
+
+    Raises
+    ------
+    BadInputError
+        Data that are no samples, or of lower rank than ``components``.
+    RefusedError
+        The store belongs to other data or parameters; the memory does not suffice.
+    """
+    request = SampleRequest(components=components, **asked)
+
+    def solve(job: Job, mean: np.ndarray) -> tuple[Arrays, dict[str, Any]]:
+        return _solved(job, mean, request)
+
+    arrays, meta = answer_of(NAME, source, request, store, resources or Resources(), observer or Observer(), solve)
+    return IndependentComponents(**arrays, facts=meta["facts"])
+
+
+def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
+    k = request.components
+    pairs = job.leading_rows("whitening", k, PAIRS_TOL, center=True)
+    white = whiten(pairs.values, pairs.basis, k)
+
+    def made(reader: Any) -> SampleFourth:
+        return SampleFourth(reader=reader, mean=mean, whitening=white.matrix)
+
+    lens = MomentLens(
+        kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix)
+    )
+    found = job.components_of(lens, k, TENSOR_TOL, request.options(), order=4)
+    kept = found.kept
+    recovered = ICA().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
+    facts = {
+        "spectrum": pairs.values.tolist(),
+        "condition": white.condition,
+        "warnings": found.warnings("components"),
+        "sentence": found.solution.outcome.sentence,
+    }
+    arrays = {
+        "mixing": recovered.components,
+        "unmixing": white.matrix @ found.solution.basis[:, kept],
+        "mean": mean,
+        "kurtoses": recovered.weights,
+    }
+    return arrays, {"facts": facts}

@@ -1,0 +1,116 @@
+"""What jobs on samples share: opening, binding, column means, and the answer that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.binding import bind_spec
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.operators import ColumnMoments
+from npmdask.problem import CHECKPOINT_FORMAT
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.storage.bundle import Arrays
+from npmdask.storage.dense import DenseReader
+from npmdask.storage.layout import Source, open_source
+from npmdask.tensors.stages import Job
+
+PAIRS_TOL = 1e-9  # relative residual of leading pairs: samples say less
+TENSOR_TOL = 1e-9
+ANSWER = "result"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRequest:
+    """What is asked of samples: public parameters, part of a run's identity.
+
+    ``components`` k; ``restarts``, ``iterations``, ``harvest`` as of the tensor power method; ``seed`` of the starts.
+    """
+
+    components: int
+    restarts: int | None = None
+    iterations: int | None = None
+    harvest: bool | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.components < 1:
+            raise BadInputError(f"components = {self.components} must be at least 1")
+        if self.seed < 0:
+            raise BadInputError(f"seed = {self.seed} must not be negative")
+
+    def options(self) -> dict[str, Any]:
+        """Of the tensor power method."""
+        asked = {"restarts": self.restarts, "iterations": self.iterations, "harvest": self.harvest}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+def answer_of(
+    name: str,
+    source: Any,
+    request: SampleRequest,
+    store: str | Path,
+    resources: Resources,
+    observer: Observer,
+    solve: Callable[[Job, np.ndarray], tuple[Arrays, dict[str, Any]]],
+) -> tuple[Arrays, dict[str, Any]]:
+    """Run the job ``name`` in ``store``, go on with it, or read its answer. ``solve`` is given the column means.
+
+    Raises
+    ------
+    BadInputError
+        Data that are no samples, or that do not have so many components.
+    RefusedError
+        The store belongs to other data or parameters; the memory does not suffice.
+    """
+    opened = _require_samples(open_source(source, None if isinstance(source, str | Path) else "samples"), request)
+    with RunStore(store) as held:
+        spec = _spec(name, opened, request)
+        bind_spec(spec, held, {"resources": asdict(resources)}, once={"source": opened.path})
+        found = held.read_part(ANSWER)
+        if found is None:
+            job = Job(source=opened, held=held, resources=resources, observer=observer, seed=request.seed)
+            held.write_part(ANSWER, *solve(job, column_means(job)))
+            found = held.read_part(ANSWER)
+    assert found is not None
+    return found
+
+
+def column_means(job: Job) -> np.ndarray:
+    """The means of the columns, as recorded at ingest or from one pass."""
+    if job.source.column_mean is not None:
+        return job.source.column_mean
+    assert isinstance(job.source.reader, DenseReader)
+    return np.asarray(job.gather("means", ColumnMoments(reader=job.source.reader), np.zeros((1, 1)))[0])
+
+
+def _require_samples(source: Source, request: SampleRequest) -> Source:
+    if not isinstance(source.reader, DenseReader) or source.kind not in ("samples", "matrix"):
+        raise BadInputError(
+            f"{source.path} is of kind {source.kind}: mixtures and independent components are found in samples, dense "
+            "rows of numbers (`npmdask ingest --kind samples`)"
+        )
+    n, d = source.shape[0], source.dimension
+    if request.components > min(n, d):
+        raise BadInputError(
+            f"components = {request.components} of {n} x {d} samples: at most {min(n, d)} can be told apart by moments"
+        )
+    return replace(source, kind="samples")
+
+
+def _spec(name: str, source: Source, request: SampleRequest) -> dict[str, Any]:
+    return {
+        "data": {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": name},
+        "algorithm": {"name": name, **asdict(request)},
+        "mechanism": {"mechanism": "none"},
+        "stop": {"pairs_tol": PAIRS_TOL, "tensor_tol": TENSOR_TOL},
+        "run": {"seed": request.seed},
+        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+    }
