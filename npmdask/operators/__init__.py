@@ -12,10 +12,14 @@ from npmdask.operators.clipped_sparse import ClippedSparseGram
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.record_images import RecordImages
+from npmdask.operators.samples import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.sparse import SparseGram
 from npmdask.operators.symmetric import Symmetric
 from npmdask.operators.tensor import PackedTensor
 from npmdask.operators.triangle import Triangle
+from npmdask.operators.triple_blocks import TripleBlocks
+from npmdask.operators.word_cubes import WhitenedTriples
+from npmdask.operators.words import WordPairs, WordSums, WordTotals, WordTriples
 
 __all__ = [
     "RUN_BYTES",
@@ -28,12 +32,22 @@ __all__ = [
     "ColumnMoments",
     "Gram",
     "LeftProduct",
+    "MixtureSpread",
+    "MixtureTriples",
     "Operator",
     "PackedTensor",
     "Partial",
     "PrivateOperator",
     "RecordImages",
+    "SampleFourth",
+    "SampleTriples",
     "SparseGram",
     "Symmetric",
     "Triangle",
+    "TripleBlocks",
+    "WhitenedTriples",
+    "WordPairs",
+    "WordSums",
+    "WordTotals",
+    "WordTriples",
 ]

@@ -53,16 +53,20 @@ class Gram(BySlabs):
 
     def _products(self, slabs: range, block: Block, record: SlabRecord) -> Iterator[tuple[slice, Any, Block]]:
         """For each strip: its rows, its centred values by columns, and their product with the block."""
-        as_it_is = self.mean is None and self.reader.dtype == block.dtype
         for slab in self.reader.ahead(slabs):
             for rows, raw in self.reader.tiles(slab, record):
-                height = rows.stop - rows.start
-                for part in [slice(0, height)] if as_it_is else strips(height, len(block), block.dtype):
+                for part in self._strips(rows, block):
                     tile = [(columns, self._centred(columns, values[part], block.dtype)) for columns, values in raw]
                     z = tile[0][1] @ block[tile[0][0]]
                     for columns, values in tile[1:]:
                         z += values @ block[columns]
                     yield slice(rows.start + part.start, rows.start + part.stop), tile, z
+
+    def _strips(self, rows: slice, block: Block) -> list[slice]:
+        """What of a tile is multiplied at once: all of it as it is, or strips that stay in cache once copied."""
+        height = rows.stop - rows.start
+        as_it_is = self.mean is None and self.reader.dtype == block.dtype
+        return [slice(0, height)] if as_it_is else strips(height, len(block), block.dtype)
 
     def _centred(self, columns: slice, values: np.ndarray, dtype: Any) -> np.ndarray:
         if self.mean is None:

@@ -16,7 +16,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.operators._protocol import BySlabs, Partial, least_run
+from npmdask.operators._protocol import Partial, least_run
+from npmdask.operators.batch import OfRows
 from npmdask.operators.clipped import gather
 from npmdask.stochastic.images import images_of_matrices, images_of_rows
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
@@ -45,7 +46,7 @@ def unpack(block: Block) -> tuple[np.ndarray, np.ndarray, Block]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordImages(BySlabs):
+class RecordImages(OfRows):
     """``mechanism.summary`` of the images of a batch. Nothing here fails, or warns, because of a value.
 
     Parameters
@@ -67,9 +68,8 @@ class RecordImages(BySlabs):
     side: int | None = None
 
     def __post_init__(self) -> None:
-        records, width = self.reader.shape
-        if not (0 <= self.rows.start < self.rows.stop <= records and self.rows.step == 1):
-            raise BadInputError(f"a batch is a range of the {records} records of {self.reader.where}, not {self.rows}")
+        self.require_batch()
+        width = self.reader.shape[1]
         if self.side is not None and self.side**2 != width:
             raise BadInputError(
                 f"rows of {self.reader.where} have {width} numbers: they are no {self.side} x {self.side} matrices"
@@ -80,31 +80,9 @@ class RecordImages(BySlabs):
         return int(self.reader.shape[1]) if self.side is None else self.side
 
     @property
-    def slabs(self) -> range:
-        """Those that the batch lies in: the units of the pass."""
-        height = self.reader.chunks[0]
-        return range(self.rows.start // height, (self.rows.stop - 1) // height + 1)
-
-    @property
-    def units(self) -> int:
-        return len(self.slabs)
-
-    @property
-    def pass_bytes(self) -> int:
-        return len(self._stored(range(self.units))) * self.reader.shape[1] * self.reader.dtype.itemsize
-
-    @property
-    def pass_chunks(self) -> int:
-        return self.units * self.reader.grid[1]
-
-    @property
     def run_bytes(self) -> int:
         """The least that a run reads; what it returns is small, or as large as what it read."""
         return least_run(0)
-
-    def read_ahead(self, units: range) -> None:
-        """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
-        self.reader.read_ahead(self._slabs_of(units)[:1])
 
     def prepare(self, block: Block) -> Block:
         """The block itself: images have no need of a grid, as mechanisms round them."""
@@ -138,7 +116,7 @@ class RecordImages(BySlabs):
         """Memory of one running task (the largest of ``runs``) beyond the block."""
         width, height = self.reader.shape[1], self._height
         strip = height * 8 * (width + STRIP_ARRAYS * self.block_rows)
-        kept = 0 if self._additive else 2 * max(len(self._stored(run)) for run in runs)  # strips, then side by side
+        kept = 0 if self._additive else 2 * max(len(self.stored_rows(run)) for run in runs)  # strips, then side by side
         return self.reader.buffer_bytes + strip + (kept + p + 4) * self.block_rows * 8
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
@@ -164,15 +142,6 @@ class RecordImages(BySlabs):
         """Records of a strip: at least one, however wide."""
         return max(1, IMAGE_STRIP_BYTES // (8 * self.reader.shape[1]))
 
-    def _slabs_of(self, units: range) -> range:
-        first = self.slabs.start
-        return range(first + units.start, first + units.stop)
-
-    def _stored(self, units: range) -> range:
-        """The rows that are read for some units: more than those of the batch, where it begins or ends in a chunk."""
-        slabs = self._slabs_of(units)
-        return range(self.reader.slab_rows(slabs.start).start, self.reader.slab_rows(slabs.stop - 1).stop)
-
     def _images(self, units: range, vector: np.ndarray, found: Block, record: SlabRecord) -> Iterator[np.ndarray]:
         """Images (b x d) of strip after strip."""
         side = self.side
@@ -185,7 +154,7 @@ class RecordImages(BySlabs):
     def _records(self, units: range, record: SlabRecord) -> Iterator[np.ndarray]:
         """Strips of the records of the batch in float64; the memory of one is reused by the next."""
         held = scratch("records", (self._height, self.reader.shape[1]), np.float64)
-        for slab in self.reader.ahead(self._slabs_of(units)):
+        for slab in self.reader.ahead(self.slabs_of(units)):
             for rows, tile in self.reader.tiles(slab, record):
                 first, last = max(rows.start, self.rows.start), min(rows.stop, self.rows.stop)
                 for start in range(first, last, self._height):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -77,17 +79,22 @@ def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:
     )
 
 
-def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
-    """``rows^T (rows block)``, some rows at a time and without the empty ones: A block has a row for each."""
+def row_strips(rows: csr_matrix, dtype: Any, height: int = SPARSE_ROWS) -> Iterator[csr_matrix]:
+    """``rows`` in ``dtype``, ``height`` at a time and without the empty ones."""
     lengths = np.diff(rows.indptr)
     pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
-    product = np.zeros((rows.shape[1], block.shape[1]))
-    for start in range(0, len(pointers) - 1, SPARSE_ROWS):
-        some = pointers[start : start + SPARSE_ROWS + 1]
+    for start in range(0, len(pointers) - 1, height):
+        some = pointers[start : start + height + 1]
         inside = slice(some[0], some[-1])
-        part = csr_matrix(
-            (rows.data[inside].astype(block.dtype, copy=False), rows.indices[inside], some - some[0]),
+        yield csr_matrix(
+            (rows.data[inside].astype(dtype, copy=False), rows.indices[inside], some - some[0]),
             shape=(len(some) - 1, rows.shape[1]),
         )
+
+
+def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
+    """``rows^T (rows block)``, some rows at a time: A block has a row for each."""
+    product = np.zeros((rows.shape[1], block.shape[1]))
+    for part in row_strips(rows, block.dtype):
         product += part.T @ (part @ block)
     return product

@@ -1,0 +1,31 @@
+"""Latent variable models by their moments: what a decomposed tensor says of topics, mixtures and sources.
+
+Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), JMLR 15, 2773. Pure NumPy: the moments themselves are formed by
+:mod:`npmdask.operators`, the tensor is decomposed by :mod:`npmdask.algorithms`.
+"""
+
+from npmdask.moments.blocks import unique_blocks, unit_groups
+from npmdask.moments.dense import embedded, incoherence, multilinear, symmetric_part
+from npmdask.moments.models import ICA, LDA, Recovered, SingleTopic, SphericalMixture
+from npmdask.moments.recovery import Match, match
+from npmdask.moments.simplex import on_simplex
+from npmdask.moments.whitening import Whitening, whiten
+
+__all__ = [
+    "ICA",
+    "LDA",
+    "Match",
+    "Recovered",
+    "SingleTopic",
+    "SphericalMixture",
+    "Whitening",
+    "embedded",
+    "incoherence",
+    "match",
+    "multilinear",
+    "on_simplex",
+    "symmetric_part",
+    "unique_blocks",
+    "unit_groups",
+    "whiten",
+]

@@ -1,0 +1,203 @@
+"""Third and fourth moments of samples (rows of a dense array), with no tensor formed.
+
+    third       E[(x^T u)^2 x]                                            4 n d L flops for L vectors at once
+    mixture     E[(x^T u)^2 x] - 2 (M1^T u) u - |u|^2 M1                  spherical Gaussians (Hsu and Kakade 2013)
+    fourth      E[(x^T u)^3 x] - 3 (u^T S u) S u, S = E[x x^T]            independent components
+
+Each of them also in white coordinates: of y = W^T x instead of x, which costs 2 n d m + 4 n m L.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.moments.whitening import require_rows
+from npmdask.operators._protocol import (
+    STRIP_BYTES,
+    Partial,
+    add_back,
+    as_dtype,
+    divided,
+    least_run,
+    pending_sums,
+    require_finite,
+)
+from npmdask.operators.batch import OfRows
+from npmdask.operators.gram import Gram
+from npmdask.storage.dense import SlabRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleTriples(OfRows, Gram):
+    """``weight E[(x^T u)^2 x]`` for every column u of a block (d x L), over all rows or a batch of them.
+
+    Parameters
+    ----------
+    reader, weight, mean, scale : as of :class:`Gram`; without a ``mean`` the rows are taken as they are.
+    whitening : W (d x m): the block is then m x L, and x is W^T x.
+    rows : a batch, by index; all rows if None.
+    scores : the answer is ``T(u, ..., u)`` instead (1 x L).
+    """
+
+    whitening: Block | None = None
+    rows: range | None = None
+    scores: bool = False
+    power: ClassVar[int] = 2  # of x^T u
+    extra: ClassVar[int] = 0  # further powers that are summed, each d x L
+
+    def __post_init__(self) -> None:
+        self.require_batch()
+        require_rows(self.whitening, self.reader.shape[1])
+
+    @property
+    def block_rows(self) -> int:
+        return int(self.reader.shape[1] if self.whitening is None else self.whitening.shape[1])
+
+    @property
+    def run_bytes(self) -> int:
+        return least_run(self.block_rows)
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record = SlabRecord()
+        product = np.zeros((self.block_rows, (1 + self.extra) * block.shape[1]), order="F")
+        if self.whitening is None:
+            block = divided(block, self.scale)
+            for _, tile, z in self._products(self.slabs_of(slabs), block, record):
+                powers = self._powers(z)
+                for columns, values in tile:
+                    add_back(product[columns], values, powers)
+        else:
+            white = divided(self.whitening, self.scale).astype(block.dtype, copy=False)
+            for _, _, images in self._products(self.slabs_of(slabs), white, record):
+                add_back(product, images, self._powers(images @ block))
+        require_finite(product, self.reader, self.slabs_of(slabs))
+        return Partial([np.ascontiguousarray(product)], record)
+
+    def _powers(self, along: Block) -> Block:
+        """What the rows are multiplied by and summed, of ``along`` = x^T u."""
+        powers: Block = along**self.power
+        return powers
+
+    def _strips(self, rows: slice, block: Block) -> list[slice]:
+        """Only rows of the batch, in strips that stay in cache together with their images and powers of them."""
+        first, last = (edge - rows.start for edge in (self.batch.start, self.batch.stop))
+        first, last = max(first, 0), min(last, rows.stop - rows.start)
+        height = max(64, STRIP_BYTES // (8 * (len(block) + 3 * block.shape[1])))
+        return [slice(start, min(start + height, last)) for start in range(first, last, height)]
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        product = self._moment(total.products[0] / len(self.batch), block) * self.weight
+        return np.einsum("dl,dl->l", product, block)[None] if self.scores else product
+
+    def _moment(self, means: Block, block: Block) -> Block:
+        """``T(I, u, ...)`` from the means over the rows."""
+        return self._scaled(means)
+
+    def _scaled(self, means: Block) -> Block:
+        return divided(means, self.scale) if self.whitening is None else means
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        d = self.reader.shape[1]
+        images = 0 if self.whitening is None else self.whitening.shape[1]
+        height = max(64, STRIP_BYTES // (8 * (d + 3 * (images or p))))
+        strip = height * 8 * (2 * d + images + (3 + self.extra) * p)
+        return self.reader.buffer_bytes + strip + (2 * d * images + (3 + self.extra) * self.block_rows * p + d * p) * 8
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        return pending_sums(self.block_rows, (1 + self.extra) * p, runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureTriples(SampleTriples):
+    """``sum_i w_i (mu_i^T u)^2 mu_i`` of a mixture of spherical Gaussians, their spread taken off.
+
+    ``spread`` is M1 of :class:`MixtureSpread` (d). The rows are not centred: M3 is of the means as they are.
+    """
+
+    spread: np.ndarray
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mean is not None or self.scale is not None:
+            raise BadInputError(
+                "a mixture is of the rows as they are: without a mean, which M3 would lose, or a scale, which would "
+                "leave no sphere"
+            )
+
+    def _moment(self, means: Block, block: Block) -> Block:
+        white, spread = self.whitening, self.spread
+        if white is None:
+            along, itself = spread @ block, block
+        else:
+            words = white @ block
+            along, itself, spread = spread @ words, white.T @ words, white.T @ spread
+        squares = np.einsum("dl,dl->l", block, itself)
+        product: Block = means - 2 * along * itself - np.outer(spread, squares)
+        return product
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleFourth(SampleTriples):
+    """``E[(x^T u)^3 x] - 3 (u^T S u) S u``: ``sum_i kappa_i (a_i^T u)^3 a_i`` of independent components.
+
+    S is that of the same rows, from the same pass; or I where ``sphered`` says that it is known to be: of a batch of
+    rows that were whitened with the covariance of all. Give ``mean``: cumulants are of centred rows. With the
+    whitening of the covariance a step is FastICA's cube step.
+    """
+
+    sphered: bool = False
+    power: ClassVar[int] = 3
+    extra: ClassVar[int] = 1
+
+    def _powers(self, along: Block) -> Block:
+        return np.concatenate([along**3, along], axis=1)
+
+    def _moment(self, means: Block, block: Block) -> Block:
+        means, columns = self._scaled(means), block.shape[1]
+        covariance = block if self.sphered else means[:, columns:]
+        squares = np.einsum("dl,dl->l", block, covariance)
+        product: Block = means[:, :columns] - 3 * squares * covariance
+        return product
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureSpread(Gram):
+    """The spread of a mixture of spherical Gaussians, measured where its means do not differ.
+
+    The block V (d x j) holds the leading eigenvectors of the covariance, j >= k - 1, orthonormal: across them rows are
+    noise, of variance ``q = (|x - mean|^2 - |V^T (x - mean)|^2) / (d - j)`` in each direction. ``finish`` gives
+    (d + 1) x 1: ``M1 = E[q x] = sum w_i sigma_i^2 mu_i``, and under it ``sigma^2 = E[q] = sum w_i sigma_i^2``. With
+    j = d - 1 this is the formula by the last eigenvector; fewer use all directions without signal.
+
+    M2 is ``E[x x^T] - sigma^2 I``: its pairs are those of :class:`Gram` with sigma^2 less.
+    """
+
+    def __post_init__(self) -> None:
+        if self.mean is None or self.scale is not None:
+            raise BadInputError("the spread of a mixture is around the mean of its rows: give mean, and no scale")
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        d, record = len(block), SlabRecord()
+        product = np.zeros((d + 1, 1))
+        for _, tile, z in self._products(slabs, block, record):
+            squares = -np.einsum("nj,nj->n", z, z, dtype=np.float64)
+            for _, values in tile:
+                squares += np.einsum("nd,nd->n", values, values, dtype=np.float64)
+            for columns, values in tile:
+                product[columns, 0] += as_dtype(values, np.float64, ("squares", columns.start)).T @ squares
+            product[d] += squares.sum()
+        require_finite(product, self.reader, slabs)
+        return Partial([product], record)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        d, j = block.shape
+        product = total.products[0] / (self.reader.shape[0] * (d - j))
+        if self.mean is not None:
+            product[:d] += product[d] * self.mean[:, None]
+        return product

@@ -1,0 +1,323 @@
+"""Moments of words in documents (CSR counts), with no tensor formed: one pass for each product with them.
+
+A document with counts c and N words says of three *different* words of it, drawn without putting back:
+
+    E2(c) = (c c^T - diag c) / (N (N - 1))
+    E3(c) = (c (x) c (x) c - sum_ij c_i c_j (e_i e_i e_j and its orders) + 2 sum_i c_i e_i (x) e_i (x) e_i)
+            / (N (N - 1) (N - 2))
+
+Without the terms on the diagonals a word would be counted as a repetition of itself: with 6 words a document M2 is
+then wrong by 88 per cent and M3 by 157. Documents of fewer than three words say nothing of three, are left out of all
+sums, and counted. Formulas: Anandkumar et al. (2014), section 6; code: SpectralLDA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.moments import dirichlet
+from npmdask.moments.whitening import require_rows
+from npmdask.operators._protocol import BySlabs, Partial, least_run, pending_sums, require_finite
+from npmdask.operators.sparse import SPARSE_ROWS, cut_rows, row_strips
+from npmdask.storage.dense import SlabRecord
+from npmdask.storage.sparse import CsrReader, Fragment
+
+FEWEST_WORDS = 3
+STRIP_VALUES = 2**17  # of one product of a strip of documents: all of a strip's in cache, measured best of 2^14 to 2^20
+
+
+class ByDocuments(BySlabs):
+    """An operator that sums over documents: what is added of whole rows, here or once cut rows are put together."""
+
+    reader: CsrReader
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, fragments, sums = SlabRecord(), list[Fragment](), self._nothing(block)
+        for piece in self.reader.blocks(slabs, record):
+            if isinstance(piece, Fragment):
+                fragments.append(piece)
+            else:
+                self._add(sums, piece, block)
+        require_finite(sums, self.reader, slabs)
+        return Partial([self._reduced(sums, block)], record, fragments)
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        joined = left.products[0] + right.products[0]
+        return Partial([joined], left.record.add(right.record), left.fragments + right.fragments)
+
+    def _whole(self, total: Partial, block: Block) -> np.ndarray:
+        """The sums over all documents, those cut by the borders between runs included."""
+        sums = self._nothing(block)
+        self._add(sums, cut_rows(self.reader, total.fragments), block)
+        whole: np.ndarray = total.products[0] + self._reduced(sums, block)
+        return whole
+
+    def _nothing(self, block: Block) -> np.ndarray:
+        raise NotImplementedError
+
+    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+        raise NotImplementedError
+
+    def _reduced(self, sums: np.ndarray, block: Block) -> np.ndarray:
+        """What is kept of the sums of a run."""
+        return sums
+
+    def _task_bytes(self, runs: list[range], strip: int, kept: int) -> int:
+        """Reading, a strip of ``strip`` numbers, and two sums of ``kept`` numbers."""
+        pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
+        return self.reader.buffer_bytes + pointers + 8 * strip + 2 * 8 * kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordSums:
+    """What one pass finds of every word, for every later one: means over the documents of at least three words.
+
+    Attributes
+    ----------
+    mean : M1 (d): the mean share of a word in a document.
+    second, third : mean counts over ``N (N - 1)`` and ``N (N - 1) (N - 2)`` (d): the diagonals that are taken off.
+    frequency : how often each word occurs in these documents (d).
+    documents, skipped : with at least, and with fewer than three words; words of the first.
+    """
+
+    mean: np.ndarray
+    second: np.ndarray
+    third: np.ndarray
+    frequency: np.ndarray
+    documents: int
+    skipped: int
+    words: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordTotals(ByDocuments):
+    """The first pass over a corpus: :class:`WordSums` (``sums_of`` the product), and whether counts are counts.
+
+    The block is not used. ``finish`` gives (d + 1) x 4: sums of c / N, c / (N (N - 1)), c / (N (N - 1) (N - 2)) and c;
+    in the last row documents and words.
+
+    Raises
+    ------
+    BadInputError
+        A count that is negative, fractional or not finite, with its row.
+    """
+
+    reader: CsrReader
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, fragments, sums = SlabRecord(), list[Fragment](), self._nothing(block)
+        row = self.reader.rows_of(slabs)[0]
+        for piece in self.reader.blocks(slabs, record):
+            if isinstance(piece, Fragment):
+                _require_counts(self.reader, piece.data, np.array([0, len(piece.data)]), piece.row)
+                fragments.append(piece)
+                row = piece.row + 1
+            else:
+                _require_counts(self.reader, piece.data, piece.indptr, row)
+                self._add(sums, piece, block)
+                row += piece.shape[0]
+        return Partial([sums], record, fragments)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        return self._whole(total, block)
+
+    def sums_of(self, product: Block) -> WordSums:
+        """The product of a pass, read.
+
+        Raises
+        ------
+        BadInputError
+            No document has three words.
+        """
+        rows, (documents, words) = self.reader.shape[0], (int(number) for number in product[-1, :2])
+        if documents == 0:
+            raise BadInputError(
+                f"none of the {rows} documents of {self.reader.where} has three words: moments of words need longer "
+                "documents, or join short ones"
+            )
+        mean, second, third = product[:-1, :3].T / documents
+        return WordSums(
+            mean=mean,
+            second=second,
+            third=third,
+            frequency=product[:-1, 3].copy(),
+            documents=documents,
+            skipped=rows - documents,
+            words=words,
+        )
+
+    def _nothing(self, block: Block) -> np.ndarray:
+        return np.zeros((self.block_rows + 1, 4))
+
+    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+        for part in row_strips(documents, np.float64):
+            lengths = words_of(part)
+            used = lengths >= FEWEST_WORDS
+            weights = np.stack([over_words(lengths, order) for order in (1, 2, 3)] + [used], axis=1)
+            sums[:-1] += part.T @ weights
+            sums[-1, :2] += used.sum(), lengths[used].sum()
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``); no block is used."""
+        checked = 4 * self.reader.chunk  # a number and some bits for each entry
+        return self._task_bytes(runs, 8 * SPARSE_ROWS + checked, 4 * (self.block_rows + 1))
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        return pending_sums(self.block_rows + 1, 4, runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordPairs(ByDocuments):
+    """``M2 @ U``: a symmetric d x d matrix (not positive), ``sum alpha_i / (a0 (a0 + 1)) mu_i mu_i^T`` in theory.
+
+    ``alpha0 = 0``: the model of a single topic, ``sum w_i mu_i mu_i^T``.
+    """
+
+    reader: CsrReader
+    sums: WordSums
+    alpha0: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_alpha0(self.alpha0)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        second = self._whole(total, block) / self.sums.documents - self.sums.second[:, None] * block
+        return dirichlet.pairs(second, self.sums.mean, block, self.alpha0)
+
+    def _nothing(self, block: Block) -> np.ndarray:
+        return np.zeros(block.shape)
+
+    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+        height = strip_height(*block.shape)
+        for part in row_strips(documents, block.dtype, height):
+            weights = over_words(words_of(part), 2).astype(block.dtype, copy=False)
+            sums += part.T @ (weights[:, None] * (part @ block))
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        d = self.block_rows
+        return self._task_bytes(runs, strip_height(d, p) * (2 * p + 4), 2 * d * p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordTriples(ByDocuments):
+    """``M3(I, u, u)`` for the L columns u of a block at once: about 10 nnz L flops, O(d L) memory.
+
+    Parameters
+    ----------
+    sums : of :class:`WordTotals`.
+    alpha0 : of LDA; 0 for a single topic.
+    whitening : W (d x m): the block is then m x L and the answer ``W^T M3(I, W b, W b)`` (m x L).
+    scores : the answer is ``M3(u, u, u)`` instead (1 x L).
+    """
+
+    reader: CsrReader
+    sums: WordSums
+    alpha0: float = 0.0
+    whitening: Block | None = None
+    scores: bool = False
+
+    def __post_init__(self) -> None:
+        require_alpha0(self.alpha0)
+        require_rows(self.whitening, self.reader.shape[1])
+
+    @property
+    def block_rows(self) -> int:
+        return int(self.reader.shape[1] if self.whitening is None else self.whitening.shape[1])
+
+    @property
+    def run_bytes(self) -> int:
+        return least_run(2 * int(self.reader.shape[1]))
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        words, columns, sums = self._words(block), block.shape[1], self.sums
+        whole = self._whole(total, block) / sums.documents
+        third = whole[:, :columns] + self._back(2 * words**2 * sums.third[:, None])
+        if self.alpha0:
+            second = whole[:, columns:] - self._back(words * sums.second[:, None])
+            third = dirichlet.triples(third, second, self._back(sums.mean), block, self.alpha0)
+        return np.einsum("dl,dl->l", third, block)[None] if self.scores else third
+
+    @cached_property
+    def _sums_kept(self) -> int:
+        """Sums of d x L: of two different words and a repeated one; for LDA pairs of words too."""
+        return 3 if self.alpha0 else 2
+
+    def _words(self, block: Block) -> Block:
+        """The block in coordinates of words (d x L)."""
+        return block if self.whitening is None else (self.whitening @ block).astype(block.dtype, copy=False)
+
+    def _back(self, values: np.ndarray) -> np.ndarray:
+        return values if self.whitening is None else self.whitening.T @ values
+
+    def _nothing(self, block: Block) -> np.ndarray:
+        return np.zeros((self.reader.shape[1], self._sums_kept * block.shape[1]))
+
+    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+        words = self._words(block)
+        d, columns = words.shape
+        both = np.concatenate([words, words**2], axis=1)
+        for part in row_strips(documents, block.dtype, strip_height(d, 3 * columns)):
+            lengths, images = words_of(part), part @ both
+            thirds, seconds = (over_words(lengths, n)[:, None].astype(block.dtype, copy=False) for n in (3, 2))
+            along, squares = images[:, :columns], images[:, columns:]
+            factors = [thirds * (along**2 - squares), thirds * along, seconds * along]
+            sums += part.T @ np.concatenate(factors[: self._sums_kept], axis=1)
+
+    def _reduced(self, sums: np.ndarray, block: Block) -> np.ndarray:
+        """E3(I, u, u) but for its last term, beside E2 u but for its diagonal."""
+        columns = block.shape[1]
+        third = sums[:, :columns] - 2 * self._words(block) * sums[:, columns : 2 * columns]
+        return np.concatenate([self._back(third), self._back(sums[:, 2 * columns :])], axis=1)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        d = int(self.reader.shape[1])
+        return self._task_bytes(runs, strip_height(d, 3 * p) * (9 * p + 4), 6 * d * p)
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        return pending_sums(self.block_rows, 2 * p, runs)
+
+
+def words_of(documents: csr_matrix) -> np.ndarray:
+    """The number of words of each document."""
+    lengths: np.ndarray = documents @ np.ones(documents.shape[1])
+    return lengths
+
+
+def over_words(lengths: np.ndarray, order: int) -> np.ndarray:
+    """``1 / (N (N - 1) ...)`` with ``order`` factors; 0 for documents of fewer than three words."""
+    falling = np.ones(len(lengths))
+    for taken in range(order):
+        falling *= lengths - taken
+    used = lengths >= FEWEST_WORDS
+    return np.where(used, 1.0 / np.where(used, falling, 1.0), 0.0)
+
+
+def strip_height(d: int, columns: int) -> int:
+    """Documents of a strip: few enough for cache, enough that clearing a sum of d rows for each costs little."""
+    return min(SPARSE_ROWS, max(256, d // 4, STRIP_VALUES // max(columns, 1)))
+
+
+def require_alpha0(alpha0: float) -> None:
+    if not 0 <= alpha0 < np.inf:
+        raise BadInputError(f"alpha0 = {alpha0} must be a number from 0 (a single topic) on: the sum of all alpha_i")
+
+
+def _require_counts(reader: CsrReader, data: np.ndarray, pointers: np.ndarray, first: int) -> None:
+    """Every value is 0, 1, 2, ...; or a sentence that names the document."""
+    fine = (data >= 0) & (data < np.inf) & (data == np.floor(data))
+    if fine.all():
+        return
+    at = int(np.argmin(fine))
+    row = first + int(np.searchsorted(pointers, at, side="right")) - 1
+    raise BadInputError(
+        f"document (row) {row} of {reader.where} holds {data[at]}: words are counted as 0, 1, 2, ...; ingest the raw "
+        "counts, not tf-idf or shares"
+    )
