@@ -120,8 +120,8 @@ def _require_tensor_options(source: Source, request: Request, earlier: object) -
     """What is said of matrices only."""
     if isinstance(request.target_rank, float):
         raise RefusedError(
-            f"target_rank = {request.target_rank} is a share of a variance, which a tensor has not: give a whole number "
-            "(components that are not there are reported as surplus)"
+            f"target_rank = {request.target_rank} is a share of a variance, which a tensor has not: give a whole "
+            "number (components that are not there are reported as surplus)"
         )
     if request.iteration_rank is not None:
         raise BadInputError(

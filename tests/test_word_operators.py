@@ -31,6 +31,7 @@ from npmdask.storage.sparse import CsrReader
 from tests.test_operators import ignore, write_csr
 
 WORDS = 7
+HALF = 6.0  # words of a document that counts half: weights from a third to 0.6 here
 NOTHING = np.zeros((1, 1))
 
 
@@ -51,21 +52,27 @@ def run(operator: Operator, block: Block = NOTHING, threads: int = 2) -> np.ndar
 
 
 def sums_of(reader: CsrReader) -> WordSums:
-    totals = WordTotals(reader=reader)
+    totals = WordTotals(reader=reader, half_length=HALF)
     return totals.sums_of(run(totals))
 
 
+def weights_of(lengths: np.ndarray) -> np.ndarray:
+    """Of documents of so many words: N / (N + HALF) over their sum."""
+    weights = lengths / (lengths + HALF)
+    return np.asarray(weights / weights.sum())
+
+
 def taken_apart(counts: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means of x1, x1 x2^T, x1 (x) x2 (x) x3 over all different places of each document of three words, by counting."""
+    """Weighted means of x1, x1 x2^T, x1 (x) x2 (x) x3 over all different places of each document of three words."""
     d = counts.shape[1]
     moments = np.zeros(d), np.zeros((d, d)), np.zeros((d, d, d))
     texts = [np.repeat(np.arange(d), row) for row in counts.toarray()]
     texts = [text for text in texts if len(text) >= 3]
-    for text in texts:
+    for text, weight in zip(texts, weights_of(np.array([len(text) for text in texts])), strict=True):
         for order, moment in enumerate(moments, start=1):
             places = list(permutations(range(len(text)), order))
             for place in places:
-                moment[tuple(text[list(place)])] += 1 / len(places) / len(texts)
+                moment[tuple(text[list(place)])] += weight / len(places)
     return moments
 
 
@@ -96,8 +103,8 @@ def test_totals_and_what_was_skipped(tmp_path: Path, many_runs: None) -> None:
     assert (sums.documents, sums.skipped) == ((lengths >= 3).sum(), (lengths < 3).sum())
     assert sums.words == n.sum()
     np.testing.assert_allclose(sums.mean, one, atol=1e-14)
-    np.testing.assert_allclose(sums.second, (used.T / (n * (n - 1))).mean(axis=1), atol=1e-14)
-    np.testing.assert_allclose(sums.third, (used.T / (n * (n - 1) * (n - 2))).mean(axis=1), atol=1e-14)
+    np.testing.assert_allclose(sums.second, used.T / (n * (n - 1)) @ weights_of(n), atol=1e-14)
+    np.testing.assert_allclose(sums.third, used.T / (n * (n - 1) * (n - 2)) @ weights_of(n), atol=1e-14)
     np.testing.assert_array_equal(sums.frequency, used.sum(axis=0))
 
 

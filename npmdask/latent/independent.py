@@ -88,9 +88,7 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
     def made(reader: Any) -> SampleFourth:
         return SampleFourth(reader=reader, mean=mean, whitening=white.matrix)
 
-    lens = MomentLens(
-        kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix)
-    )
+    lens = MomentLens(kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix))
     found = job.components_of(lens, k, TENSOR_TOL, request.options(), order=4)
     kept = found.kept
     recovered = ICA().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])

@@ -59,7 +59,7 @@ class TripleBlocks(ByDocuments):
         return least_run(self._rows * self.side // 32)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        blocks, pairs = self._views(self._whole(total, block) / self.sums.documents)
+        blocks, pairs = self._views(self._whole(total, block) / self.sums.total)
         for values, places in zip(blocks, self._places, strict=True):
             self._without_repeats(values, pairs, places)
             if self.alpha0:
@@ -136,7 +136,7 @@ class TripleBlocks(ByDocuments):
         for part in row_strips(documents, np.float64):
             part = csr_matrix((part.data, part.indices, part.indptr), shape=(part.shape[0], pairs.shape[-1]))  # padded
             lengths, columns = words_of(part), part.tocsc()
-            weights = np.stack([over_words(lengths, order) for order in (3, 2)])
+            weights = np.stack([over_words(lengths, order, self.sums.half_length) for order in (3, 2)])
             for place, row in enumerate(self._block_rows):
                 for own in range(self.side):
                     for dense, weighted in _documents_with(row * self.side + own, part, columns, weights):

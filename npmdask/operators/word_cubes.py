@@ -64,7 +64,7 @@ class WhitenedTriples(ByDocuments):
 
     def finish(self, total: Partial, block: Block) -> Block:
         m, white, sums = self.side, self.whitening, self.sums
-        whole = self._whole(total, block) / sums.documents
+        whole = self._whole(total, block) / sums.total
         different = _mirrored(whole[: m * m].reshape(m, m, m))
         second = whole[m * m : m * m + m] - white.T @ (sums.second[:, None] * white)
         repeated = _weighted_cube(white, whole[m * m + m :] - 2 / 3 * sums.third[:, None] * white)
@@ -83,10 +83,10 @@ class WhitenedTriples(ByDocuments):
         cubes = sums[: m * m].reshape(m, m, m)
         for part in row_strips(documents, np.float64, strip_height(len(self.whitening), 3 * m)):
             lengths, images = words_of(part), part @ self.whitening
-            weighted = over_words(lengths, 3)[:, None] * images
+            weighted = over_words(lengths, 3, self.sums.half_length)[:, None] * images
             for a in range(m):  # entries a <= b, c: the others are the same
                 cubes[a, a:, a:] += (weighted[:, a : a + 1] * images[:, a:]).T @ images[:, a:]
-            sums[m * m : m * m + m] += images.T @ (over_words(lengths, 2)[:, None] * images)
+            sums[m * m : m * m + m] += images.T @ (over_words(lengths, 2, self.sums.half_length)[:, None] * images)
             sums[m * m + m :] += part.T @ weighted
 
     def task_bytes(self, p: int, runs: list[range]) -> int:

@@ -1,1 +1,1 @@
-"""Tensor decompositions as runs: what is asked for, moments as lenses before the data, and the stages of longer jobs."""
+"""Tensor decompositions as runs: what is asked for, moments as lenses, and the stages of longer jobs."""

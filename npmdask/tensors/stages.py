@@ -22,6 +22,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError
 from npmdask.gathering import gather
+from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.operators import Operator
 from npmdask.posing import default_rank, make_problem
@@ -139,9 +140,7 @@ class Job:
         request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
         return self._decomposed(make_problem(open_source(path), request), of_data=False)
 
-    def components_of(
-        self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3
-    ) -> Decomposed:
+    def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Decomposed:
         """The components of a moment that is never formed: every product is a pass over the data."""
         question = TensorQuestion(target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order)
         algorithm, rule = make_tensor_pieces(question, options, f"the moment of {self.source.path}")

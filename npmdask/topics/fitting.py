@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
-from npmdask.operators.word_cubes import WhitenedTriples
-from npmdask.operators.words import WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.topics.model import PART, TopicModel
 from npmdask.topics.vocabulary import words_of_array
 
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
+from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
+from npmdask.operators.word_cubes import WhitenedTriples
+from npmdask.operators.words import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.problem import CHECKPOINT_FORMAT
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
@@ -49,6 +49,7 @@ class TopicRequest:
     ----------
     topics : k.
     alpha0 : sum of the Dirichlet parameters of a document's shares; 0: each document has one topic.
+    half_length : words of a document that counts half as much as a very long one; 0: all count the same.
     moments : "held": M3 in white coordinates is formed in one pass, k^3 numbers; "implicit": every product is a pass.
     restarts, iterations, harvest : of the tensor power method (:class:`npmdask.tensors.posing.TensorOptions`).
     seed : of the starts.
@@ -56,6 +57,7 @@ class TopicRequest:
 
     topics: int
     alpha0: float = 1.0
+    half_length: float = HALF_LENGTH
     moments: Literal["held", "implicit"] = "held"
     restarts: int | None = None
     iterations: int | None = None
@@ -132,7 +134,7 @@ def _fitted(job: Job, reader: CsrReader, request: TopicRequest) -> TopicModel:
     k, d = request.topics, reader.shape[1]
     if k > d:
         raise BadInputError(f"topics = {k} of {d} words: at most as many topics as words can be told apart")
-    totals = WordTotals(reader=reader)
+    totals = WordTotals(reader=reader, half_length=request.half_length)
     sums = totals.sums_of(job.gather("totals", totals, np.zeros((d, 1))))
     pairs = job.leading_pairs(_pairs_lens(sums, request), k, MATRIX_TOL)
     white = whiten(pairs.values, pairs.basis, k)
@@ -144,7 +146,7 @@ def _pairs_lens(sums: WordSums, request: TopicRequest) -> MomentLens:
     def made(reader: Any) -> WordPairs:
         return WordPairs(reader=reader, sums=sums, alpha0=request.alpha0)
 
-    facts = {"alpha0": request.alpha0}
+    facts = {"alpha0": request.alpha0, "half_length": request.half_length}
     arrays = (sums.mean, sums.second)
     return MomentLens(
         kind="symmetric", name="pairs of words", side=len(sums.mean), made=made, facts=facts, arrays=arrays
@@ -163,7 +165,7 @@ def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, r
         name="triples of words",
         side=k,
         made=lambda reader: WordTriples(reader=reader, **common),
-        facts={"alpha0": request.alpha0},
+        facts={"alpha0": request.alpha0, "half_length": request.half_length},
         arrays=(sums.mean, sums.third, white.matrix),
     )
     return job.components_of(lens, k, TENSOR_TOL, request.options())
