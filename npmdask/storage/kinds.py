@@ -106,7 +106,7 @@ def for_matrices_only(path: str) -> BadInputError:
     )
 
 
-def choose_layout(kind: str, layout: str | None, chunks: tuple[int, int] | None) -> str:
+def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -> str:
     """The layout to store ``kind`` in: packed for a symmetric matrix unless another is asked for.
 
     Raises
