@@ -11,6 +11,7 @@ from npmdask.operators.clipped import ClippedGram
 from npmdask.operators.clipped_sparse import ClippedSparseGram
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
+from npmdask.operators.multilinear import PackedMultilinear
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.samples import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.sparse import SparseGram
@@ -35,6 +36,7 @@ __all__ = [
     "MixtureSpread",
     "MixtureTriples",
     "Operator",
+    "PackedMultilinear",
     "PackedTensor",
     "Partial",
     "PrivateOperator",
