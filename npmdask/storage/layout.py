@@ -37,6 +37,7 @@ class Source:
     ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
     such a matrix, recorded at ingest. ``side``: d, of kind matrices, whose rows are d x d matrices, flattened.
+    ``words``: what the columns count, of documents, as recorded (npmdask.topics.vocabulary).
     """
 
     path: str
@@ -51,6 +52,7 @@ class Source:
     column_std: np.ndarray | None = None
     truth: Truth | None = None
     side: int | None = None
+    words: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -213,6 +215,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         column_std=std,
         truth=truth,
         side=record.get("side"),
+        words=beside.get("words"),
     )
 
 
