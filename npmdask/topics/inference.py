@@ -14,7 +14,7 @@ from npmdask.linalg import Block
 STRIP_BYTES = 4 * 2**20  # of the topics of the words of the documents that are worked on at once: in cache
 STRIP_ROWS = 1024
 LEAST = 1e-100  # a probability that is 0 by rounding: what is divided by it, times a share of 0, is 0
-MAX_ITERATIONS, TOL = 100, 1e-3  # as scikit-learn has them: the mean change of a document's parameters
+MAX_ITERATIONS, TOL = 1000, 1e-5  # measured on papers of 1,250 words: 99 of 100 shares are then within 0.0013 (L1)
 
 
 class Shares(NamedTuple):
@@ -34,9 +34,9 @@ def shares_of(
 
     Coordinate ascent of Blei, Ng and Jordan (2003), figure 6, which is the E-step of Hoffman, Blei and Bach (2010),
     Algorithm 1: ``gamma = alpha + theta * B^T (c / B theta)``, ``theta = exp(psi(gamma) - psi(sum gamma))``, B the rows
-    of ``topics`` of the document's words and c their counts; from gamma = 1, until gamma changes by less than ``tol``
-    on average over the topics. A word of probability 0 in every topic says nothing and is left out. A document
-    without any other has the shares of the prior, alpha / alpha0.
+    of ``topics`` of the document's words and c their counts; from gamma = 1, until a step moves less than ``tol`` of
+    the document's words from topic to topic (sum of the changes of gamma over its sum). A word of probability 0 in
+    every topic says nothing and is left out; a document without any other has the shares of the prior, alpha / alpha0.
     """
     topics = np.ascontiguousarray(topics, dtype=np.float64)
     known = _of_known_words(counts, topics)
@@ -80,7 +80,7 @@ def _ascend(
         theta = _expected(gamma[going])
         likely = np.maximum(np.matmul(of_words, theta[:, :, None])[:, :, 0], LEAST)
         moved = alpha + theta * np.matmul((counts / likely)[:, None, :], of_words)[:, 0, :]
-        more = np.abs(moved - gamma[going]).mean(axis=1) >= tol
+        more = np.abs(moved - gamma[going]).sum(axis=1) >= tol * moved.sum(axis=1)
         gamma[going] = moved
         if not more.all():
             going, counts, of_words = going[more], counts[more], of_words[more]

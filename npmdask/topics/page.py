@@ -85,8 +85,8 @@ def _doubts(facts: TopicFacts) -> list[str]:
     said, worst, given = [], condition(facts), facts.alpha0_given
     if worst is not None and worst > HIGH_CONDITION:
         said.append(
-            f"M2 is badly conditioned: its first eigenvalue is {worst:.0f} times that of number {facts.model.k}, and noise "
-            "in the last directions is enlarged as much. Ask for fewer topics, leave out the most frequent words "
+            f"M2 is badly conditioned: its first eigenvalue is {worst:.0f} times that of number {facts.model.k}, and "
+            "noise in the last directions is enlarged as much. Ask for fewer topics, leave out the most frequent words "
             "(max_df), or give more documents."
         )
     if given is not None and abs(facts.model.alpha0 - given) > ALPHA0_TOLERANCE * given:
@@ -130,16 +130,16 @@ def _topics(facts: TopicFacts) -> str:
 
 
 def _card(facts: TopicFacts, topic: int, number: int, top: list[tuple[str, float]], most: float) -> str:
-    said = [f"weight {facts.model.weights[topic]:.1%}", f"α {facts.model.alpha[topic]:.3g}"]
-    if facts.coherence is not None:
-        said += [f"c_npmi {facts.coherence.c_npmi[topic]:.3f}", f"u_mass {facts.coherence.u_mass[topic]:.2f}"]
+    said = [f"weight {facts.model.weights[topic]:.1%} · α {facts.model.alpha[topic]:.3g}"]
     if facts.negative_mass is not None:
-        said += [f"negative mass {facts.negative_mass[topic]:.1%}"]
+        said[0] += f" · negative {facts.negative_mass[topic]:.1%}"
+    if facts.coherence is not None:
+        said += [f"c_npmi {facts.coherence.c_npmi[topic]:.3f} · u_mass {facts.coherence.u_mass[topic]:.2f}"]
     lines = "".join(
         f'<li><i style="width:{100 * p / most:.1f}%"></i><b>{html.escape(word)}</b><span>{p:.4f}</span></li>'
         for word, p in top
     )
-    return f"<section><h3>{number}</h3><p>{html.escape(' · '.join(said))}</p><ol>{lines}</ol></section>"
+    return f"<section><h3>{number}</h3><p>{'<br>'.join(said)}</p><ol>{lines}</ol></section>"
 
 
 # Plots
@@ -236,7 +236,7 @@ _STYLE = """<style>
 .topics { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: 10px; margin-bottom: 10px }
 .topics section { background: #fff; border-radius: 6px; padding: 10px 14px }
 .topics h3 { float: left; margin: 0 10px 0 0; color: #2166ac; font-size: 19px; line-height: 1.2 }
-.topics p { margin: 0 0 6px; color: #666; font-size: 12px; min-height: 36px }
+.topics p { margin: 0 0 6px; color: #666; font-size: 12px }
 .topics ol { list-style: none; margin: 0; padding: 0; clear: both }
 .topics li { position: relative; display: flex; justify-content: space-between; padding: 1px 4px; font-size: 13px }
 .topics i { position: absolute; left: 0; top: 2px; bottom: 2px; background: #d1e5f0; border-radius: 2px }

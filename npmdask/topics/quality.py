@@ -153,8 +153,8 @@ def held_out_perplexity(
         raise BadInputError(f"background_share = {background_share}: it is a share, from 0 to 1")
     if np.shape(background) != (model.words,) or documents.columns != model.words:
         raise BadInputError(
-            f"{documents.columns} columns, {np.size(background)} counts in the background, and {model.words} words of the "
-            "model: give documents in the words of the model, and a count for each"
+            f"{documents.columns} columns, {np.size(background)} counts in the background, and {model.words} words in "
+            "the model: give documents in the words of the model, and a count for each"
         )
     unigram = (np.asarray(background, np.float64) + 1) / (np.sum(background) + model.words)
     rng, total, count, rows, row = generator(seed, "completion"), np.zeros(2), 0, 0, 0
