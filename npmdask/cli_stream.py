@@ -11,9 +11,10 @@ from typing import Any
 def add_transform(commands: Any) -> None:
     p = commands.add_parser(
         "transform",
-        help="write the scores of rows along the components of a run, out of core (not private, whatever the run was)",
+        help="write the scores of rows along the components of a run, or the shares of its topics in documents, out of "
+        "core (not private, whatever the run was)",
     )
-    p.add_argument("store", help="folder of a run: of a stream, at any time, or a finished one")
+    p.add_argument("store", help="folder of a run: of a stream, at any time, or a finished one; or of topics")
     p.add_argument("source", help="rows: a Zarr store, a file, a directory of files, or - (standard input)")
     p.add_argument("dest", help="Zarr store of the scores (rows x k) to create")
     p.add_argument("--batch-rows", type=int, help="rows at once (default: 16 MiB of them)")
@@ -30,7 +31,10 @@ def add_transform(commands: Any) -> None:
 def _transform(a: argparse.Namespace) -> int:
     from npmdask.progress import ProgressBar
     from npmdask.streaming.scores import transform
+    from npmdask.topics.model import holds_topics
 
+    if holds_topics(a.store):
+        return _transform_documents(a)
     scored = transform(
         a.store,
         a.source,
@@ -43,6 +47,24 @@ def _transform(a: argparse.Namespace) -> int:
         overwrite=a.overwrite,
         observer=ProgressBar(quiet=a.quiet),
     )
-    facts = asdict(scored)
-    print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
+    _say(scored, a.json)
     return 0
+
+
+def _transform_documents(a: argparse.Namespace) -> int:
+    from npmdask.errors import BadInputError
+    from npmdask.progress import ProgressBar
+    from npmdask.topics.scores import transform_documents
+
+    given = {"batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
+    of_rows = [f"--{name.replace('_', '-')}" for name, default in given.items() if getattr(a, name) != default]
+    if of_rows:
+        raise BadInputError(f"{a.store} holds topics, and {', '.join(of_rows)} is of rows of numbers: leave it out")
+    observer = ProgressBar(quiet=a.quiet)
+    _say(transform_documents(a.store, a.source, a.dest, overwrite=a.overwrite, observer=observer), a.json)
+    return 0
+
+
+def _say(scored: Any, as_json: bool) -> None:
+    facts = asdict(scored)
+    print(json.dumps(facts) if as_json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))

@@ -254,9 +254,8 @@ def test_documents_too_short_and_wrong_settings(tmp_path: Path) -> None:
     reader = reader_of(tmp_path, sp.csr_matrix(np.array([[1, 1, 0], [0, 0, 2]], "i4")))
     with pytest.raises(BadInputError, match=r"none of the 2 documents .* has three words"):
         sums_of(reader)
-    sums = WordSums(
-        mean=np.ones(3), second=np.ones(3), third=np.ones(3), frequency=np.ones(3), documents=1, skipped=0, words=3
-    )
+    ones = {name: np.ones(3) for name in ("mean", "second", "third", "frequency")}
+    sums = WordSums(**ones, documents=1, skipped=0, words=3, half_length=0.0, total=1.0)
     for kind in (WordPairs, WordTriples):
         with pytest.raises(BadInputError, match="alpha0 = -1"):
             kind(reader=reader, sums=sums, alpha0=-1)

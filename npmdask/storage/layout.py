@@ -42,6 +42,7 @@ class Source:
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
     matrices, flattened.
+    ``words``: what the columns count, of documents, as recorded (npmdask.topics.vocabulary).
     """
 
     path: str
@@ -56,6 +57,7 @@ class Source:
     column_std: np.ndarray | None = None
     truth: Truth | None = None
     side: int | None = None
+    words: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -250,6 +252,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         column_std=std,
         truth=truth,
         side=record.get("side"),
+        words=beside.get("words"),
     )
 
 

@@ -87,7 +87,7 @@ def transform(
     start, components = time.perf_counter(), components_of(store)
     opened = _open(source, components, store, non_finite, pattern, format, header)
     count = batch_rows or max(1, BATCH_BYTES // (8 * components.d))
-    with single_threaded_blas(), _writer(dest, components, overwrite) as writer:
+    with single_threaded_blas(), writer_of_scores(dest, components.k, overwrite) as writer:
         _write_all(opened, components, writer, count, observer or Observer())
         facts = {"store": str(Path(store).absolute()), "source": opened.name, "skipped": opened.stream.skipped}
         fingerprint = writer.finish({"scores": facts})
@@ -131,13 +131,13 @@ def _open(
 
 
 @contextmanager
-def _writer(dest: str | Path, components: Components, overwrite: bool) -> Iterator[DenseWriter]:
-    """A writer that begins anew, whatever a kill has left, and leaves nothing behind where it fails."""
+def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterator[DenseWriter]:
+    """A writer of rows of ``columns`` scores: begins anew, whatever a kill has left, leaves nothing where it fails."""
     target = Path(dest).absolute()
     with locked(target):
         writer = DenseWriter(
             target,
-            columns=components.k,
+            columns=columns,
             dtype=np.dtype(np.float64),
             kind="samples",
             identity={"scores": uuid.uuid4().hex},
