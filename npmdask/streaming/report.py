@@ -34,14 +34,16 @@ def stream_page(store: RunStore) -> str:
         raise BadInputError(f"there is no stream with a commit in {store.path}: wait for the first, or run it again")
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
-    name = "variance" if centred else "mean square"
+    name = _of_values(found.moment, centred)
     drawn = [gap_svg(history), angles_svg(history), _steps_svg(history)]
-    drawn += [spectrum_svg(values, f"{name} of the rows along it")] if len(values) else []
+    drawn += (
+        [spectrum_svg(values, name if found.moment == 3 else f"{name} of the rows along it")] if len(values) else []
+    )
     sections = [
         *heading(store.path.name, found.sentence, good=found.current),
         tiles(_tiles(found, history, store.telemetry())),
         f'<div class="plots">{"".join(drawn)}</div>',
-        *_components(values, name),
+        *(_weights(values, found.facts) if found.moment == 3 else _components(values, name)),
         "<h2>Parameters</h2>",
         parameters(_spec(found.spec), TABLES),
     ]
@@ -58,15 +60,18 @@ def _tiles(found: Standing, history: tuple[Measurement, ...], telemetry: list[di
         ("rows that wait for their step", f"{found.rows_waiting:,}"),
         ("steps", f"{found.steps:,}"),
         ("rows a step", _number(last, "mean_batch_rows", "not yet", ",.1f")),
-        ("rank of the iterate", _number(last, "rank", "not yet", "d")),
+        ("components found" if found.moment == 3 else "rank of the iterate", _number(last, "rank", "not yet", "d")),
         ("rows a second, last call", "not kept" if rate is None else f"{rate:,.0f}"),
         ("peak memory", "not kept" if peak is None else bytes_text(peak)),
         ("memory limit", bytes_text(limit) if limit else "none"),
-        ("explained, held-out rows", _number(last, "explained", held, ".2%")),
-        ("suboptimality, held-out rows", _number(last, "suboptimality", held, ".2e")),
-        ("max sin θ to the truth", _number(last, "max_sin_theta", unknown, ".1e")),
-        ("change, max sin θ", _number(last, "change", "not yet", ".1e")),
     ]
+    if found.moment == 2:
+        facts += [
+            ("explained, held-out rows", _number(last, "explained", held, ".2%")),
+            ("suboptimality, held-out rows", _number(last, "suboptimality", held, ".2e")),
+            ("max sin θ to the truth", _number(last, "max_sin_theta", unknown, ".1e")),
+        ]
+    facts.append(("change, max sin θ", _number(last, "change", "not yet", ".1e")))
     files = found.files
     return facts if files is None else [*facts[:1], ("files done", f"{files[0]:,}"), *facts[1:]]
 
@@ -172,6 +177,22 @@ def _components(values: np.ndarray, name: str) -> list[str]:
         return []
     rows = ((i, f"{value:.10g}", f"{sqrt(max(value, 0.0)):.6g}") for i, value in enumerate(values.tolist(), 1))
     return ["<h2>Components</h2>", table(rows, ("component", f"{name} along it", "its root"))]
+
+
+def _of_values(moment: int, centred: bool) -> str:
+    """What a value is called."""
+    return "weight in the third moment" if moment == 3 else "variance" if centred else "mean square"
+
+
+def _weights(weights: np.ndarray, facts: dict[str, Any]) -> list[str]:
+    """Components of the third moment, with what the last answer says of them; those that are open have no weight."""
+    count = max(len(weights), len(facts.get("status", ())))
+    if not count:
+        return []
+    columns = ([f"{w:.10g}" for w in weights.tolist()], [f"{e:.1e}" for e in facts.get("standard_errors", ())])
+    shown = [[*column, *["-"] * (count - len(column))] for column in (*columns, list(facts.get("status", ())))]
+    rows = zip(range(1, count + 1), *shown, strict=True)
+    return ["<h2>Components</h2>", table(rows, ("component", "weight", "standard error", "status"))]
 
 
 def _spec(spec: dict[str, Any]) -> dict[str, Any]:
