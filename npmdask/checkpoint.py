@@ -158,7 +158,7 @@ class RunStore:
         if path.exists():
             shutil.rmtree(before, ignore_errors=True)
             path.rename(before)
-        write_bundle(path, arrays, meta)
+        write_bundle(path, arrays, meta, inline=True)
         shutil.rmtree(before, ignore_errors=True)
         self._forget_pass()
         for older in self._steps()[:-KEPT_STEPS]:

@@ -2,6 +2,9 @@
 
 Written aside, flushed to disk, then renamed: a reader never sees a half-written one. The manifest holds the
 CRC-32C of every file, so that what rots on disk is found. Plain ``.npy`` and JSON; nothing is ever unpickled.
+
+Where a bundle is written again and again, small arrays lie in the manifest: a file of its own costs each of them a
+flush to disk, which takes longer than the step that it remembers.
 """
 
 from __future__ import annotations
@@ -20,11 +23,16 @@ from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.checksum import crc32c, crc32c_bytes
 
 MANIFEST = "manifest.json"
+SMALL_BYTES = 2**10
 Arrays = dict[str, np.ndarray]
 
 
-def write_bundle(path: Path, arrays: Arrays, meta: dict[str, Any], *, private: bool = False) -> None:
+def write_bundle(
+    path: Path, arrays: Arrays, meta: dict[str, Any], *, private: bool = False, inline: bool = False
+) -> None:
     """Create the folder ``path`` atomically; ``private``: readable by its owner only (files 0600, folder 0700).
+
+    ``inline``: arrays of at most SMALL_BYTES are kept in the manifest.
 
     Raises
     ------
@@ -36,8 +44,11 @@ def write_bundle(path: Path, arrays: Arrays, meta: dict[str, Any], *, private: b
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True, mode=0o700 if private else 0o777)
         mode = 0o600 if private else 0o666
-        files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array, mode) for name, array in arrays.items()}
-        text = json.dumps({"meta": meta, "files": files}, indent=1, sort_keys=True).encode()
+        small = {name: array for name, array in arrays.items() if inline and array.nbytes <= SMALL_BYTES}
+        large = {name: array for name, array in arrays.items() if name not in small}
+        files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array, mode) for name, array in large.items()}
+        content = {"meta": meta, "files": files} | ({"small": _as_text(small)} if small else {})
+        text = json.dumps(content, sort_keys=True).encode()  # an indent would take the slow encoder
         # The manifest guards itself too: its own checksum is the last line.
         with open(aside / MANIFEST, "wb", opener=_opener(mode)) as file:
             file.write(text + b"\n" + f"{crc32c_bytes(text):08x}\n".encode())
@@ -63,7 +74,7 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
         The manifest or a file is missing, truncated or does not have its checksum; the file is named.
     """
     manifest = _read_manifest(path)
-    arrays = {}
+    arrays = _from_text(manifest.get("small", {}))
     for name, crc in manifest["files"].items():
         try:
             data = (path / name).read_bytes()
@@ -83,6 +94,20 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         return dict(json.loads(body))
     except (OSError, ValueError) as error:
         raise BadInputError(f"{path / MANIFEST} is missing or corrupt ({error})") from error
+
+
+def _as_text(arrays: Arrays) -> dict[str, Any]:
+    """Arrays as JSON: dtype, shape, and their bytes in hexadecimal."""
+    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return {name: [array.dtype.str, list(array.shape), array.tobytes().hex()] for name, array in held.items()}
+
+
+def _from_text(small: dict[str, Any]) -> Arrays:
+    """The inverse of :func:`_as_text`; the checksum of the manifest is theirs too."""
+    return {
+        name: np.frombuffer(bytearray.fromhex(data), dtype=np.dtype(dtype)).reshape(shape)
+        for name, (dtype, shape, data) in small.items()
+    }
 
 
 def _write_array(path: Path, array: np.ndarray, mode: int) -> int:

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from npmdask.topics.model import PART, TopicModel
-from npmdask.topics.vocabulary import words_of_array
 
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
@@ -35,10 +33,12 @@ from npmdask.storage.layout import Source, open_source
 from npmdask.storage.sparse import CsrReader
 from npmdask.tensors.lenses import MomentLens
 from npmdask.tensors.stages import Decomposed, Job
+from npmdask.topics.model import PART, TopicModel
+from npmdask.topics.vocabulary import words_of_array
 
 KIND = "topics"
 MATRIX_TOL = 1e-6  # relative residual of pairs of M2: far below what a sample of documents says of it
-TENSOR_TOL = 1e-9
+TENSOR_TOL = 1e-6  # of components: as above
 
 
 @dataclass(frozen=True, kw_only=True)
