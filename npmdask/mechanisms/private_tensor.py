@@ -1,0 +1,114 @@
+"""Private noise on contractions of a tensor: every column u of a block has noise of its own size.
+
+    Y_l = T(I, u_l, u_l) + G_l    or    y_l = T(u_l, u_l, u_l) + g_l,    scale_l = multiplier * sensitivity(u_l)
+
+The sensitivity follows max |u_i|, which differs from column to column by factors: noise of one size for all would be
+that of the spikiest. Each column is a release of its own, of the K = k L (R + 1) of a run (Wang and Anandkumar 2016,
+Algorithm 3), and all of them share the budget: the multiplier is sqrt(K) / mu, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.accounting import Budget, Charge
+from npmdask.linalg import Block
+from npmdask.mechanisms.entropy import Entropy
+from npmdask.mechanisms.private import PrivateGaussian
+from npmdask.relations import TensorRelation
+from npmdask.rounding import Rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorGaussian:
+    """Gaussian noise on every column of a block, each by :class:`PrivateGaussian`.
+
+    Parameters
+    ----------
+    relation, budget, calibration : as of :class:`PrivateGaussian`.
+    columns : L, of every block. steps : blocks that a run releases, k (R + 1). Both public and fixed in advance.
+    rounding : what an integer of a single column is worth, and what finite arithmetic adds to its sensitivity.
+    scores : whether the block holds ``T(u, u, u)`` (1 x L) and not ``T(I, u, u)`` (d x L).
+
+    Attributes
+    ----------
+    single : what one column is released by; its ``releases`` are all K = ``steps`` * ``columns`` of them.
+
+    Raises
+    ------
+    BadInputError, RefusedError
+        As of :class:`PrivateGaussian`.
+    """
+
+    relation: TensorRelation
+    budget: Budget
+    columns: int
+    steps: int
+    rounding: Rounding
+    calibration: str = "exact"
+    scores: bool = False
+    single: PrivateGaussian = field(init=False)
+
+    name: ClassVar[str] = PrivateGaussian.name
+    image_norm: ClassVar[None] = None  # which is of records
+
+    def __post_init__(self) -> None:
+        single = PrivateGaussian(
+            relation=replace(self.relation, scores=self.scores),
+            budget=self.budget,
+            releases=self.steps * self.columns,
+            rounding=self.rounding,
+            calibration=self.calibration,
+        )
+        object.__setattr__(self, "single", single)
+
+    @property
+    def releases(self) -> int:
+        """Blocks that are committed to the ledger; :meth:`charge` is that of all their columns."""
+        return self.steps
+
+    @property
+    def multiplier(self) -> float:
+        """Scale of the noise of a column for a sensitivity of 1."""
+        return self.single.multiplier
+
+    @property
+    def stddev(self) -> float:
+        return self.single.stddev
+
+    @property
+    def release_kind(self) -> str:
+        return "scores" if self.scores else "contraction"
+
+    def release(self, product: np.ndarray, *, block: Block, entropy: Entropy, step: int) -> Block:
+        """``product`` with noise, as float64 (of the same shape); see ``PrivateGaussian.release``.
+
+        ``product``: int64, d x L or, of scores, 1 x L. ``step``: which block this is, 1..steps.
+        """
+        first = (step - 1) * self.columns + 1
+        released = [
+            self.single.release(product[:, l : l + 1], block=block[:, l : l + 1], entropy=entropy, step=first + l)
+            for l in range(self.columns)  # noqa: E741 (the letter of the paper)
+        ]
+        return np.concatenate(released, axis=1)
+
+    def event(self) -> dict[str, Any]:
+        """What a ledger writes down; ``releases`` are the K that are charged."""
+        return {**self.single.event(), "columns": int(self.columns), "steps": int(self.steps)}
+
+    def charge(self) -> Charge:
+        """What all K releases cost together, whatever the blocks will be: within the budget."""
+        return self.single.charge()
+
+    def noise_stddevs(self, block: Block) -> np.ndarray:
+        """Standard deviation of the noise on every entry of each column (L): public."""
+        rows = 1 if self.scores else len(block)
+        columns = range(block.shape[1])
+        return np.array([self.single.noise_stddev(block[:, l : l + 1], rows=rows) for l in columns])  # noqa: E741
+
+    def noise_stddev(self, block: Block, *, rows: int | None = None) -> float:
+        """The largest of them."""
+        return float(self.noise_stddevs(block).max())
