@@ -27,6 +27,7 @@ FLOORS = [
     ["storage.bundle", "storage.remote"],
     ["storage.dense", "storage.symmetry"],
     ["storage.sparse", "storage.triangle"],
+    ["storage.tensor"],
     ["storage.journal"],
     ["storage.dense_writer", "storage.sparse_writer"],
     ["storage.packed_writer"],

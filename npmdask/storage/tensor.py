@@ -1,0 +1,256 @@
+"""Reading a symmetric tensor of order three by its unique blocks, each of them once a pass.
+
+They lie in a *packed* array of shape (T, b, b, b) with chunks (1, b, b, b): unit t is block (i <= j <= k) of the
+d x d x d tensor, T = n (n + 1) (n + 2) / 6 of them in lexicographic order, n = ceil(d / b), those at the edge filled
+up with zeros (blocked compact symmetric storage: Schatz, Low, van de Geijn and Kolda, SISC 36, 2014). With n = 10 that
+is 0.22 of the bytes of the whole, with n large 1/6. :class:`UnitRows` shows the array with two dimensions, so that
+chunks are opened, decoded, missed and compared by :mod:`npmdask.storage.dense`, in the same sentences.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement, permutations
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.storage.access import location
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.dense import DenseReader, SlabRecord, scratch
+from npmdask.storage.triangle import open_chunk, read_exactly
+from npmdask.storage.triangle import place_of as place_in_triangle
+from npmdask.storage.triangle import unit_of as unit_in_triangle
+
+Place = tuple[int, int, int]
+BLOCK_BYTES = 8 * 10**6  # of a block at most, where its side is chosen
+GRID = 5  # blocks along a side at least: 0.28 of the bytes; fewer blocks repeat too much
+LEAST_SIDE = 20  # unless the blocks would be shorter than this
+
+
+def tetrahedral_number(n: int) -> int:
+    """Blocks (i <= j <= k) of an n x n x n grid."""
+    return n * (n + 1) * (n + 2) // 6
+
+
+def unit_of(i: int, j: int, k: int, n: int) -> int:
+    """Position of block (i <= j <= k) in lexicographic order."""
+    return tetrahedral_number(n) - tetrahedral_number(n - i) + unit_in_triangle(j - i, k - i, n - i)
+
+
+def place_of(unit: int, n: int) -> Place:
+    """The block (i <= j <= k) at a position: counted from the end, first indices have 1, 3, 6, ... blocks."""
+    left = tetrahedral_number(n) - 1 - unit
+    last = max(0, int((6 * left) ** (1 / 3)) - 2)  # the cube root is off by rounding
+    while tetrahedral_number(last + 1) <= left:
+        last += 1
+    i = n - 1 - last
+    first = tetrahedral_number(n) - tetrahedral_number(n - i)
+    j, k = place_in_triangle(unit - first, n - i)
+    return i, i + j, i + k
+
+
+def places(n: int) -> np.ndarray:
+    """All blocks (T x 3, int32) in the order of their units."""
+    listed = np.fromiter(combinations_with_replacement(range(n), 3), np.dtype((np.int32, 3)), tetrahedral_number(n))
+    return np.asarray(listed)
+
+
+def multiplicity(place: Place) -> int:
+    """How many blocks of the whole tensor are this one with its indices in another order: 1, 3 or 6."""
+    return len(set(permutations(place)))
+
+
+def choose_side(size: int, itemsize: int) -> int:
+    """Side of a block: at least 5 along the tensor where that leaves 20, at most 8 MB, nearly no filling up."""
+    largest = 1
+    while (largest + 1) ** 3 * itemsize <= BLOCK_BYTES:
+        largest += 1
+    blocks = max(-(-size // largest), min(GRID, -(-size // LEAST_SIDE)))
+    return -(-size // blocks)
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """A packed array (T, b, b, b) as the (T b^2) x b array whose chunks, b^2 x b, are its blocks.
+
+    Everything that is not about the shape is the packed array's own.
+    """
+
+    packed: Any  # zarr.Array
+
+    shards = None
+    ndim = 2
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        units, side = self.packed.shape[:2]
+        return (int(units) * int(side) ** 2, int(side))
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return (self.shape[1] ** 2, self.shape[1])
+
+    @property
+    def metadata(self) -> _UnitMetadata:
+        return _UnitMetadata(self.packed.metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "packed":  # while it is unpickled there is no array to ask yet
+            raise AttributeError(name)
+        return getattr(self.packed, name)
+
+    def __getitem__(self, region: tuple[slice, slice]) -> np.ndarray:
+        """The values of one block (b^2 x b)."""
+        return np.asarray(self.packed[region[0].start // self.chunks[0]]).reshape(self.chunks)
+
+
+@dataclass(frozen=True)
+class _UnitMetadata:
+    """The metadata of a packed array, in which chunk (t, 0) has the name of block t."""
+
+    packed: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "packed":
+            raise AttributeError(name)
+        return getattr(self.packed, name)
+
+    def encode_chunk_key(self, place: tuple[int, int]) -> str:
+        return str(self.packed.encode_chunk_key((place[0], 0, 0, 0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorReader:
+    """Block-wise reader of a symmetric ``size`` x ``size`` x ``size`` tensor; small and picklable (it holds no data).
+
+    ``array`` is the packed Zarr array (T, b, b, b). ``checksums`` (T x 1, uint32, of whole blocks with what fills
+    them up) are compared with what is read; None for what was never ingested. A *unit* is the position of a block.
+    """
+
+    array: Any
+    size: int
+    checksums: np.ndarray | None = None
+
+    @cached_property
+    def dense(self) -> DenseReader:
+        """What opens, decodes and compares single blocks."""
+        return DenseReader(array=UnitRows(self.array), checksums=self.checksums)
+
+    @property
+    def shape(self) -> Place:
+        """Of the tensor: (d, d, d)."""
+        return (self.size, self.size, self.size)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.dense.dtype
+
+    @property
+    def side(self) -> int:
+        """Side b of a block."""
+        return int(self.array.shape[1])
+
+    @property
+    def grid(self) -> int:
+        """Blocks along the tensor: n."""
+        return -(-self.size // self.side)
+
+    @property
+    def units(self) -> int:
+        """Blocks that are stored: n (n + 1) (n + 2) / 6."""
+        return tetrahedral_number(self.grid)
+
+    @property
+    def chunks(self) -> Place:
+        return (self.side, self.side, self.side)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a pass reads: the decoded blocks, with what fills up those at the edge."""
+        return self.units * self.block_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, decoded."""
+        return self.side**3 * self.dtype.itemsize
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory that reading one block takes: itself, or some of its size where it is decoded (see DenseReader)."""
+        return {"direct": 1, "decoded": 3, "zarr": 8}[self.dense.access.way] * self.block_bytes
+
+    @property
+    def where(self) -> str:
+        return location(self.array)
+
+    def place(self, unit: int) -> Place:
+        """Block (i <= j <= k) of a unit."""
+        return place_of(unit, self.grid)
+
+    def span(self, i: int) -> slice:
+        """Indices of the tensor that block row i covers."""
+        return slice(i * self.side, min((i + 1) * self.side, self.size))
+
+    def read_ahead(self, units: range) -> None:
+        """Ask the kernel to fetch the blocks of ``units`` while something else is computed; local files only."""
+        self.dense.read_ahead(units)
+
+    def blocks(self, units: range, record: SlabRecord) -> Iterator[tuple[Place, np.ndarray]]:
+        """Yield ((i, j, k), values) of every unit: (b_i, b_j, b_k), without what fills up, in the stored dtype.
+
+        The memory of the values is reused by the next block. The next one is asked for while one is worked on.
+
+        Raises
+        ------
+        BadInputError
+            A block is missing, truncated or corrupt; its chunk is named.
+        """
+        for unit in units:
+            self.read_ahead(range(unit + 1, min(unit + 2, units.stop)))
+            place = self.place(unit)
+            whole = self._whole(unit, record).reshape(self.chunks)
+            yield place, whole[tuple(slice(span.stop - span.start) for span in map(self.span, place))]
+
+    def _whole(self, unit: int, record: SlabRecord) -> np.ndarray:
+        """One block (b^2 x b) as it is stored, compared with its checksum."""
+        values = self._direct(unit) if self.dense.access.way == "direct" else self.dense.decode(unit, 0)
+        crc = crc32c(values)
+        self.dense._verify(unit, 0, crc)
+        record.checksums[unit, 0] = crc
+        record.bytes_read += values.nbytes
+        record.chunks += 1
+        return values
+
+    def _direct(self, unit: int) -> np.ndarray:
+        values = scratch("tensor block", (self.side**2, self.side), self.dtype)
+        file = open_chunk(self.dense, unit, 0)
+        try:
+            read_exactly(self.dense, unit, 0, file, values, 0)
+        finally:
+            os.close(file)
+        return values
+
+
+def open_packed_tensor(array: Any, size: int, checksums: np.ndarray | None = None) -> TensorReader:
+    """The reader of a packed store of a ``size`` x ``size`` x ``size`` tensor; ``checksums`` has one for each unit.
+
+    Raises
+    ------
+    BadInputError
+        Array, size and checksums do not belong together: the record is damaged.
+    """
+    reader = TensorReader(array=array, size=size)
+    fits = array.ndim == 4 and array.shape[1:] == reader.chunks and array.chunks == (1, *reader.chunks)
+    if not fits or array.shape[0] != reader.units or (checksums is not None and checksums.shape != (reader.units,)):
+        raise BadInputError(f"{location(array)} of shape {array.shape} does not hold a packed tensor of size {size}")
+    return TensorReader(array=array, size=size, checksums=None if checksums is None else checksums[:, None])
+
+
+def packed_tensor_bytes(size: int, side: int, itemsize: int) -> int:
+    """Bytes of the packed array before compression, with what fills up the blocks at the edge."""
+    return tetrahedral_number(-(-size // side)) * side**3 * itemsize
