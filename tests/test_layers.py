@@ -69,6 +69,7 @@ FLOORS = [
         "algorithms.capped_simplex",
     ],
     ["algorithms.power", "algorithms.krylov", "algorithms.private_power", "algorithms.private_alternating"],
+    ["algorithms.private_tensor_power"],
     ["algorithms.stream_power", "algorithms.oja", "algorithms.convex", "algorithms.convex_batch"],
     ["algorithms.frequent_directions"],
     ["algorithms"],

@@ -10,6 +10,7 @@ from npmdask.algorithms.oja import Oja, OjaState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
+from npmdask.algorithms.private_tensor_power import PrivateTensorPower, PrivateTensorState
 from npmdask.algorithms.stream_power import StreamPower, StreamPowerState
 
 REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
@@ -45,6 +46,8 @@ __all__ = [
     "PrivateAlternating",
     "PrivatePower",
     "PrivateState",
+    "PrivateTensorPower",
+    "PrivateTensorState",
     "Query",
     "Result",
     "RowsQuery",

@@ -109,6 +109,10 @@ class TensorGaussian:
         columns = range(block.shape[1])
         return np.array([self.single.noise_stddev(block[:, l : l + 1], rows=rows) for l in columns])  # noqa: E741
 
+    def score_stddevs(self, block: Block) -> np.ndarray:
+        """The same of the scores of the columns (L)."""
+        return replace(self, scores=True).noise_stddevs(block)
+
     def noise_stddev(self, block: Block, *, rows: int | None = None) -> float:
         """The largest of them."""
         return float(self.noise_stddevs(block).max())
