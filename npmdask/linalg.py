@@ -159,3 +159,18 @@ def asymmetry(basis: Block, product: Block) -> tuple[float, float]:
     """How far ``basis^T A basis`` is from symmetric: (norm of the antisymmetric part, norm of the product)."""
     h = basis.T @ product
     return float(np.linalg.norm(h - h.T) / 2), float(np.linalg.norm(product))
+
+
+def symmetric_part(tensor: np.ndarray) -> np.ndarray:
+    """The mean of a tensor (d x d x d) over the six orders of its indices, in float64, symmetric to the last bit.
+
+    Sums of two do not depend on their order; those of three are formed of the least, the largest and what is between.
+    """
+    mean = np.empty(tensor.shape)
+    for i in range(len(tensor)):
+        first = np.add(tensor[i], tensor[i].T, dtype=np.float64)
+        second = np.add(tensor[:, i], tensor[:, :, i], dtype=np.float64)
+        least, most = np.minimum(second, second.T), np.maximum(second, second.T)
+        middle = np.clip(first, least, most)
+        mean[i] = (np.minimum(first, least) + np.maximum(first, most) + middle) / 6
+    return mean
