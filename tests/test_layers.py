@@ -56,7 +56,7 @@ FLOORS = [
     ["operators.exact"],
     ["operators.clipping", "operators.bounded"],
     ["operators.clipped"],
-    ["operators.clipped_sparse", "operators.record_images"],
+    ["operators.clipped_sparse", "operators.record_images", "operators.bounded_tensor"],
     ["nodes.total", "operators"],
     ["passes"],
     ["memory_plan"],

@@ -1,4 +1,4 @@
-"""Private robust tensor power method (Wang and Anandkumar 2016, Algorithm 3): every number used was released with noise.
+"""The private tensor power method (Wang and Anandkumar 2016, Algorithm 3): every number used was released with noise.
 
 For each of k components: L restarts from the public seed, R times
 
@@ -100,11 +100,14 @@ class PrivateTensorPower:
 
     def query(self, state: PrivateTensorState) -> Query:
         """T(I, u, u) of every column, or its score after R of them: one pass."""
-        return Query(state.block, scores=state.step % (self.iterations + 1) == self.iterations)
+        return Query(state.block, scores=self._scores(state))
+
+    def _scores(self, state: PrivateTensorState) -> bool:
+        return state.step % (self.iterations + 1) == self.iterations
 
     def update(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:
         """``released``, d x L or scores (1 x L), is all there is of the data from here on."""
-        return self._choose(state, released) if self.query(state).scores else self._iterate(state, released)
+        return self._choose(state, released) if self._scores(state) else self._iterate(state, released)
 
     def _iterate(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:
         done = state.step // (self.iterations + 1)

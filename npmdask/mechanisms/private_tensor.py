@@ -5,10 +5,18 @@
 The sensitivity follows max |u_i|, which differs from column to column by factors: noise of one size for all would be
 that of the spikiest. Each column is a release of its own, of the K = k L (R + 1) of a run (Wang and Anandkumar 2016,
 Algorithm 3), and all of them share the budget: the multiplier is sqrt(K) / mu, exactly.
+
+The L columns of a block are asked at once, and no neighbour moves all of them as far as it may move each: the sum of
+the squares (moved_l / sensitivity_l)^2 is at most W = relation.together(block) <= L, a function of the public block. As
+L / multiplier^2 is charged for it, the noise of every column may be less by sqrt(W / L), the *share* (not with
+calibration = "paper"). What arithmetic adds, r to each column, is then counted max s_l / min s_l times: with
+x_l = share s_l and r' = r max x / min x the norm of (moved_l + r) / (x_l + r') is at most sqrt(L) times
+max x / (max x + r') + r / (min x + r') <= 1 (Minkowski).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -19,6 +27,7 @@ from npmdask.linalg import Block
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian
 from npmdask.relations import TensorRelation
+from npmdask.relations._protocol import up
 from npmdask.rounding import Rounding
 
 
@@ -88,12 +97,27 @@ class TensorGaussian:
 
         ``product``: int64, d x L or, of scores, 1 x L. ``step``: which block this is, 1..steps.
         """
-        first = (step - 1) * self.columns + 1
+        first, each = (step - 1) * self.columns + 1, self.each(block)
         released = [
-            self.single.release(product[:, l : l + 1], block=block[:, l : l + 1], entropy=entropy, step=first + l)
+            each.release(product[:, l : l + 1], block=block[:, l : l + 1], entropy=entropy, step=first + l)
             for l in range(self.columns)  # noqa: E741 (the letter of the paper)
         ]
         return np.concatenate(released, axis=1)
+
+    def each(self, block: Block) -> PrivateGaussian:
+        """What every single column of this public block is released by."""
+        if self.calibration == "paper" or self.columns == 1:
+            return self.single
+        relation = self.single.relation
+        assert isinstance(relation, TensorRelation)
+        moved = [relation.sensitivity(column[:, None]) for column in block.T]
+        if not all(moved):
+            return self.single
+        share = up(up(math.sqrt(relation.together(block) / self.columns)))
+        # the next power of two: last bits of a norm must not change the purpose that noise is drawn for
+        spread = math.ldexp(1.0, math.frexp(max(moved) / min(moved))[1])
+        rounding = replace(self.rounding, l2=self.rounding.l2 * spread)
+        return replace(self.single, relation=replace(relation, share=min(share, 1.0)), rounding=rounding)
 
     def event(self) -> dict[str, Any]:
         """What a ledger writes down; ``releases`` are the K that are charged."""
@@ -105,9 +129,8 @@ class TensorGaussian:
 
     def noise_stddevs(self, block: Block) -> np.ndarray:
         """Standard deviation of the noise on every entry of each column (L): public."""
-        rows = 1 if self.scores else len(block)
-        columns = range(block.shape[1])
-        return np.array([self.single.noise_stddev(block[:, l : l + 1], rows=rows) for l in columns])  # noqa: E741
+        rows, each = 1 if self.scores else len(block), self.each(block)
+        return np.array([each.noise_stddev(column[:, None], rows=rows) for column in block.T])
 
     def score_stddevs(self, block: Block) -> np.ndarray:
         """The same of the scores of the columns (L)."""

@@ -90,7 +90,9 @@ def make_relation(
     if issubclass(kind, MatrixRelation | TensorRelation):
         parameters["change"] = change
     elif change != 1.0:
-        raise BadInputError(f"change = {change} is for matrices and tensors: a record of {name} changes as far as clip_norm allows")
+        raise BadInputError(
+            f"change = {change} is for matrices and tensors: a record of {name} changes as far as clip_norm allows"
+        )
     if coherence is not None:
         if not issubclass(kind, Entry):
             raise BadInputError(f"coherence is for entry and symmetric_entry, not for {name}: leave it out")

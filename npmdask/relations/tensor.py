@@ -15,12 +15,21 @@ not quite symmetric, clipping): then e bounds each of them, and no term grows.
 Wang and Anandkumar (2016, Definition 4.2) add ``change`` once for each of the 6 permutations, so that e is 1, 2 and 6
 times ``change``: :class:`TensorEntry`, for which their factor 6 is exact (i = j = k) as long as ``clip_norm`` is at
 least three times ``change``. :class:`TensorOrbit` lets every position change by at most ``change``: 2 sqrt(3).
+
+Columns that are released together look at different orbits: the one that moves u_1 most hardly moves u_2. With s_l the
+sensitivity at u_l, one orbit moves all columns by sum_l (moved_l / s_l)^2 <= L, and often far less (:meth:`together`):
+with D_i = sum_l u_il^4 / s_l^2, M_ij = sum_l u_il^2 u_jl^2 / s_l^2 and B_i = max_j M_ij the three kinds give
+
+    4 e^2 (M_ij + M_jk + M_ik) <= 4 e^2 (B_j + 2 B_k)  where B_i >= B_j >= B_k,    e^2 (D_i + 4 M_ik),    e^2 D_i
+
+and of scores, with D_i = sum_l u_il^6 / s_l^2, at most (Hoelder) 36 e^2 cbrt(D_i D_j D_k), 9 e^2 cbrt(D_i^2 D_k) and
+e^2 D_i, each largest at the largest D_i. For :class:`TensorEntry` it is the last that counts, and it is attained.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +38,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block
 from npmdask.relations._protocol import MACHINE_EPS, Norm, Relation, positive, scaled_to_one, up
 
+MATES_ROWS = 512  # of a product that is looked at at once
 ROUNDINGS = 16  # more than any of the formulas below has, square root included
 
 
@@ -42,6 +52,7 @@ class TensorRelation(Relation):
         closer together, and two clipped entries differ by at most 2 clip_norm: the smaller number counts.
     change : how much an entry may differ; see the relation for how often.
     scores : whether ``T(u, u, u)`` is released, and not ``T(I, u, u)``. No part of who is a neighbour of whom.
+    share : of its sensitivity that a column counts with, where several are released together: sqrt(together / L).
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("tensor",)
@@ -49,6 +60,7 @@ class TensorRelation(Relation):
 
     change: float = 1.0
     scores: bool = False
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,17 +97,50 @@ class TensorRelation(Relation):
         if column.ndim != 2 or column.shape[1] != 1 or not column.size or not np.isfinite(column).all():
             raise BadInputError("the sensitivity of a contraction is that at one finite column (d x 1)")
         scaled, exponent = scaled_to_one(column)
-        largest = self._largest(np.append(np.sort(np.abs(scaled[:, 0]))[::-1][:3], [0.0, 0.0])[:3])
-        return up(math.ldexp(largest * (1 + ROUNDINGS * MACHINE_EPS), (3 if self.scores else 2) * exponent))
+        largest = self._largest(*three_largest(np.abs(scaled[:, 0])))
+        moved = math.ldexp(largest * (1 + ROUNDINGS * MACHINE_EPS), self._power * exponent)
+        return up(up(moved) * self.share)
 
-    def _largest(self, top: np.ndarray) -> float:
-        """Over all orbits; ``top``: the three largest |u_i|, the largest first, 0 where there are fewer."""
-        (x, y, z), (six, three, one) = (float(v) for v in top), self.changes
+    @property
+    def _power(self) -> int:
+        """Of u in what is released."""
+        return 3 if self.scores else 2
+
+    def _largest(self, x: float, y: float, z: float) -> float:
+        """Over all orbits; x >= y >= z are the three largest |u_i|, 0 where there are fewer."""
+        six, three, one = self.changes
         if self.scores:
             return max(6 * six * x * y * z, 3 * three * x * x * y, one * x**3)
         distinct = 2 * six * math.sqrt((y * z) ** 2 + (x * z) ** 2 + (x * y) ** 2)
         pair = three * x * math.sqrt(x * x + 4 * y * y)  # with d = 1 no more than what follows
         return max(distinct, pair, one * x * x)
+
+    def together(self, block: Block) -> float:
+        """The largest sum over the columns u_l (d x L) of (how far one orbit moves it / its sensitivity)^2, rounded up.
+
+        Between 1 and L, and L if a column is zero.
+        """
+        top, columns = np.abs(np.asarray(block, dtype=np.float64)), block.shape[1]
+        norms = top.max(axis=0)
+        if not norms.all():
+            return float(columns)
+        scaled = top / norms
+        moved = np.array([replace(self, share=1.0).sensitivity(scaled[:, [l]]) for l in range(columns)])  # noqa: E741
+        powers = scaled**self._power / moved
+        largest = self._together(np.einsum("ij,ij->i", powers, powers), powers)
+        return min(float(columns), largest * (1 + (columns + 8 * ROUNDINGS) * MACHINE_EPS))
+
+    def _together(self, sums: np.ndarray, powers: Block) -> float:
+        """``sums``: D_i. ``powers``: of contractions u_i^2 / s (d x L)."""
+        six, three, one = (e * e for e in self.changes)
+        x, y, z = three_largest(sums)
+        if self.scores:
+            return max(36 * six * math.cbrt(x * y * z), 9 * three * math.cbrt(x * x * y), one * x)
+        if one * x >= max(12 * six * x, 5 * three * x):  # M_ij <= sqrt(D_i D_j)
+            return one * x
+        mates = largest_mates(powers)
+        _, second, third = three_largest(mates)
+        return max(4 * six * (second + 2 * third), three * float((sums + 4 * mates).max()), one * x)
 
     def _l2(self, block: Block, exponent: int) -> float:
         return self.sensitivity(np.ldexp(block, exponent))
@@ -143,3 +188,20 @@ def no_laplace() -> str:
         "Laplace noise is not offered for tensors: an orbit moves three of d rows, and pure epsilon would pay with "
         "each of kL(R + 1) releases in full; give a delta and use mechanism = 'gaussian'"
     )
+
+
+def three_largest(values: np.ndarray) -> tuple[float, float, float]:
+    """Of numbers that are not negative, the largest first; 0 where there are fewer."""
+    first, second, third = (float(v) for v in np.append(np.sort(values)[::-1][:3], [0.0, 0.0])[:3])
+    return first, second, third
+
+
+def largest_mates(powers: Block) -> np.ndarray:
+    """max over j != i of the inner product of rows i and j (d), a strip of rows at a time."""
+    found = np.zeros(len(powers))
+    for start in range(0, len(powers), MATES_ROWS):
+        products = powers[start : start + MATES_ROWS] @ powers.T
+        rows = np.arange(len(products))
+        products[rows, start + rows] = 0.0
+        found[start : start + MATES_ROWS] = products.max(axis=1)
+    return found
