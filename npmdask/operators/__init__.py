@@ -12,9 +12,11 @@ from npmdask.operators.clipped import ClippedGram
 from npmdask.operators.clipped_sparse import ClippedSparseGram
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
+from npmdask.operators.multilinear import PackedMultilinear
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sparse import SparseGram
 from npmdask.operators.symmetric import Symmetric
+from npmdask.operators.tensor import PackedTensor
 from npmdask.operators.triangle import Triangle
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "Gram",
     "LeftProduct",
     "Operator",
+    "PackedMultilinear",
+    "PackedTensor",
     "Partial",
     "PrivateOperator",
     "RecordImages",

@@ -29,7 +29,7 @@ class Partial:
 
 
 class Operator(Protocol):
-    """A linear map applied to blocks (d x p), one pass over the data each time."""
+    """A map applied to blocks (d x p), one pass over the data each time; linear, unless the data are a tensor."""
 
     @property
     def reader(self) -> Any: ...

@@ -10,8 +10,8 @@ import numpy as np
 
 from npmdask.storage.dense import scratch
 
-PAIR_BYTES = 5 * 2**18  # of the product of a strip: with the strip itself, in cache when it is used again
-STRIP_BYTES = 2 * 2**20
+PAIR_BYTES = 2**19  # of the product of a strip: with the strip itself, in cache when it is used again
+STRIP_BYTES = 2**21
 MIN_STRIP_ROWS = 4
 
 
