@@ -32,6 +32,7 @@ from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.remote import is_remote
+from npmdask.tensor_parts import NAME as TENSOR_POWER
 from npmdask.warm_start import find_start
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ if TYPE_CHECKING:
     from npmdask.streaming.problem import StreamProblem
 
 STANDARD_INPUT = "-"
-STORED = ("auto", "power", "krylov", *RECORD_ORACLES)  # algorithms that pass over stored data, again and again
+STORED = (
+    "auto",
+    "power",
+    "krylov",
+    TENSOR_POWER,
+    *RECORD_ORACLES,
+)  # algorithms that pass over stored data, again and again
 
 
 class RunConfig(Table):

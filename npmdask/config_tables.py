@@ -59,6 +59,7 @@ class AlgorithmTable(Table):
         "k-dp-pca",
         "k-dp-ojas",
         "k-dp-power",
+        "tensor-power",
         "spm",
         "oja",
         "msg",
@@ -68,8 +69,8 @@ class AlgorithmTable(Table):
         "frequent-directions",
     ] = Field(
         "auto",
-        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a "
-        "stream: spm (auto), oja, msg, rmsg, mb-msg, ...",
+        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of "
+        "a tensor: tensor-power (auto); of a stream: spm (auto), oja, msg, rmsg, mb-msg, ...",
     )
     target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
     iteration_rank: int | Literal["auto"] | None = Field(
@@ -80,8 +81,8 @@ class AlgorithmTable(Table):
     )
     options: dict[str, Any] | None = Field(
         None,
-        description="further parameters of a streaming algorithm, like { gap = 0.1 }, or of k-dp-pca, like "
-        '{ variant = "tight" }',
+        description="further parameters of a streaming algorithm, like { gap = 0.1 }, of k-dp-pca, like "
+        '{ variant = "tight" }, or of tensor-power, like { restarts = 4, iterations = 6 }',
     )
 
     @field_validator("target_rank", mode="before")

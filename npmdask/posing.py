@@ -21,6 +21,8 @@ from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source
+from npmdask.tensor_parts import NAME as TENSOR_POWER
+from npmdask.tensor_parts import make_tensor_pieces
 
 
 def make_problem(
@@ -80,12 +82,14 @@ def make_problem(
 def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
     """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
     _require_public(request, earlier)
-    k, p = _ranks(source, request, 0)
-    if request.algorithm in RECORD_ORACLES:
-        options = request.options or {}
+    options = request.options or {}
+    if source.kind == "tensor":
+        pieces = make_tensor_pieces(source, privacy, options, int(request.target_rank), request.seed)
+    elif request.algorithm in RECORD_ORACLES:
+        k, _ = _ranks(source, request, 0)
         pieces = make_record_pieces(source, privacy, request.algorithm, options, k, request.seed)
     else:
-        pieces = make_pieces(source, privacy, k, p, request.max_steps)
+        pieces = make_pieces(source, privacy, *_ranks(source, request, 0), request.max_steps)
     return Problem(
         source=source,
         request=request,
@@ -148,25 +152,26 @@ def _require_public(request: Request, earlier: object) -> None:
         )
     if request.tol is not None:
         raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
-    if request.mechanism != "none" or request.algorithm not in ("auto", "power", *RECORD_ORACLES):
+    if request.mechanism != "none" or request.algorithm not in ("auto", "power", TENSOR_POWER, *RECORD_ORACLES):
         raise RefusedError(
             f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
             "both out, the [privacy] table chooses the noise"
         )
-    if request.algorithm in RECORD_ORACLES:
-        _require_of_records(request)
+    if request.algorithm in (TENSOR_POWER, *RECORD_ORACLES):
+        _require_own_steps(request)
     if earlier is not None:
         raise RefusedError(
             "a private run starts from its public seed: warm starts and deflation are not offered for it"
         )
 
 
-def _require_of_records(request: Request) -> None:
-    """What oracles of records choose by their own options."""
+def _require_own_steps(request: Request) -> None:
+    """What oracles of records and the tensor power method choose by their own options."""
     if request.max_steps is not None or request.iteration_rank is not None:
         raise BadInputError(
             f"max_steps and iteration_rank are not of {request.algorithm}: it finds one direction after the other, and "
-            "how many releases that takes follows from its options (steps, or batch); leave them out"
+            "how many releases that takes follows from its options (steps, batch, or restarts and iterations); leave "
+            "them out"
         )
 
 
@@ -229,22 +234,23 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 def _require_options(source: Source, request: Request) -> None:
     if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
         raise for_matrices_only(source.path)
-    if source.kind == "tensor":
+    if source.kind == "tensor" and (request.privacy is None or request.algorithm not in ("auto", TENSOR_POWER)):
         raise for_tensors_only(source.path)
+    if source.kind != "tensor" and request.algorithm == TENSOR_POWER:
+        raise BadInputError(f"{TENSOR_POWER} is for tensors, and {source.path} is of kind {source.kind}: leave it out")
     if source.kind == "symmetric" and (request.center or request.scale):
         raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
-    if request.algorithm not in ("auto", *ALGORITHMS, *RECORD_ORACLES):
-        known = closest(request.algorithm, ["auto", *ALGORITHMS, *RECORD_ORACLES])
+    if request.algorithm not in ("auto", *ALGORITHMS, *RECORD_ORACLES, TENSOR_POWER):
+        known = closest(request.algorithm, ["auto", *ALGORITHMS, *RECORD_ORACLES, TENSOR_POWER])
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
     if request.algorithm in RECORD_ORACLES and request.privacy is None:
         raise BadInputError(
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    if request.options is not None and request.algorithm not in RECORD_ORACLES:
-        raise BadInputError(
-            f"algorithm.options are of streaming algorithms and of {', '.join(RECORD_ORACLES)}: leave them out"
-        )
+    if request.options is not None and request.algorithm not in RECORD_ORACLES and source.kind != "tensor":
+        known = ", ".join((*RECORD_ORACLES, TENSOR_POWER))
+        raise BadInputError(f"algorithm.options are of streaming algorithms and of {known}: leave them out")
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:

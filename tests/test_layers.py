@@ -110,7 +110,7 @@ FLOORS = [
     ["ledger"],
     ["kept_pass", "left", "survey", "privacy"],
     ["answer", "private_parts", "solution"],
-    ["record_parts"],
+    ["record_parts", "tensor_parts"],
     ["nodes.parts"],
     ["problem"],
     ["posing"],

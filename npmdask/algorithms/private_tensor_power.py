@@ -13,6 +13,7 @@ The scores are released by themselves, although u^T Y is known: its noise is lar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -22,13 +23,16 @@ from npmdask.algorithms._protocol import Info, Query, Result
 from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_columns
 from npmdask.linalg import Block
 
+FAR = 0.5  # sine of an angle: beyond it a vector is no component any more
 CLEAR = 4.0  # standard deviations of a score: the largest of 20 scores of pure noise exceeds it once in 1600 times
 
 
-class ScoreNoise(Protocol):
-    """What is public of a mechanism: the standard deviation of the noise on the score of each column (L)."""
+class ColumnNoise(Protocol):
+    """What is public of a mechanism: the standard deviation of the noise on an entry, or the score, of each column (L),
+    and the largest noise of a column over that of the paper's formula."""
 
-    def score_stddevs(self, block: Block) -> np.ndarray: ...
+    def stddevs(self, block: Block, *, scores: bool) -> np.ndarray: ...
+    def to_paper(self, block: Block, *, scores: bool) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,8 @@ class PrivateTensorState:
     weights: np.ndarray  # k
     residuals: np.ndarray  # k
     stddevs: np.ndarray  # of the noise in each weight, k
+    noise_norms: np.ndarray  # of the noise in the last contraction before each vector, about; k
+    to_paper: float  # the largest noise of a column so far, over that of the paper's formula
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ class PrivateTensorPower:
     target_rank : k, rounds of deflation.
     restarts : L, columns iterated together. They share a pass, but each is a release: noise grows as sqrt(k L (R + 1)).
     iterations : R, in each round; fixed in advance.
-    noise : tells how much noise a score carries (the mechanism).
+    noise : tells how much noise a column carries (the mechanism).
     seed : of the starts, public.
     """
 
@@ -64,7 +70,7 @@ class PrivateTensorPower:
     target_rank: int
     restarts: int
     iterations: int
-    noise: ScoreNoise
+    noise: ColumnNoise
     seed: int = 0
 
     @property
@@ -96,6 +102,8 @@ class PrivateTensorPower:
             weights=np.zeros(k),
             residuals=np.zeros(k),
             stddevs=np.zeros(k),
+            noise_norms=np.zeros(k),
+            to_paper=0.0,
         )
 
     def query(self, state: PrivateTensorState) -> Query:
@@ -107,7 +115,10 @@ class PrivateTensorPower:
 
     def update(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:
         """``released``, d x L or scores (1 x L), is all there is of the data from here on."""
-        return self._choose(state, released) if self._scores(state) else self._iterate(state, released)
+        scores = self._scores(state)
+        ratio = self.noise.to_paper(state.block, scores=scores)
+        after, info = self._choose(state, released) if scores else self._iterate(state, released)
+        return replace(after, to_paper=max(state.to_paper, ratio)), info
 
     def _iterate(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:
         done = state.step // (self.iterations + 1)
@@ -124,9 +135,10 @@ class PrivateTensorPower:
         residuals = np.linalg.norm(state.product - state.asked * scores, axis=0)
         best = int(np.argmax(scores))
         vectors, weights = state.vectors.copy(), state.weights.copy()
-        left, stddevs = state.residuals.copy(), state.stddevs.copy()
+        left, stddevs, norms = state.residuals.copy(), state.stddevs.copy(), state.noise_norms.copy()
         vectors[:, done], weights[done], left[done] = state.block[:, best], scores[best], residuals[best]
-        stddevs[done] = self.noise.score_stddevs(state.block)[best]
+        stddevs[done] = self.noise.stddevs(state.block, scores=True)[best]
+        norms[done] = self.noise.stddevs(state.asked, scores=False)[best] * math.sqrt(len(vectors))
         after = replace(
             state,
             step=state.step + 1,
@@ -135,6 +147,7 @@ class PrivateTensorPower:
             weights=weights,
             residuals=left,
             stddevs=stddevs,
+            noise_norms=norms,
         )
         return after, _info(scores, residuals)
 
@@ -142,21 +155,22 @@ class PrivateTensorPower:
         """What was found, the largest weight first.
 
         ``residual_norms`` are ||Y - w u|| of the last contraction before the component: mostly noise. ``products`` are
-        w v, as T(I, v, v) itself was never released. ``facts["status"]``: "found", or "surplus" where the weight is
-        within CLEAR standard deviations of the noise on it.
+        w v, as T(I, v, v) itself was never released. ``facts["errors"]``: the likely sine of the angle to the true
+        vector, the norm of the noise in that contraction over the weight (earlier noise counts by its square only).
+        ``facts["status"]``: "found"; "open" where that sine is above FAR; "surplus" where even the weight is within
+        CLEAR standard deviations of the noise on it.
         """
         order = np.argsort(-state.weights, kind="stable")
         vectors, weights = np.ascontiguousarray(state.vectors[:, order]), state.weights[order]
-        clear = weights > CLEAR * state.stddevs[order]
+        stddevs, clear = state.stddevs[order], weights > CLEAR * state.stddevs[order]
+        errors = np.minimum(state.noise_norms[order] / np.where(clear, weights, np.inf) + ~clear, 1.0)
+        status = np.where(clear, np.where(errors > FAR, "open", "found"), "surplus")
         return Result(
             values=weights,
             vectors=vectors,
             products=vectors * weights,
             residual_norms=state.residuals[order],
-            facts={
-                "status": ["found" if one else "surplus" for one in clear.tolist()],
-                "value_stddevs": state.stddevs[order].tolist(),
-            },
+            facts={"status": status.tolist(), "errors": errors.tolist(), "value_stddevs": stddevs.tolist()},
         )
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PrivateTensorState:

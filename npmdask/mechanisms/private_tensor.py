@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.accounting import Budget, Charge
+from npmdask.accounting import Budget, Charge, paper_tensor_stddev
 from npmdask.linalg import Block
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian
@@ -132,9 +132,17 @@ class TensorGaussian:
         rows, each = 1 if self.scores else len(block), self.each(block)
         return np.array([each.noise_stddev(column[:, None], rows=rows) for column in block.T])
 
-    def score_stddevs(self, block: Block) -> np.ndarray:
-        """The same of the scores of the columns (L)."""
-        return replace(self, scores=True).noise_stddevs(block)
+    def stddevs(self, block: Block, *, scores: bool) -> np.ndarray:
+        """The same of contractions, or of the scores of the columns (L), whichever this one is for."""
+        return replace(self, scores=scores).noise_stddevs(block)
+
+    def to_paper(self, block: Block, *, scores: bool) -> float:
+        """The largest noise of a column over that of the paper's formula for all K releases."""
+        unit, total = self.relation.unit, self.single.releases
+        ours = self.stddevs(block, scores=scores)
+        columns = (column[:, None] for column in block.T)
+        paper = [paper_tensor_stddev(column, total, self.budget, scores=scores, unit=unit) for column in columns]
+        return float(max(ours / np.array(paper)))
 
     def noise_stddev(self, block: Block, *, rows: int | None = None) -> float:
         """The largest of them."""
