@@ -167,6 +167,8 @@ class Driver:
             asked = of_batch(asked, query.batch)
         if query.image_norm is not None:
             asked = replace(asked, image_norm=query.image_norm)
+        if query.scores:
+            asked = replace(asked, scores=True)
         return asked, query.block if self.problem.private is None else asked.prepare(query.block)
 
     def _plan(self) -> MemoryPlan:

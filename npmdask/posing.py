@@ -21,9 +21,10 @@ from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source
+from npmdask.tensor_parts import make_tensor_pieces
 from npmdask.tensors.posing import NAME as TENSOR
 from npmdask.tensors.posing import NAMES as TENSOR_NAMES
-from npmdask.tensors.posing import TensorQuestion, make_tensor_pieces
+from npmdask.tensors.posing import TensorQuestion, pose_tensor
 
 
 def make_problem(
@@ -85,12 +86,14 @@ def make_problem(
 def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
     """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
     _require_public(request, earlier)
-    k, p = _ranks(source, request, 0)
-    if request.algorithm in RECORD_ORACLES:
-        options = request.options or {}
+    options = request.options or {}
+    if source.kind == "tensor":
+        pieces = make_tensor_pieces(source, privacy, options, int(request.target_rank), request.seed)
+    elif request.algorithm in RECORD_ORACLES:
+        k, _ = _ranks(source, request, 0)
         pieces = make_record_pieces(source, privacy, request.algorithm, options, k, request.seed)
     else:
-        pieces = make_pieces(source, privacy, k, p, request.max_steps)
+        pieces = make_pieces(source, privacy, *_ranks(source, request, 0), request.max_steps)
     return Problem(
         source=source,
         request=request,
@@ -112,7 +115,7 @@ def _tensor_problem(source: Source, request: Request, earlier: object) -> Proble
         squared_norm=source.squared_frobenius,
         max_steps=request.max_steps,
     )
-    algorithm, rule = make_tensor_pieces(question, request.options, source.path)
+    algorithm, rule = pose_tensor(question, request.options, source.path)
     return Problem(source=source, request=request, algorithm=algorithm, mechanism=MECHANISMS["none"](), rule=rule)
 
 
@@ -188,25 +191,26 @@ def _require_public(request: Request, earlier: object) -> None:
         )
     if request.tol is not None:
         raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
-    if request.mechanism != "none" or request.algorithm not in ("auto", "power", *RECORD_ORACLES):
+    if request.mechanism != "none" or request.algorithm not in ("auto", "power", TENSOR, *RECORD_ORACLES):
         raise RefusedError(
             f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
             "both out, the [privacy] table chooses the noise"
         )
-    if request.algorithm in RECORD_ORACLES:
-        _require_of_records(request)
+    if request.algorithm in (TENSOR, *RECORD_ORACLES):
+        _require_own_steps(request)
     if earlier is not None:
         raise RefusedError(
             "a private run starts from its public seed: warm starts and deflation are not offered for it"
         )
 
 
-def _require_of_records(request: Request) -> None:
-    """What oracles of records choose by their own options."""
+def _require_own_steps(request: Request) -> None:
+    """What oracles of records and the tensor power method choose by their own options."""
     if request.max_steps is not None or request.iteration_rank is not None:
         raise BadInputError(
             f"max_steps and iteration_rank are not of {request.algorithm}: it finds one direction after the other, and "
-            "how many releases that takes follows from its options (steps, or batch); leave them out"
+            "how many releases that takes follows from its options (steps, batch, or restarts and iterations); leave "
+            "them out"
         )
 
 

@@ -204,7 +204,7 @@ class Pieces:
     algorithm: Algorithm[Any]
     mechanism: Any
     rule: FixedSteps
-    parts: Any  # PrivateParts, or RecordParts of another module
+    parts: Any  # PrivateParts, or RecordParts or TensorParts of another module
 
 
 def require_registered(source: Source) -> None:

@@ -26,6 +26,8 @@ from npmdask.randomness import generator
 from npmdask.record_parts import RecordParts
 from npmdask.solution import Resources
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
+from npmdask.tensor_parts import NAME as TENSOR_POWER
+from npmdask.tensor_parts import TensorParts
 from npmdask.theory.private import gaussian_norm
 
 MIB = 2**20
@@ -119,6 +121,9 @@ def _noise(problem: Problem) -> tuple[float, float, float]:
     block = operator.prepare(query.block)  # type: ignore[attr-defined]
     rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
     plain: Any = problem.mechanism_of(operator, query)
+    if isinstance(problem.private, TensorParts):
+        stddev = plain.noise_stddev(block)
+        return stddev, stddev, gaussian_norm(stddev, problem.d, 1)  # every column for itself
     later = plain.noise_stddev(block, rows=rows)
     smallest = _in_units(problem, gaussian_norm(later, rows, problem.algorithm.iteration_rank))
     if query.image_norm is None:
@@ -197,6 +202,8 @@ def _releases_line(plan: PrivatePlan) -> str:
         return (
             f"{plan.releases} ranges and means at most, a pass over their records each, and no other look at the data"
         )
+    if plan.algorithm == TENSOR_POWER:
+        return f"{plan.releases} noisy contractions of {plan.iteration_rank} columns, a pass each, and no other look"
     return f"{plan.releases} noisy products, a pass each, and no other look at the data"
 
 
@@ -211,6 +218,8 @@ def _signal_line(plan: PrivatePlan) -> str:
 def _columns_line(plan: PrivatePlan) -> str:
     if plan.algorithm in RECORD_ORACLES:
         return f"target_rank = {plan.target_rank}, one direction after the other by {plan.algorithm}"
+    if plan.algorithm == TENSOR_POWER:
+        return f"target_rank = {plan.target_rank}, restarts = {plan.iteration_rank}"
     return f"target_rank = {plan.target_rank}, iteration_rank = {plan.iteration_rank}"
 
 

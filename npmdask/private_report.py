@@ -149,11 +149,17 @@ def _noise_svg(history: list[dict[str, Any]], statement: dict[str, Any]) -> str:
     )
     if statement["noise_stddev"]:
         d, p = statement["columns"], statement["iteration_rank"]
-        norms = [gaussian_norm(h["noise_stddev"], d, p) for h in history]
+        norms = [_norm(h, d, p) for h in history]
         axis.semilogy(steps, norms, "s--", color=ORANGE, label="norm of the noise, predicted")
     axis.legend(frameon=False, fontsize=8)
     axis.xaxis.get_major_locator().set_params(integer=True)
     return svg(figure)
+
+
+def _norm(released: dict[str, Any], d: int, p: int) -> float:
+    """Of the noise: as a matrix, or of a tensor, where every column is for itself, of one column or score."""
+    rows, columns = {"contraction": (d, 1), "scores": (1, 1)}.get(str(released["release"]), (d, p))
+    return gaussian_norm(released["noise_stddev"], rows, columns)
 
 
 def _components(arrays: dict[str, np.ndarray]) -> str:

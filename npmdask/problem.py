@@ -26,6 +26,7 @@ from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
+from npmdask.tensor_parts import TensorParts
 
 CHECKPOINT_FORMAT = 2
 DEFAULT_STEPS = 200
@@ -105,12 +106,12 @@ class Problem:
     locked: Locked | None = None
     start: Start | None = None
     share: float | None = None  # of the variance, that was asked for in place of a number of components
-    private: PrivateParts | RecordParts | None = None
+    private: PrivateParts | RecordParts | TensorParts | None = None
     nodes: NodesParts | None = None  # of a centre, whose data lie with its nodes
     lens: Lens | None = None  # through which the data are seen
 
     @property
-    def parts(self) -> PrivateParts | RecordParts | NodesParts | None:
+    def parts(self) -> PrivateParts | RecordParts | TensorParts | NodesParts | None:
         """What makes the answer, where noisy products were released."""
         return self.nodes if self.nodes is not None and self.nodes.private else self.private
 

@@ -17,6 +17,7 @@ from npmdask.problem import Locked, Problem, Request
 from npmdask.solution import Resources
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.layout import open_source
+from npmdask.tensor_parts import NAME as TENSOR_POWER
 from npmdask.warm_start import read_start
 
 
@@ -67,13 +68,14 @@ def _centre_of(spec: dict[str, Any]) -> Problem:
 
 
 def _private_of(spec: dict[str, Any]) -> Problem:
-    algorithm, of_records = spec["algorithm"], spec["algorithm"]["name"] in RECORD_ORACLES
+    algorithm = spec["algorithm"]
+    named = algorithm["name"] in (TENSOR_POWER, *RECORD_ORACLES)  # which count their steps by their own options
     request = Request(
         target_rank=algorithm["target_rank"],
-        algorithm=algorithm["name"] if of_records else "auto",
+        algorithm=algorithm["name"] if named else "auto",
         options=algorithm.get("options"),
-        iteration_rank=None if of_records else algorithm["iteration_rank"],
-        max_steps=None if of_records else spec["stop"]["max_steps"],
+        iteration_rank=None if named else algorithm["iteration_rank"],
+        max_steps=None if named else spec["stop"]["max_steps"],
         seed=spec["run"]["seed"],
         privacy=Privacy(**spec["privacy"]),
     )

@@ -14,7 +14,7 @@ from npmdask.accounting.calibration import (
     release_charge,
 )
 from npmdask.accounting.gdp import delta_for, epsilon_for, log_delta, mu_for
-from npmdask.accounting.paper import paper_charge, paper_laplace_scale, paper_stddev, require_sound
+from npmdask.accounting.paper import paper_charge, paper_laplace_scale, paper_stddev, paper_tensor_stddev, require_sound
 from npmdask.accounting.shuffling import shuffled_epsilon, shuffled_multiplier
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "paper_charge",
     "paper_laplace_scale",
     "paper_stddev",
+    "paper_tensor_stddev",
     "pure_as_gaussian",
     "release_charge",
     "require_sound",

@@ -11,6 +11,15 @@ Balcan, Du, Wang and Yu 2016, Algorithm 2 uses the first for every node. All are
 (one entry by 1, spectral norm 1) and are multiplied by ``unit`` for others. The papers speak of one entry also where
 the matrix is symmetric and two entries change; there the formula is sqrt(2) closer to the edge, and beyond it from
 epsilon = 8.34 (delta = 1e-6).
+
+Wang and Anandkumar 2016, Algorithm 3, with K = k L (R + 1) releases of single contractions of a tensor::
+
+    epsilon' = epsilon / sqrt(K (4 + ln(2 / delta))),  delta' = delta / (2 K)
+    nu       = 6 sqrt(2 ln(1.25 / delta')) / epsilon'
+    T(I, u, u)   stddev = nu max |u_i|^2          T(u, u, u)   stddev = nu max |u_i|^3
+
+Their composition step does not follow from the theorem it names (epsilon' adds up to more than epsilon where delta <
+0.037), but nu is so large that what it really costs is a seventh of mu: nothing of that is relied on here.
 """
 
 from __future__ import annotations
@@ -32,6 +41,8 @@ FACTORS_WITHOUT_P = {
     "record_zero_out": 1.0,
 }
 BY_ENTRY = ("entry", "symmetric_entry")
+# sup over u of sensitivity / max |u_i|^2, or max |u_i|^3, at a change of 1. tensor_orbit: T(u, u, u) is the larger.
+TENSOR_FACTORS = {"tensor_entry": 6.0, "tensor_orbit": 6.0}
 NEARLY = 1 + 1e-9  # what a block that is orthonormal up to rounding may add to a sensitivity
 
 
@@ -64,13 +75,32 @@ def paper_charge(relation_name: str, p: int, L: int, budget: Budget, mechanism: 
 
     Gaussian: mu = sqrt(L) sup(sensitivity / stddev), independent of p (but for Frobenius norms and records), L and X.
     Laplace: L sup(1-norm sensitivity) / scale, at most epsilon / 10 (records replaced: sqrt(2) of it).
+    Relations of tensors: of L = K releases of single contractions.
     """
+    if relation_name in TENSOR_FACTORS:
+        spent = TENSOR_FACTORS[relation_name] / _nu(L, budget) * NEARLY
+        return Charge(mu_squared=L * spent**2)
     _known(relation_name)
     if mechanism == "laplace":
         replaced = math.sqrt(2) if relation_name == "record_replace" else 1.0
         return Charge(epsilon=budget.epsilon / 10 * replaced * NEARLY)
     factor = FACTORS[relation_name] * math.sqrt(p) if relation_name in FACTORS else FACTORS_WITHOUT_P[relation_name]
     return Charge(mu_squared=L * (factor / _sigma(p, L, budget, mechanism) * NEARLY) ** 2)
+
+
+def paper_tensor_stddev(block: Block, K: int, budget: Budget, *, scores: bool = False, unit: float = 1.0) -> float:
+    """Standard deviation of the noise on every entry of T(I, u, u), or on T(u, u, u), by the formula of the paper.
+
+    Parameters
+    ----------
+    block : u (d x 1). K : releases of the run, k L (R + 1). unit : ``change`` of the relation.
+
+    Raises
+    ------
+    BadInputError
+        delta = 0.
+    """
+    return _nu(K, budget) * float(abs(block).max()) ** (3 if scores else 2) * unit
 
 
 def require_sound(
@@ -106,6 +136,13 @@ def _sigma(p: int, L: int, budget: Budget, mechanism: str) -> float:
     if budget.delta == 0:
         raise BadInputError("the papers' Gaussian formula needs delta > 0: give one, or choose Laplace noise")
     return math.sqrt(4 * p * L * math.log(1 / budget.delta)) / budget.epsilon
+
+
+def _nu(K: int, budget: Budget) -> float:
+    if budget.delta == 0:
+        raise BadInputError("the papers' Gaussian formula needs delta > 0: give one")
+    share = budget.epsilon / math.sqrt(K * (4 + math.log(2 / budget.delta)))
+    return 6 * math.sqrt(2 * math.log(2.5 * K / budget.delta)) / share
 
 
 def _known(relation_name: str) -> None:

@@ -13,6 +13,7 @@ from npmdask.algorithms.online_tensor import OnlineTensorPower, OnlineTensorStat
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
+from npmdask.algorithms.private_tensor_power import PrivateTensorPower, PrivateTensorState
 from npmdask.algorithms.stream_power import StreamPower, StreamPowerState
 from npmdask.algorithms.tensor_power import TensorPower
 
@@ -52,6 +53,8 @@ __all__ = [
     "PrivateAlternating",
     "PrivatePower",
     "PrivateState",
+    "PrivateTensorPower",
+    "PrivateTensorState",
     "Query",
     "Result",
     "RowsQuery",

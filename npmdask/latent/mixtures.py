@@ -115,7 +115,7 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
 
 def _spread(job: Job, mean: np.ndarray, k: int) -> np.ndarray:
     """(d + 1) x 1: M1 and sigma^2, measured across the k - 1 directions in which k means can differ."""
-    differ = np.zeros((len(mean), 0))
+    differ: Block = np.zeros((len(mean), 0))
     if k > 1:
         differ = job.leading_rows("covariance", k - 1, PAIRS_TOL, center=True).basis
     return job.gather("spread", MixtureSpread(reader=job.reader, mean=mean), differ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from npmdask.mechanisms._protocol import Mechanism
 from npmdask.mechanisms.entropy import Entropy, destroy_key
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
+from npmdask.mechanisms.private_tensor import TensorGaussian
 from npmdask.mechanisms.simulated import NoNoise, SimulatedGaussian
 
 REGISTRY = {"none": NoNoise, "gaussian": SimulatedGaussian}  # private ones need a budget: npmdask.mechanisms.private
@@ -17,5 +18,6 @@ __all__ = [
     "PrivateGaussian",
     "PrivateLaplace",
     "SimulatedGaussian",
+    "TensorGaussian",
     "destroy_key",
 ]

@@ -29,13 +29,14 @@ from npmdask.accounting import (
     laplace_multiplier,
     paper_laplace_scale,
     paper_stddev,
+    paper_tensor_stddev,
     require_sound,
 )
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.linalg import Block
 from npmdask.mechanisms.entropy import Entropy, Keystream
 from npmdask.mechanisms.sampler import LARGEST_SCALE, rounded_gaussian, rounded_laplace, sampler_slack
-from npmdask.relations import Relation
+from npmdask.relations import Relation, TensorRelation
 from npmdask.rounding import Rounding
 
 SMALLEST_SCALE = 1 << 10  # in units of the grid: rounding up to an integer then costs less than 0.1 % of noise
@@ -212,6 +213,9 @@ class PrivateGaussian(PrivateMechanism):
         return math.sqrt(self.releases / worst.mu_squared) * SAFELY
 
     def _paper_scale(self, block: Block, rows: int) -> float:
+        if isinstance(self.relation, TensorRelation):
+            scores, unit = self.relation.scores, self.relation.unit
+            return paper_tensor_stddev(block, self.releases, self.budget, scores=scores, unit=unit)
         return paper_stddev(
             self.relation.name, block, block.shape[1], self.releases, self.budget, unit=self.relation.unit
         )

@@ -7,6 +7,7 @@ Who calls that, in which process, is not its business (see :mod:`npmdask.chunked
 
 from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
 from npmdask.operators.bounded import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle
+from npmdask.operators.bounded_tensor import BoundedTensor
 from npmdask.operators.clipped import ClippedGram
 from npmdask.operators.clipped_sparse import ClippedSparseGram
 from npmdask.operators.gram import Gram, LeftProduct
@@ -26,6 +27,7 @@ __all__ = [
     "RUN_BYTES",
     "BoundedProduct",
     "BoundedSymmetric",
+    "BoundedTensor",
     "BoundedTransposed",
     "BoundedTriangle",
     "ClippedGram",

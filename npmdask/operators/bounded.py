@@ -105,6 +105,10 @@ class Bounded:
         """Entries as bounded finite float64, in a buffer of this thread that the next ones reuse."""
         rows, columns = values.shape
         held = scratch(("bounded", columns), (-(-rows // 64) * 64, columns), np.float64)[:rows]
+        return self._bounded_in(held, values)
+
+    def _bounded_in(self, held: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """``values`` as bounded finite float64 in ``held``, which has their shape."""
         np.copyto(held, values, casting="unsafe")
         if not np.isfinite(held.sum()):  # the sum of finite numbers may overflow: then this is needless, and harmless
             np.nan_to_num(held, copy=False, nan=0.0, posinf=0.0, neginf=0.0)

@@ -18,6 +18,9 @@ record_add_remove   as above; images X^T a are clipped to norm B          C B
 record_zero_out     the same                                              C B
 record_replace      the same                                              2 B sqrt(C^2 - B^2) up to B = C / sqrt(3),
                                                                           then (C^2 + B^2) / sqrt(2)
+of T(I, u, u), T of order 3 (relations/tensor.py; t: T_ijk and its permutations)
+tensor_entry        t differs by c (i = j: by 2 c; i = j = k: by 6 c)     6 c max u_i^2
+tensor_orbit        every position of t differs by at most c              at most 2 sqrt(3) c max u_i^2
 ==================  ====================================================  ==========================================
 
 r_j is the 2-norm of row j of X, s_i a singular value. X need not be orthonormal: its real norms are used, rounded up.
@@ -33,9 +36,11 @@ from npmdask.errors import BadInputError, closest
 from npmdask.relations._protocol import Norm, Relation
 from npmdask.relations.matrix import Entry, FrobeniusNorm, MatrixRelation, SpectralNorm, SymmetricEntry
 from npmdask.relations.records import RecordAddRemove, RecordReplace, RecordZeroOut
+from npmdask.relations.tensor import TensorEntry, TensorOrbit, TensorRelation
 
 __all__ = [
     "REGISTRY",
+    "TENSORS",
     "Entry",
     "FrobeniusNorm",
     "Norm",
@@ -45,6 +50,9 @@ __all__ = [
     "Relation",
     "SpectralNorm",
     "SymmetricEntry",
+    "TensorEntry",
+    "TensorOrbit",
+    "TensorRelation",
     "make_relation",
 ]
 
@@ -52,6 +60,7 @@ REGISTRY: dict[str, type[Relation]] = {
     relation.name: relation
     for relation in (Entry, SymmetricEntry, SpectralNorm, FrobeniusNorm, RecordAddRemove, RecordReplace, RecordZeroOut)
 }
+TENSORS: dict[str, type[TensorRelation]] = {relation.name: relation for relation in (TensorEntry, TensorOrbit)}
 
 
 def make_relation(
@@ -64,23 +73,26 @@ def make_relation(
     BadInputError
         No relation, an unknown one, no ``clip_norm``, numbers that are not positive, or parameters of others.
     """
+    known = {**REGISTRY, **TENSORS}
     if name is None:
         raise BadInputError(
-            f"say what is protected: neighboring_relation is one of {', '.join(REGISTRY)}; it has no default, because "
+            f"say what is protected: neighboring_relation is one of {', '.join(known)}; it has no default, because "
             "the noise depends on it"
         )
-    if name not in REGISTRY:
-        raise BadInputError(f"unknown neighboring_relation {name!r}: {closest(str(name), list(REGISTRY))}")
+    if name not in known:
+        raise BadInputError(f"unknown neighboring_relation {name!r}: {closest(str(name), list(known))}")
     if clip_norm is None:
         raise BadInputError(
-            f"{name} needs a clip_norm: a public bound (of the norm of a record, or of every entry of a matrix) that "
+            f"{name} needs a clip_norm: a public bound (of the norm of a record, or of every entry) that "
             "is chosen without looking at the data"
         )
-    kind, parameters = REGISTRY[name], {"clip_norm": clip_norm}
-    if issubclass(kind, MatrixRelation):
+    kind, parameters = known[name], {"clip_norm": clip_norm}
+    if issubclass(kind, MatrixRelation | TensorRelation):
         parameters["change"] = change
     elif change != 1.0:
-        raise BadInputError(f"change = {change} is for matrices: a record of {name} changes as far as clip_norm allows")
+        raise BadInputError(
+            f"change = {change} is for matrices and tensors: a record of {name} changes as far as clip_norm allows"
+        )
     if coherence is not None:
         if not issubclass(kind, Entry):
             raise BadInputError(f"coherence is for entry and symmetric_entry, not for {name}: leave it out")

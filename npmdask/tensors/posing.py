@@ -53,7 +53,7 @@ class TensorQuestion:
     max_steps: int | None = None
 
 
-def make_tensor_pieces(
+def pose_tensor(
     question: TensorQuestion, options: Mapping[str, Any] | None, where: str
 ) -> tuple[TensorPower, UntilSettled]:
     """The algorithm and the rule; ``where`` names the data in an error.

@@ -34,7 +34,7 @@ from npmdask.storage.checksum import crc32c
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.tensor import place_of
 from npmdask.storage.tensor_writer import TensorWriter
-from npmdask.tensors.posing import NAME, TensorQuestion, make_tensor_pieces
+from npmdask.tensors.posing import NAME, TensorQuestion, pose_tensor
 
 
 class _Unended(Observers):
@@ -143,7 +143,7 @@ class Job:
     def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Decomposed:
         """The components of a moment that is never formed: every product is a pass over the data."""
         question = TensorQuestion(target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order)
-        algorithm, rule = make_tensor_pieces(question, options, f"the moment of {self.source.path}")
+        algorithm, rule = pose_tensor(question, options, f"the moment of {self.source.path}")
         request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
         problem = Problem(
             source=self.source,

@@ -19,6 +19,7 @@ from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.remote import is_remote
 from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.tensor import TensorReader
 from npmdask.streams.chunks import units_of
 from npmdask.topics.vocabulary import require_words, words_of_array, words_to_array
 
@@ -96,6 +97,7 @@ def _of_store(source: Source) -> Documents:
         raise BadInputError(f"{source.path} is of kind {source.kind}: documents are rows of counts of words")
 
     def read() -> Iterator[csr_matrix]:
+        assert not isinstance(source.reader, TensorReader)  # refused above
         units = units_of(source.reader)
         yield from _cut((csr_matrix(units.load(unit)) for unit in range(len(units.bounds) - 1)), source.path)
 

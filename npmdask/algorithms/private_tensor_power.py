@@ -1,0 +1,185 @@
+"""The private tensor power method (Wang and Anandkumar 2016, Algorithm 3): every number used was released with noise.
+
+For each of k components: L restarts from the public seed, R times
+
+    Y = T(I, u, u) + G        released, one pass for all L columns
+    u = (Y - sum_r w_r (v_r^T u)^2 v_r) / norm
+
+then one release of the L scores T(u, u, u) + g, whose largest (less what was found before) is the weight, and its u the
+component. Deflation, the choice among restarts and the division by the norm see released numbers only: post-processing.
+No early stop and no harvest of other columns: how many releases there are, k (R + 1), would follow from the data.
+The scores are released by themselves, although u^T Y is known: its noise is larger by 1 / max |u_i|.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from npmdask.algorithms._protocol import Info, Query, Result
+from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_columns
+from npmdask.linalg import Block
+
+FAR = 0.5  # sine of an angle: beyond it a vector is no component any more
+CLEAR = 4.0  # standard deviations of a score: the largest of 20 scores of pure noise exceeds it once in 1600 times
+
+
+class ColumnNoise(Protocol):
+    """What is public of a mechanism: the standard deviation of the noise on an entry, or the score, of each column (L),
+    and the largest noise of a column over that of the paper's formula."""
+
+    def stddevs(self, block: Block, *, scores: bool) -> np.ndarray: ...
+    def to_paper(self, block: Block, *, scores: bool) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateTensorState:
+    """The L columns of this round, and what was found in the rounds before; zero where nothing is yet."""
+
+    step: int
+    block: Block  # u, d x L
+    asked: Block  # the u of the last contraction
+    product: Block  # the last contraction as it was released, deflated
+    vectors: Block  # d x k
+    weights: np.ndarray  # k
+    residuals: np.ndarray  # k
+    stddevs: np.ndarray  # of the noise in each weight, k
+    noise_norms: np.ndarray  # of the noise in the last contraction before each vector, about; k
+    to_paper: float  # the largest noise of a column so far, over that of the paper's formula
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateTensorPower:
+    """The private tensor power method for ``target_rank`` (k) components.
+
+    Parameters
+    ----------
+    target_rank : k, rounds of deflation.
+    restarts : L, columns iterated together. They share a pass, but each is a release: noise grows as sqrt(k L (R + 1)).
+    iterations : R, in each round; fixed in advance.
+    noise : tells how much noise a column carries (the mechanism).
+    seed : of the starts, public.
+    """
+
+    name: ClassVar[str] = "tensor-power"
+    mixed_precision: ClassVar[bool] = False
+
+    target_rank: int
+    restarts: int
+    iterations: int
+    noise: ColumnNoise
+    seed: int = 0
+
+    @property
+    def iteration_rank(self) -> int:
+        return self.restarts
+
+    @property
+    def releases(self) -> int:
+        """Blocks that a run asks for: k (R + 1)."""
+        return self.target_rank * (self.iterations + 1)
+
+    @property
+    def state_blocks(self) -> int:
+        """d x L blocks of float64 held at once: three of a state, twice, a copy being written, and the vectors."""
+        return 9 + 3 * -(-self.target_rank // self.restarts)
+
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> PrivateTensorState:
+        """L directions, from the public seed alone. ``locked`` and ``start`` are refused before (posing)."""
+        assert locked is None and start is None
+        nothing, k = np.zeros((d, self.restarts)), self.target_rank
+        return PrivateTensorState(
+            step=0,
+            block=random_units(d, self.restarts, seed=self.seed, place=0),
+            asked=nothing,
+            product=nothing,
+            vectors=np.zeros((d, k)),
+            weights=np.zeros(k),
+            residuals=np.zeros(k),
+            stddevs=np.zeros(k),
+            noise_norms=np.zeros(k),
+            to_paper=0.0,
+        )
+
+    def query(self, state: PrivateTensorState) -> Query:
+        """T(I, u, u) of every column, or its score after R of them: one pass."""
+        return Query(state.block, scores=self._scores(state))
+
+    def _scores(self, state: PrivateTensorState) -> bool:
+        return state.step % (self.iterations + 1) == self.iterations
+
+    def update(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:
+        """``released``, d x L or scores (1 x L), is all there is of the data from here on."""
+        scores = self._scores(state)
+        ratio = self.noise.to_paper(state.block, scores=scores)
+        after, info = self._choose(state, released) if scores else self._iterate(state, released)
+        return replace(after, to_paper=max(state.to_paper, ratio)), info
+
+    def _iterate(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:
+        done = state.step // (self.iterations + 1)
+        product = deflated(released, state.block, state.vectors[:, :done], state.weights[:done])
+        values = scores_of(product, state.block)
+        info = _info(values, np.linalg.norm(product - state.block * values, axis=0))
+        after = replace(state, step=state.step + 1, block=unit_columns(product), asked=state.block, product=product)
+        return after, info
+
+    def _choose(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:
+        done = state.step // (self.iterations + 1)
+        cosines = state.vectors[:, :done].T @ state.block
+        scores = released[0] - state.weights[:done] @ cosines**3
+        residuals = np.linalg.norm(state.product - state.asked * scores, axis=0)
+        best = int(np.argmax(scores))
+        vectors, weights = state.vectors.copy(), state.weights.copy()
+        left, stddevs, norms = state.residuals.copy(), state.stddevs.copy(), state.noise_norms.copy()
+        vectors[:, done], weights[done], left[done] = state.block[:, best], scores[best], residuals[best]
+        stddevs[done] = self.noise.stddevs(state.block, scores=True)[best]
+        norms[done] = self.noise.stddevs(state.asked, scores=False)[best] * math.sqrt(len(vectors))
+        after = replace(
+            state,
+            step=state.step + 1,
+            block=random_units(len(vectors), self.restarts, seed=self.seed, place=done + 1),
+            vectors=vectors,
+            weights=weights,
+            residuals=left,
+            stddevs=stddevs,
+            noise_norms=norms,
+        )
+        return after, _info(scores, residuals)
+
+    def finalize(self, state: PrivateTensorState) -> Result:
+        """What was found, the largest weight first.
+
+        ``residual_norms`` are ||Y - w u|| of the last contraction before the component: mostly noise. ``products`` are
+        w v, as T(I, v, v) itself was never released. ``facts["errors"]``: the likely sine of the angle to the true
+        vector, the norm of the noise in that contraction over the weight (earlier noise counts by its square only).
+        ``facts["status"]``: "found"; "open" where that sine is above FAR; "surplus" where even the weight is within
+        CLEAR standard deviations of the noise on it.
+        """
+        order = np.argsort(-state.weights, kind="stable")
+        vectors, weights = np.ascontiguousarray(state.vectors[:, order]), state.weights[order]
+        stddevs, clear = state.stddevs[order], weights > CLEAR * state.stddevs[order]
+        errors = np.minimum(state.noise_norms[order] / np.where(clear, weights, np.inf) + ~clear, 1.0)
+        status = np.where(clear, np.where(errors > FAR, "open", "found"), "surplus")
+        return Result(
+            values=weights,
+            vectors=vectors,
+            products=vectors * weights,
+            residual_norms=state.residuals[order],
+            facts={"status": status.tolist(), "errors": errors.tolist(), "value_stddevs": stddevs.tolist()},
+        )
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PrivateTensorState:
+        """The state of a checkpoint."""
+        fields: dict[str, Any] = {**arrays, **scalars}
+        return PrivateTensorState(**fields)
+
+
+def _info(values: np.ndarray, residuals: np.ndarray) -> Info:
+    """The columns of a step, the largest value first; all of it from what was released."""
+    order = np.argsort(-values, kind="stable")
+    return Info(ritz_values=values[order], residual_norms=residuals[order], asymmetry=0.0, precision="float64")
