@@ -13,7 +13,7 @@ Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), algorithm 1 on the moments of 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -80,8 +80,21 @@ class TopicRequest:
         return {name: value for name, value in asked.items() if value is not None}
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfWords:
+    """Which columns of a corpus the words of its model are (None: all), and how many columns it has."""
+
+    kept: np.ndarray | None = None
+    columns: int | None = None
+
+
 def fit_in(
-    held: RunStore, source: Source, request: TopicRequest, resources: Resources, observer: Observer
+    held: RunStore,
+    source: Source,
+    request: TopicRequest,
+    resources: Resources,
+    observer: Observer,
+    words: OfWords | None = None,
 ) -> TopicModel:
     """Run the job in ``held``, go on with it, or read its answer.
 
@@ -97,7 +110,8 @@ def fit_in(
     found = held.read_part(PART)
     if found is None:
         job = Job(source=source, held=held, resources=resources, observer=observer, seed=request.seed)
-        held.write_part(PART, *_fitted(job, reader, request).saved())
+        model, words = _fitted(job, reader, request), words or OfWords()
+        held.write_part(PART, *replace(model, kept=words.kept, source_columns=words.columns).saved())
         found = held.read_part(PART)
     assert found is not None
     return TopicModel.of(*found)

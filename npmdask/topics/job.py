@@ -1,0 +1,157 @@
+"""Topics of a corpus, from its files to words, weights and how good they are: every stage kept, none done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.stopping import Outcome
+from npmdask.storage.layout import open_source
+from npmdask.topics.documents import documents_of
+from npmdask.topics.fitting import OfWords, TopicRequest, fit_in
+from npmdask.topics.model import TopicModel
+from npmdask.topics.preparing import CORPUS, HELD_OUT, ORIGIN, TRAINING, Cut, prepare
+from npmdask.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
+
+QUALITY = "quality"
+TOP = 10  # words of a topic that coherence is measured of
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicAnswer:
+    """The topics of a corpus and what they are worth; ``perplexity`` where documents were held out."""
+
+    model: TopicModel
+    coherence: Coherence
+    perplexity: Perplexity | None
+    store: str
+    warnings: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What was found, in a sentence."""
+        found, asked = self.model.k, self.model.facts["asked"]
+        said = (
+            f"found {found} of {asked} topics in {self.model.facts['documents']} documents, in "
+            f"{self.model.facts['passes']} passes; mean c_npmi {self.coherence.c_npmi.mean():.3f}"
+        )
+        if self.perplexity is not None:
+            said += f", held-out perplexity {self.perplexity.model:.0f} (words alone: {self.perplexity.unigram:.0f})"
+        return Outcome(name="converged", sentence=said)
+
+    @property
+    def answered(self) -> bool:
+        return True
+
+
+def run_topics(
+    source: Any,
+    topics: int,
+    vocabulary: Any = None,
+    *,
+    store: str | Path,
+    cut: Cut | None = None,
+    resources: Resources | None = None,
+    observer: Observer | None = None,
+    **asked: Any,
+) -> TopicAnswer:
+    """Find ``topics`` topics in a corpus, or go on with that, or read the answer.
+
+    Parameters
+    ----------
+    source : a file of counts (UCI bag of words, .mtx, .npz), a store of kind sparse, or a matrix (documents x words).
+    vocabulary : a file with a word on each line, or the words; those of the store, or numbers, if None.
+    store : folder of the job; it keeps the documents that are used, so that the corpus is read once.
+    asked : further fields of :class:`TopicRequest`: alpha0, half_length, moments, restarts, iterations, harvest, seed.
+
+    Raises
+    ------
+    BadInputError
+        No counts of words, a vocabulary of another length, no document of three words, M2 not positive.
+    RefusedError
+        The store belongs to something else; the memory does not suffice.
+    """
+    request = TopicRequest(topics=topics, **asked)
+    with RunStore(store) as held:
+        prepare(held, source, vocabulary, cut or Cut())
+        return _answer(held, request, resources or Resources(), observer or Observer())
+
+
+def resume_topics(held: RunStore, resources: Resources, observer: Observer) -> TopicAnswer:
+    """Go on with the job of a store, as it was asked for."""
+    spec = held.read_spec() or {}
+    fields = {name: value for name, value in spec["algorithm"].items() if name != "name"}
+    return _answer(held, TopicRequest(**fields), resources, observer)
+
+
+def read_topics(store: str | Path) -> TopicAnswer:
+    """The answer of a finished job.
+
+    Raises
+    ------
+    BadInputError
+        There is none yet.
+    """
+    held = RunStore(store)
+    found = held.read_part(QUALITY)
+    if found is None:
+        raise BadInputError(f"{held.path} holds no topics yet; `npmdask resume {held.path}` finishes the job")
+    return _read(held, found)
+
+
+def _answer(held: RunStore, request: TopicRequest, resources: Resources, observer: Observer) -> TopicAnswer:
+    if held.read_part(QUALITY) is None or held.read_part("topics") is None:
+        model = fit_in(held, open_source(held.path / TRAINING), request, resources, observer, of_words(held))
+        observer.on_stage("quality: coherence and perplexity of the topics")
+        held.write_part(QUALITY, *_measured(held, model))
+    else:
+        fit_in(held, open_source(held.path / TRAINING), request, resources, observer)  # which refuses another request
+    found = held.read_part(QUALITY)
+    assert found is not None
+    return _read(held, found)
+
+
+def of_words(held: RunStore) -> OfWords:
+    """Which columns of the corpus the words of the model are."""
+    found = held.read_part(ORIGIN)
+    assert found is not None
+    kept, columns = found[0][CORPUS], found[1]["columns"]
+    return OfWords(kept=None if len(kept) == columns else kept, columns=columns)
+
+
+def _measured(held: RunStore, model: TopicModel) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    training = documents_of(held.path / TRAINING)
+    found = coherence(model, training, TOP)
+    arrays = {"u_mass": found.u_mass, "c_npmi": found.c_npmi}
+    facts: dict[str, Any] = {"top": found.top, "documents": found.documents, "diversity": model.diversity()}
+    if (held.path / HELD_OUT).exists():
+        others = documents_of(held.path / HELD_OUT)
+        facts["perplexity"] = asdict(held_out_perplexity(model, others, word_counts(training)))
+    return arrays, facts
+
+
+def _read(held: RunStore, found: tuple[dict[str, np.ndarray], dict[str, Any]]) -> TopicAnswer:
+    arrays, facts = found
+    model, origin = TopicModel.load(held.path), held.read_part(ORIGIN)
+    assert origin is not None
+    measured = Coherence(
+        u_mass=arrays["u_mass"], c_npmi=arrays["c_npmi"], top=facts["top"], documents=facts["documents"]
+    )
+    perplexity = Perplexity(**facts["perplexity"]) if "perplexity" in facts else None
+    return TopicAnswer(
+        model=model,
+        coherence=measured,
+        perplexity=perplexity,
+        store=str(held.path),
+        warnings=tuple(model.facts["warnings"]),
+        facts={"diversity": facts["diversity"], **origin[1]},
+    )
