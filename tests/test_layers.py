@@ -123,7 +123,7 @@ FLOORS = [
     ["topics", "topics.vocabulary"],
     ["topics.documents", "topics.inference", "topics.model"],
     ["topics.corpus", "topics.quality", "topics.scores"],
-    ["topics.page", "topics.text"],
+    ["topics.estimator", "topics.page", "topics.text"],
     ["api"],
     ["config_tables", "export", "inspection", "report"],
     ["config"],
