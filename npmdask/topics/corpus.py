@@ -27,20 +27,23 @@ CODE = re.compile(r"(?m)^\s*(>>>|\.\.\. ).*$|`[^`\n]*`|https?://\S+|\.\. \w+::.*
 # English words without a subject, and those that are in docstrings whatever these are about.
 STOP_WORDS = frozenset(
     """
-    about above added advance after again alias all also and any are arg args argument arguments array arrays
-    attribute attributes because been before being below between bool boolean both but call callable called
-    calls can cannot changed class classes code could default defaults deprecated describe description dict did
-    doc docs docstring docstrings documentation does doing done down during each equivalent etc example examples
-    false few float for from function functions further get gets given gives had has have having here how
-    however import instance int integer integers into its itself just keyword keywords kwargs less like list
-    lists matplotlib may method methods might module modules more most much must name names new none nor not
-    note notes now numpy object objects off once one only option optional options other otherwise our out over
-    own parameter parameters pass passed provided raise raised raises ref reference references required return
-    returned returns same scipy see sequence set sets several shall shape should since some specified str string
-    strings such than that the their them then there therefore these they this those three through thus too true
-    tuple two type types under until use used useful user uses using usually value values version very via
-    warning warnings was well were what when where whether which while who will with within without would yet
-    you your
+    about above added advance after again alias all already also and another any are arg args argument arguments
+    array arrays attribute attributes available based because been before behavior behaviour being below between
+    bool boolean both but call callable called calls can cannot case cases changed class classes code compute
+    computed contain containing contains corresponding could default defaults defined deprecated describe
+    description details dict did doc docs docstring docstrings documentation does doesn doing done down dtype
+    during each either element elements else equivalent etc example examples false few float floats following
+    for from function functions further get gets given gives had has have having here how however import include
+    included includes including input inputs instance instead int integer integers into ints its itself just
+    keyword keywords kwargs less like list lists make makes matplotlib may means method methods might module
+    modules more most much must name names ndarray new non none nor not note notes now numpy object objects off
+    once one only option optional options other otherwise our out output outputs over own parameter parameters
+    pass passed possible provided raise raised raises ref reference references required return returned returns
+    same scalar scipy see seen sequence set sets several shall shape should since some specified str string
+    strings such take taken than that the their them then there therefore these they this those three through
+    thus too true tuple two type types under until use used useful user uses using usually value values version
+    very via warning warnings was way ways well were what when where whether which while who will with within
+    without would yet you your
     """.split()
 )
 

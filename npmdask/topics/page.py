@@ -27,8 +27,9 @@ class TopicFacts:
     ``spectrum``: eigenvalues of M2, largest first, of more than k where they are known; ``negative_mass`` (k): what the
     estimate of each topic had below 0 before it was projected on the simplex, as a share of its mass; ``convergence``:
     the worst relative residual after each pass of the tensor power method; ``found``: components found by then;
-    ``tol``: asked for; ``skipped``: documents that were left out, by reason; ``numbers``: more tiles (name, value);
-    ``parameters``: of the run, by name; ``documents``: rows of the corpus; ``store``: folder of the run.
+    ``tol``: asked for; ``alpha0_given``: 0 of single topics, whose weights sum to 1; ``documents``: rows of the corpus;
+    ``skipped``: documents that were left out, by reason; ``numbers``: more tiles (name, value); ``parameters``: of the
+    run, by name; ``store``: folder of the run.
     """
 
     name: str
@@ -72,6 +73,30 @@ def page_of(facts: TopicFacts) -> str:
     return page(facts.name, sections)
 
 
+def facts_of(name: str, model: TopicModel, **more: Any) -> TopicFacts:
+    """What ``model.facts`` of a run say, where they have the names of the fields here; ``more`` is said besides or
+    instead.
+
+    ``facts``: spectrum, negative_mass, alpha0 (given), documents, skipped (a number, or by reason), warnings,
+    tensor_sentence.
+    """
+    said, skipped = model.facts, model.facts.get("skipped") or {}
+    known: dict[str, Any] = {
+        "sentence": said.get("tensor_sentence") or f"{model.k} topics",
+        "spectrum": _array(said.get("spectrum")),
+        "negative_mass": _array(said.get("negative_mass")),
+        "alpha0_given": said.get("alpha0"),
+        "documents": said.get("documents"),
+        "skipped": skipped if isinstance(skipped, Mapping) else {"shorter than three words": int(skipped)},
+        "warnings": tuple(said.get("warnings", ())),
+    }
+    return TopicFacts(name=name, model=model, **(known | more))
+
+
+def _array(values: Any) -> np.ndarray | None:
+    return None if values is None else np.asarray(values, np.float64)
+
+
 def condition(facts: TopicFacts) -> float | None:
     """Largest eigenvalue of M2 over the k-th."""
     if facts.spectrum is None or len(facts.spectrum) < facts.model.k:
@@ -82,7 +107,7 @@ def condition(facts: TopicFacts) -> float | None:
 
 def _doubts(facts: TopicFacts) -> list[str]:
     """What makes these topics less certain, each with a remedy."""
-    said, worst, given = [], condition(facts), facts.alpha0_given
+    said, worst, given = [], condition(facts), 1.0 if facts.alpha0_given == 0 else facts.alpha0_given
     if worst is not None and worst > HIGH_CONDITION:
         said.append(
             f"M2 is badly conditioned: its first eigenvalue is {worst:.0f} times that of number {facts.model.k}, and "
@@ -91,8 +116,8 @@ def _doubts(facts: TopicFacts) -> list[str]:
         )
     if given is not None and abs(facts.model.alpha0 - given) > ALPHA0_TOLERANCE * given:
         said.append(
-            f"The alphas that were found sum to {facts.model.alpha0:.3g} and alpha0 = {given:.3g} was given: try again "
-            "with the sum that was found."
+            f"The alphas that were found sum to {facts.model.alpha0:.3g} and should to {given:.3g}: the documents are "
+            "no mixtures with this alpha0; try another."
         )
     if facts.perplexity is not None and facts.perplexity.model >= facts.perplexity.unigram:
         said.append(
@@ -130,7 +155,7 @@ def _topics(facts: TopicFacts) -> str:
 
 
 def _card(facts: TopicFacts, topic: int, number: int, top: list[tuple[str, float]], most: float) -> str:
-    said = [f"weight {facts.model.weights[topic]:.1%} · α {facts.model.alpha[topic]:.3g}"]
+    said = [f"weight {facts.model.weights[topic]:.1%}"]
     if facts.negative_mass is not None:
         said[0] += f" · negative {facts.negative_mass[topic]:.1%}"
     if facts.coherence is not None:
@@ -188,7 +213,7 @@ def _convergence_svg(facts: TopicFacts) -> str:
         beside.set_ylim(0, facts.model.k + 0.5)
         beside.yaxis.get_major_locator().set_params(integer=True)
         lines, labels = [*lines, line], [*labels, "components found"]
-    axis.legend(lines, labels, frameon=False, fontsize=8)
+    axis.legend(lines, labels, frameon=False, fontsize=8, loc="center left")
     axis.xaxis.get_major_locator().set_params(integer=True)
     return svg(figure)
 

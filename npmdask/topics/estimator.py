@@ -1,0 +1,187 @@
+"""Topics in the manner of scikit-learn, without needing it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.chunked import single_threaded_blas
+from npmdask.errors import BadInputError, closest
+from npmdask.linalg import Block
+from npmdask.sizes import parse_memory
+from npmdask.solution import Resources
+from npmdask.topics.documents import (
+    Documents,
+    document_frequencies,
+    documents_of,
+    kept_words,
+    with_words,
+    write_documents,
+)
+from npmdask.topics.inference import MAX_ITERATIONS, TOL, shares_of
+from npmdask.topics.model import TopicModel
+from npmdask.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
+from npmdask.topics.scores import for_model
+from npmdask.topics.vocabulary import read_vocabulary, require_words
+
+
+class Topics:
+    """Latent Dirichlet allocation by moments: topics of counts of words in a few passes, whatever the size of the data.
+
+    Parameters
+    ----------
+    n_components : topics (k).
+    alpha0 : sum of the Dirichlet parameters of a document's shares; small: few topics in a document.
+    min_df, max_df : words in fewer documents than ``min_df``, or in more than the share ``max_df``, are left out.
+    memory : limit for the fit, e.g. "1GiB".
+    store : folder of the run, which a killed fit goes on from; a temporary one if None.
+    max_doc_update_iter, doc_update_tol : of ``transform``.
+    random_state : seed of the random starts.
+
+    Attributes (after ``fit``)
+    --------------------------
+    model_ : the :class:`npmdask.topics.model.TopicModel`.
+    components_ : k x V, probabilities of the words of each topic; rows sum to 1.
+    alpha_ : (k) Dirichlet parameters.
+    vocabulary_ : the V words.
+    n_features_in_ : columns of what was fitted (V where no word was left out).
+    """
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        alpha0: float = 1.0,
+        min_df: int = 1,
+        max_df: float = 1.0,
+        memory: str | int | None = None,
+        store: str | Path | None = None,
+        max_doc_update_iter: int = MAX_ITERATIONS,
+        doc_update_tol: float = TOL,
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha0 = alpha0
+        self.min_df = min_df
+        self.max_df = max_df
+        self.memory = memory
+        self.store = store
+        self.max_doc_update_iter = max_doc_update_iter
+        self.doc_update_tol = doc_update_tol
+        self.random_state = random_state
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name, as scikit-learn's ``clone`` asks for them."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Topics:
+        """Set parameters by name; returns self."""
+        known = list(signature(type(self)).parameters)
+        for name, value in params.items():
+            if name not in known:
+                raise BadInputError(f"Topics has no parameter {name!r}: {closest(name, known)}")
+            setattr(self, name, value)
+        return self
+
+    def fit(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Topics:
+        """Find the topics of documents; returns self. ``y`` is there for pipelines only.
+
+        Parameters
+        ----------
+        X : counts (documents x words): a SciPy sparse matrix, a NumPy array, a store or a file; read in batches.
+        vocabulary : a word for each column, or the file of them; by default that of the store, or "word 1", "word 2"...
+
+        Raises
+        ------
+        BadInputError
+            No counts, a vocabulary that does not fit, no word within the bounds, more topics than the data support.
+        RefusedError
+            The memory does not suffice, or ``store`` is of another run.
+        """
+        documents = documents_of(X)
+        words = _words(documents, vocabulary)
+        kept = None
+        if (self.min_df, self.max_df) != (1, 1.0):
+            kept = kept_words(*document_frequencies(documents), min_df=self.min_df, max_df=self.max_df)
+        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
+            counted = documents if kept is None else with_words(documents, kept)
+            named = words if kept is None else tuple(words[column] for column in kept)
+            write_documents(counted, Path(folder) / "documents", named)
+            model = self._fitted(Path(folder))
+        self.model_ = model if kept is None else replace(model, kept=kept, source_columns=documents.columns)
+        self.n_features_in_ = documents.columns
+        return self
+
+    def _fitted(self, folder: Path) -> TopicModel:
+        fit_topics = import_module("npmdask.topics.fitting").fit_topics
+        model: TopicModel = fit_topics(
+            folder / "documents",
+            self.n_components,
+            alpha0=self.alpha0,
+            seed=self.random_state,
+            store=folder / "run" if self.store is None else self.store,
+            resources=Resources(memory=parse_memory(self.memory)),
+        )
+        return model
+
+    def _known(self) -> TopicModel:
+        found = getattr(self, "model_", None)
+        if found is None:
+            raise BadInputError("there are no topics yet: call fit first")
+        return found
+
+    @property
+    def components_(self) -> Block:
+        return np.ascontiguousarray(self._known().topics.T)
+
+    @property
+    def alpha_(self) -> np.ndarray:
+        return self._known().alpha
+
+    @property
+    def vocabulary_(self) -> tuple[str, ...]:
+        return self._known().vocabulary
+
+    def transform(self, X: Any) -> Block:
+        """Shares of the topics in each document (n x k, rows sum to 1), held in memory; for a corpus that is larger,
+        :func:`npmdask.topics.scores.transform_documents` writes them out of core."""
+        model = self._known()
+        limits: dict[str, Any] = {"max_iterations": self.max_doc_update_iter, "tol": self.doc_update_tol}
+        with single_threaded_blas():
+            batches = for_model(documents_of(X), model).read()
+            found = [shares_of(batch, model.topics, model.alpha, **limits).shares for batch in batches]
+        return np.concatenate([*found, np.empty((0, model.k))])
+
+    def fit_transform(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Block:
+        """``fit``, and the shares of the same documents."""
+        return self.fit(X, vocabulary=vocabulary).transform(X)
+
+    def top_words(self, n: int = 10) -> list[list[tuple[str, float]]]:
+        """Of each topic the most probable words, with their probabilities."""
+        return self._known().top_words(n)
+
+    def coherence(self, X: Any, n: int = 10) -> Coherence:
+        """Coherence of the top words in the documents ``X``; see :func:`npmdask.topics.quality.coherence_of`."""
+        return coherence(self._known(), for_model(documents_of(X), self._known()), n)
+
+    def perplexity(self, X: Any, background: Any, seed: int = 0) -> Perplexity:
+        """Of the documents ``X``, held out, beside the unigram model of ``background``: the documents of the fit; see
+        :func:`npmdask.topics.quality.held_out_perplexity`."""
+        model = self._known()
+        before = word_counts(for_model(documents_of(background), model))
+        return held_out_perplexity(model, for_model(documents_of(X), model), before, seed=seed)
+
+
+def _words(documents: Documents, given: Sequence[str] | str | Path | None) -> tuple[str, ...]:
+    if isinstance(given, str | Path):
+        return read_vocabulary(given, documents.columns)
+    if given is not None:
+        return require_words(list(given), documents.columns, "the vocabulary")
+    return documents.vocabulary or tuple(f"word {column}" for column in range(1, documents.columns + 1))
