@@ -24,7 +24,10 @@ from npmdask.stored_problem import identity_of, keep_locked, locked_result, prob
 from npmdask.warm_start import find_start, keep_start
 
 if TYPE_CHECKING:
+    from npmdask.jobs import Answer
     from npmdask.streaming import StreamSolution
+
+JOBS = ("topics", "mixture", "ica")  # which have several stages; npmdask.jobs
 
 
 def top_k(
@@ -150,14 +153,15 @@ def resume(
     max_steps: int | None = None,
     tol: float | None = None,
     observer: Observer | None = None,
-) -> Solution | StreamSolution:
+) -> Solution | StreamSolution | Answer:
     """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
 
     ``memory``, ``workers``, ``threads`` and ``cluster`` stay what they were unless given (a cluster takes the place
     of workers and threads, and the other way round; ``cluster=""``: none); none changes a bit of the result.
     ``max_steps`` and ``tol`` may be changed: they decide when a run stops, not what its steps are.
 
-    The store of a stream takes what is new since its last commit; only ``memory`` may be given.
+    The store of a stream takes what is new since its last commit; only ``memory`` may be given. That of a job (topics,
+    a mixture, independent components) goes on with its stages.
 
     Raises
     ------
@@ -167,7 +171,10 @@ def resume(
     path = Path(store).absolute()
     if not (path / "run.json").exists():
         raise BadInputError(f"there is no run in {path}; start one with `npmdask run CONFIG.toml --store {path}`")
-    if "stream" in (RunStore(path).read_spec() or {}):
+    spec = RunStore(path).read_spec() or {}
+    if spec.get("data", {}).get("kind") in JOBS:
+        return _resume_job(path, spec, memory, workers, threads, (cluster, max_steps, tol), observer)
+    if "stream" in spec:
         return _resume_stream(path, memory, (workers, threads, cluster, max_steps, tol), observer)
     with RunStore(path) as held:
         problem = problem_of(held)
@@ -180,6 +187,24 @@ def resume(
         elif given.keys() & {"threads", "workers", "cluster"}:
             given["cluster"] = None
         return _drive(problem, held, replace(resources_of(held), **given), observer)
+
+
+def _resume_job(
+    path: Path,
+    spec: dict[str, Any],
+    memory: str | int | None,
+    workers: int | None,
+    threads: int | None,
+    others: tuple[Any, ...],
+    observer: Any,
+) -> Answer:
+    from npmdask.jobs import resume_job
+
+    if any(value is not None for value in others):
+        raise BadInputError(f"{path} is a job of several stages: only memory, workers and threads may be given")
+    asked = {"memory": parse_memory(memory), "workers": workers, "threads": threads}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    return resume_job(path, replace(Resources(**spec.get("resources", {})), **given), observer)
 
 
 def _resume_stream(path: Path, memory: str | int | None, others: tuple[Any, ...], observer: Any) -> StreamSolution:

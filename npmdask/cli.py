@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.cli_data import add_generate, add_ingest
+from npmdask.cli_jobs import add_ica, add_mixture, add_topics, print_answer
 from npmdask.cli_privacy import add_audit, add_ledger
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
@@ -144,6 +145,7 @@ def _add_resume(commands: Any) -> None:
 
 def _resume(a: argparse.Namespace) -> int:
     from npmdask.api import resume
+    from npmdask.jobs import is_job
     from npmdask.progress import ProgressBar
 
     a.held_store = a.store
@@ -157,7 +159,7 @@ def _resume(a: argparse.Namespace) -> int:
         tol=a.tol,
         observer=ProgressBar(quiet=a.quiet),
     )
-    return _print_solution(solution, a.json)
+    return print_answer(solution, a.json) if is_job(solution) else _print_solution(solution, a.json)
 
 
 def _add_deflate(commands: Any) -> None:
@@ -286,6 +288,9 @@ COMMANDS = (
     _add_report,
     _add_export,
     add_transform,
+    add_topics,
+    add_mixture,
+    add_ica,
     add_ledger,
     add_audit,
     _add_node,

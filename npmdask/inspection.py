@@ -7,6 +7,7 @@ from typing import Any
 
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
+from npmdask.jobs import job_summary, kind_of, read_job
 from npmdask.storage.layout import Reader, Source, open_source
 from npmdask.storage.remote import is_remote
 from npmdask.storage.tensor import TensorReader
@@ -72,6 +73,8 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
     spec = store.read_spec() or {}
     if is_stream(spec):
         return _inspect_stream(store, spec)
+    if kind_of(spec):
+        return _inspect_job(store, spec)
     result = store.read_part("result")
     last = store.last_step()
     history = last[1]["history"] if last else []
@@ -89,6 +92,18 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
             for name, v in spec[table].items()
         },
     }
+
+
+def _inspect_job(store: RunStore, spec: dict[str, Any]) -> dict[str, Any]:
+    """Of a job of several stages, finished or not."""
+    named = {
+        f"{name}.{key}": value for name in ("data", "algorithm", "run", "version") for key, value in spec[name].items()
+    }
+    try:
+        facts: dict[str, Any] = {"state": "finished"} | job_summary(read_job(store.path))
+    except BadInputError:
+        facts = {"state": "unfinished", "outcome": "go on with `npmdask resume`"}
+    return facts | {"source": spec.get("source"), **named}
 
 
 def _inspect_private(spec: dict[str, Any], result: Any, released: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
+from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.storage.bundle import write_file_atomically
@@ -90,13 +91,19 @@ def write_report(store: str | Path, output: str | Path | None = None) -> Path:
         There is no run, or nothing was committed yet.
     """
     run = RunStore(store)
-    spec, last = run.read_spec(), run.last_step()
-    if spec is None or last is None:
-        raise BadInputError(f"there is no run with a committed step in {store}")
-    text = stream_page(run) if is_stream(spec) else _page(run, spec, last[1]["history"], run.read_part("result"))
+    text = _text(run, run.read_spec())
     target = Path(output) if output else run.path / "report.html"
     write_file_atomically(target.absolute(), text.encode())
     return target
+
+
+def _text(run: RunStore, spec: dict[str, Any] | None) -> str:
+    if spec is not None and kind_of(spec):
+        return job_page(run, spec)
+    last = run.last_step()
+    if spec is None or last is None:
+        raise BadInputError(f"there is no run with a committed step in {run.path}")
+    return stream_page(run) if is_stream(spec) else _page(run, spec, last[1]["history"], run.read_part("result"))
 
 
 def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> str:

@@ -133,4 +133,6 @@ def _require_same(held: RunStore, before: dict[str, Any], asked: dict[str, Any])
     other = [name for name, value in asked.items() if before.get(name) != value]
     if other:
         said = ", ".join(f"{name} ({before.get(name)!r} then, {asked[name]!r} now)" for name in other)
-        raise RefusedError(f"the store {held.path} was made from something else; these differ: {said}. Use another store")
+        raise RefusedError(
+            f"the store {held.path} was made from something else; these differ: {said}. Use another store"
+        )

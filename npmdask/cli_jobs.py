@@ -1,0 +1,124 @@
+"""The commands that find latent variables: topics of documents, mixtures, independent components."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+
+def add_topics(commands: Any) -> None:
+    p = commands.add_parser("topics", help="topics of documents: words, weights, coherence, perplexity, a page")
+    p.add_argument("documents", help="counts: a UCI bag of words, .mtx or sparse .npz, or a store of kind sparse")
+    p.add_argument("vocabulary", nargs="?", help="a file with a word on each line, that of column 1 first")
+    p.add_argument("--topics", type=int, required=True, metavar="K", help="how many")
+    p.add_argument("--store", help="folder of the job (default: runs/topics-NAME)")
+    p.add_argument("--alpha0", type=float, default=1.0, help="sum of the Dirichlet parameters; 0: one topic a document")
+    p.add_argument("--min-df", type=int, default=1, help="leave out words in fewer documents")
+    p.add_argument("--max-df", type=float, default=1.0, help="leave out words in more than this share of them")
+    p.add_argument("--held-out", type=float, default=0.1, help="share of documents for the perplexity; 0: none")
+    p.add_argument("--moments", choices=["held", "implicit"], default="held", help="implicit: a pass for each product")
+    p.add_argument("--words", type=int, default=10, help="top words to print")
+    _add_common(p)
+    p.set_defaults(command=_topics)
+
+
+def _add_common(p: Any) -> None:
+    p.add_argument("--restarts", type=int, help="random starts of the tensor power method (default: by the rank)")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
+    p.add_argument("--threads", type=int)
+    p.add_argument("--workers", type=int, default=0, help="processes (default: threads of this one)")
+    p.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _store_of(a: argparse.Namespace, kind: str, source: str) -> str:
+    from pathlib import Path
+
+    name = Path(source).name.split(".")[0] or "data"
+    return str(a.store or Path("runs") / f"{kind}-{name}")
+
+
+def _resources(a: argparse.Namespace) -> Any:
+    from npmdask.sizes import parse_memory
+    from npmdask.solution import Resources
+
+    return Resources(memory=parse_memory(a.memory), threads=a.threads, workers=a.workers)
+
+
+def _topics(a: argparse.Namespace) -> int:
+    from npmdask.progress import ProgressBar
+    from npmdask.topics.job import run_topics
+    from npmdask.topics.preparing import Cut
+
+    a.held_store = _store_of(a, "topics", a.documents)
+    answer = run_topics(
+        a.documents,
+        a.topics,
+        a.vocabulary,
+        store=a.held_store,
+        cut=Cut(held_out=a.held_out, min_df=a.min_df, max_df=a.max_df),
+        resources=_resources(a),
+        observer=ProgressBar(quiet=a.quiet),
+        alpha0=a.alpha0,
+        moments=a.moments,
+        restarts=a.restarts,
+        seed=a.seed,
+    )
+    return print_answer(answer, a.json, a.words)
+
+
+def print_answer(answer: Any, as_json: bool, words: int = 10) -> int:
+    """The answer of a job, for people or for scripts; 0, or the exit code of what did not converge."""
+    from npmdask.jobs import job_summary
+    from npmdask.topics.job import TopicAnswer
+    from npmdask.topics.text import text_of
+
+    for warning in answer.warnings:
+        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    print(f"npmdask: {answer.outcome.sentence}; `npmdask report {answer.store}` makes its page", file=sys.stderr)
+    if as_json:
+        print(json.dumps(job_summary(answer)))
+    elif isinstance(answer, TopicAnswer):
+        print(text_of(answer.model, words, coherence=answer.coherence))
+    else:
+        print("\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1)))
+    return 0 if answer.answered else 3
+
+
+def add_mixture(commands: Any) -> None:
+    p = commands.add_parser("mixture", help="means and weights of a mixture of spherical Gaussians, by moments")
+    _add_samples(p, "mixture")
+
+
+def add_ica(commands: Any) -> None:
+    p = commands.add_parser("ica", help="independent components of samples, by the fourth-order tensor power method")
+    _add_samples(p, "ica")
+
+
+def _add_samples(p: Any, kind: str) -> None:
+    p.add_argument("samples", help="a Zarr store of rows of numbers")
+    p.add_argument("--components", type=int, required=True, metavar="K", help="how many")
+    p.add_argument("--store", help=f"folder of the job (default: runs/{kind}-NAME)")
+    _add_common(p)
+    p.set_defaults(command=_samples, kind=kind)
+
+
+def _samples(a: argparse.Namespace) -> int:
+    from npmdask.latent.answers import fit_latent
+    from npmdask.progress import ProgressBar
+
+    a.held_store = _store_of(a, a.kind, a.samples)
+    answer = fit_latent(
+        a.kind,
+        a.samples,
+        a.components,
+        store=a.held_store,
+        resources=_resources(a),
+        observer=ProgressBar(quiet=a.quiet),
+        restarts=a.restarts,
+        seed=a.seed,
+    )
+    return print_answer(answer, a.json)

@@ -1,0 +1,99 @@
+"""Answers of jobs on samples, read from their stores; and going on with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError
+from npmdask.latent.independent import NAME as ICA
+from npmdask.latent.independent import fit_independent_components
+from npmdask.latent.jobs import ANSWER
+from npmdask.latent.mixtures import NAME as MIXTURE
+from npmdask.latent.mixtures import fit_mixture
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.stopping import Outcome
+
+FITS = {MIXTURE: fit_mixture, ICA: fit_independent_components}
+WEIGHTS = {MIXTURE: "weights", ICA: "kurtoses"}
+WEIGHT_NAMES = {MIXTURE: "weight", ICA: "excess kurtosis"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAnswer:
+    """What was found in samples: ``weights`` are those of a mixture, or the kurtoses of independent components."""
+
+    kind: str
+    weights: np.ndarray
+    store: str
+    sentence: str
+    converged: bool
+    warnings: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(name="converged" if self.converged else "stagnated", sentence=self.sentence)
+
+    @property
+    def answered(self) -> bool:
+        return self.converged
+
+    @property
+    def weight_name(self) -> str:
+        return WEIGHT_NAMES[self.kind]
+
+
+def read_latent(store: str | Path) -> LatentAnswer:
+    """The answer of a finished job.
+
+    Raises
+    ------
+    BadInputError
+        There is none yet.
+    """
+    held = RunStore(store)
+    found, spec = held.read_part(ANSWER), held.read_spec()
+    if found is None or spec is None:
+        raise BadInputError(f"{held.path} holds no answer yet; `npmdask resume {held.path}` finishes the job")
+    (arrays, meta), kind = found, spec["data"]["kind"]
+    facts = {name: value for name, value in meta["facts"].items() if name not in ("warnings", "sentence")}
+    facts |= {"variance": meta["variance"]} if "variance" in meta else {}
+    return LatentAnswer(
+        kind=kind,
+        weights=arrays[WEIGHTS[kind]],
+        store=str(held.path),
+        sentence=meta["facts"]["sentence"],
+        converged=not meta["facts"]["sentence"].startswith("not converged"),
+        warnings=tuple(meta["facts"]["warnings"]),
+        facts=facts,
+    )
+
+
+def fit_latent(
+    kind: str,
+    source: Any,
+    components: int,
+    *,
+    store: str | Path,
+    resources: Resources,
+    observer: Observer,
+    **asked: Any,
+) -> LatentAnswer:
+    """Run a job of one kind, or go on with it."""
+    FITS[kind](source, components, store=store, resources=resources, observer=observer, **asked)
+    return read_latent(store)
+
+
+def resume_latent(store: str | Path, resources: Resources, observer: Observer) -> LatentAnswer:
+    """Go on with a job as it was asked for."""
+    spec = RunStore(store).read_spec() or {}
+    asked = {name: value for name, value in spec["algorithm"].items() if name not in ("name", "components")}
+    kind, components = spec["data"]["kind"], spec["algorithm"]["components"]
+    return fit_latent(kind, spec["source"], components, store=store, resources=resources, observer=observer, **asked)
