@@ -62,6 +62,12 @@ def noise_score(norm: float, d: int, order: int) -> float:
     return norm * min(GROUND_STATES[order] * math.sqrt(d * variance), 1.0)
 
 
+def unbiased(left: float, found: int, d: int, order: int) -> float:
+    """The norm that noise had before ``found`` components were fitted: each takes d of its degrees of freedom."""
+    every = math.comb(d + order - 1, order)
+    return left * math.sqrt(every / max(every - found * d, every / 4))
+
+
 def like_noise(weights: np.ndarray, left: float, d: int, order: int) -> np.ndarray:
     """Which of the components (m, weights by any sign) may be noise, where ``left`` is the norm of what none explains.
 

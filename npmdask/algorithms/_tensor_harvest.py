@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import Fit, fitted, like_noise
-from npmdask.algorithms._tensor_joint import NEAR, PROBES, Joint
+from npmdask.algorithms._tensor_fit import Fit, fitted, like_noise, unbiased
+from npmdask.algorithms._tensor_joint import CLEAR, NEAR, PROBES, Joint
 from npmdask.algorithms._tensor_report import SHARP, TensorState, no_components
 from npmdask.algorithms._tensor_search import (
     Columns,
@@ -31,9 +31,8 @@ from npmdask.algorithms._tensor_search import (
 from npmdask.algorithms._tensors import deflated
 from npmdask.linalg import Block
 
-CLEAR = 1e-3  # relative residual that is not come near by chance
 MOST_AGES = 30  # products after which a column that is not clear is given up
-MOST_LET_GO = 4  # times k components that turn out to be none are let go; after that they stay
+MOST_LET_GO = 2  # times k components that turn out to be none, and the search is over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,8 @@ class Harvest(Joint):
         state = self.with_norms(state, fit, sight.products[:, columns.ages == 0])
         columns = watched(columns, sight)
         taken = self._taken(state, columns, sight, (held, released[:, :m], fit), released[:, m:])
-        if not taken and self.silent(state, sight, fit.norms):
+        restless = state.let_go >= MOST_LET_GO * self.target_rank
+        if restless or (not taken and self.silent(state, sight, fit.norms)):
             return self.begun(self.measured(state, held, released[:, :m], fit), searching, sight)
         return self._going(state, (block, released), columns, sight, taken)
 
@@ -93,6 +93,7 @@ class Harvest(Joint):
             vectors = np.concatenate([held[0], columns.block[:, taken]], axis=1)
             fit = fitted(vectors, np.concatenate([held[1], products[:, taken]], axis=1), self.order)
             left = max(state.left**2 - (fit.explained - held[2].explained), 0.0) ** 0.5
+            left = unbiased(left, vectors.shape[1], state.d, self.order)
             noise = like_noise(scores[doubtful], left, state.d, self.order)
             taken = [number for number in taken if number not in np.array(doubtful)[noise]]
         if not taken and state.iteration >= self.most_iterations:
@@ -134,7 +135,7 @@ class Harvest(Joint):
         m = state.count
         fit = fitted(block[:, :m], released[:, :m], self.order)
         grown = (fit.norms > state.components.norms[:m]) & (fit.norms > CLEAR * np.abs(fit.weights))
-        return (grown | copies(block[:, :m], fit.weights)) & (state.let_go < MOST_LET_GO * self.target_rank)
+        return np.asarray(grown | copies(block[:, :m], fit.weights))
 
     def _let_go(self, state: TensorState, block: Block, released: Block) -> tuple[TensorState, Block, Block]:
         """Components that were none are columns that search again, in the block behind those that stay."""

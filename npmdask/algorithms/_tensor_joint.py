@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import MARGIN, UNRESOLVED, Fit, fitted, noise_score, norm_from
+from npmdask.algorithms._tensor_fit import MARGIN, UNRESOLVED, Fit, fitted, noise_score, norm_from, unbiased
 from npmdask.algorithms._tensor_report import Components, TensorState, converged, rounding, statuses
 from npmdask.algorithms._tensor_search import Sight, distinct, fresh, picked, put, seen, stepped
 from npmdask.algorithms._tensors import deflated, random_units
 from npmdask.linalg import Block
 
 NEAR = 0.05  # relative residual of a column that has come near a fixed point
+CLEAR = 1e-3  # relative residual that is not come near by chance
 PATIENCE = 25  # products after which columns that show no more than noise will not: a signal escapes in fewer
 PROBES = 8  # columns that are random in every product where ||T|| is not known, to measure what is left
 
@@ -40,7 +41,7 @@ class Joint:
 
     def noise(self, state: TensorState) -> float:
         """The score that noise as large as what is left would reach."""
-        return MARGIN * noise_score(state.left, state.d, self.order)
+        return MARGIN * noise_score(unbiased(state.left, state.count, state.d, self.order), state.d, self.order)
 
     def errors(self, state: TensorState, norms: np.ndarray) -> float:
         """What errors of components with residuals ``norms`` can pretend to be, and rounding.
@@ -62,7 +63,11 @@ class Joint:
         if self.squared_norm is not None:
             left = max(self.squared_norm - fit.explained, 0.0) ** 0.5
             return replace(state, norm=self.squared_norm**0.5, left=left)
-        left = norm_from(random, self.order) if random.shape[1] >= PROBES else state.left
+        if random.shape[1] < PROBES:
+            return state
+        left = norm_from(random, self.order)
+        if state.stage == "search" and state.iteration:  # of the same rest as the estimates before it
+            left = float(np.sqrt(state.left**2 + (left**2 - state.left**2) / (state.iteration + 1)))
         return replace(state, norm=max(state.norm, left), left=left)
 
     def starts(self, state: TensorState, place: int | None = None) -> Block:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import DOUBLE_EPS, like_noise, noise_score
+from npmdask.algorithms._tensor_fit import DOUBLE_EPS, like_noise, noise_score, unbiased
 from npmdask.algorithms._tensor_search import Columns
 from npmdask.linalg import Block
 
@@ -95,12 +95,12 @@ def converged(state: TensorState, tol: float) -> np.ndarray:
 
 def statuses(state: TensorState, tol: float, order: int) -> list[str]:
     """Of each component: "found", "surplus" (never found, or a weight that noise alone would give), or "open"."""
-    m, parts = state.count, state.components
-    near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.ones(len(parts.weights), dtype=bool)
-    blunt = np.flatnonzero(parts.sharpest[:m] > SHARP)
-    noise[:m] = False
-    noise[blunt] = like_noise(sizes[blunt], state.left, state.d, order)
-    surplus = noise | (sizes <= rounding(state.d, state.scale))
+    m, d, parts = state.count, state.d, state.components
+    near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
+    blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
+    noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order)
+    near[m:] = False
+    surplus = noise | (sizes <= rounding(d, state.scale))
     return ["surplus" if s else "found" if n else "open" for s, n in zip(surplus, near, strict=True)]
 
 

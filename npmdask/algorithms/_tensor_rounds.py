@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from npmdask.algorithms._tensor_fit import fitted
-from npmdask.algorithms._tensor_joint import Joint
+from npmdask.algorithms._tensor_joint import CLEAR, Joint
 from npmdask.algorithms._tensor_report import Components, TensorState
 from npmdask.algorithms._tensor_search import Sight, advanced, fresh, nearest, put, seen, watched
 from npmdask.algorithms._tensors import deflated
@@ -35,7 +35,8 @@ class Rounds(Joint):
         best = int(np.argmax(self.sizes(sight.scores)))
         if self._ends(state, sight, best):
             return self._boosted(replace(state, columns=columns), released, sight, best)
-        if self.iterations is None and self.silent(state, sight, parts.norms[:m]):
+        nowhere = bool((sight.relative > CLEAR).all())
+        if nowhere and self.iterations is None and self.silent(state, sight, parts.norms[:m]):
             return self.begun(state, block, sight)
         onward = advanced(columns, sight, self.order, shifted=self.iterations is None)
         return replace(state, iteration=state.iteration + 1, columns=onward)

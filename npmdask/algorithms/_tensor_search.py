@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STALLED = 8  # products without a residual that is smaller by a tenth: the column oscillates, and is shifted
 MOST_SHIFT = 3.0  # times the score; p - 1 makes every step climb (Kolda and Mayo 2011, SS-HOPM)
-BASIN = 0.5  # a relative residual below this is that of a column on its way into a fixed point
+BASIN = 0.02  # a relative residual below this is that of a column on its way into a fixed point
 
 
 class Sight(NamedTuple):
@@ -43,7 +43,7 @@ class Columns:
     ----------
     block : d x L, unit vectors; and of each (L): ages, products since its start; least, its least relative residual;
         least_ages, when that was; shifts, see :func:`advanced`; sharpest, the least ratio of a relative residual to the
-        one before, in the basin of a fixed point.
+        one before, in the basin of a fixed point and without a shift.
     """
 
     block: Block
@@ -93,7 +93,7 @@ def watched(columns: Columns, sight: Sight) -> Columns:
     """The columns with what their last residual says."""
     relative = sight.relative
     ratio = np.ones(len(relative))
-    np.divide(relative, columns.least, out=ratio, where=(0 < columns.least) & (columns.least < BASIN))
+    np.divide(relative, columns.least, out=ratio, where=(0 < columns.least) & (columns.least < BASIN) & (columns.shifts == 0))
     better = relative < 0.9 * columns.least
     return replace(
         columns,
