@@ -62,6 +62,32 @@ def noise_score(norm: float, d: int, order: int) -> float:
     return norm * min(GROUND_STATES[order] * math.sqrt(d * variance), 1.0)
 
 
+def unbiased(left: float, found: int, d: int, order: int) -> float:
+    """The norm that noise had before ``found`` components were fitted: each takes d of its degrees of freedom."""
+    every = math.comb(d + order - 1, order)
+    return left * math.sqrt(every / max(every - found * d, every / 4))
+
+
+def like_noise(weights: np.ndarray, left: float, d: int, order: int) -> np.ndarray:
+    """Which of the components (m, weights by any sign) may be noise, where ``left`` is the norm of what none explains.
+
+    From the weakest on, as long as each has no more than the largest score of a Gaussian tensor as large as what is
+    left together with it and those before it. In few dimensions a rank-one tensor explains so much of any tensor that
+    all can pass; then they are none if they explain more together than that many would of noise.
+    """
+    sizes = np.abs(weights)
+    rising = np.argsort(sizes, kind="stable")
+    norms = np.sqrt(left**2 + np.cumsum(sizes[rising] ** 2))
+    ratio = noise_score(1.0, d, order)
+    passed = np.cumprod(sizes[rising] <= MARGIN * ratio * norms).astype(bool)
+    count = int(passed.sum())
+    if count and left**2 < 0.5 * max(1 - ratio**2, 0.1) ** count * norms[count - 1] ** 2:
+        count = 0
+    noise = np.zeros(len(sizes), dtype=bool)
+    noise[rising[:count]] = True
+    return noise
+
+
 def norm_from(products: Block, order: int) -> float:
     """The Frobenius norm that products with uniform unit vectors show: unbiased in its square for Gaussian tensors.
 
