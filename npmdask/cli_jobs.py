@@ -122,3 +122,33 @@ def _samples(a: argparse.Namespace) -> int:
         seed=a.seed,
     )
     return print_answer(answer, a.json)
+
+
+def add_moments(commands: Any) -> None:
+    p = commands.add_parser("moments", help="write the third moment of documents or samples as a packed tensor")
+    p.add_argument("source", help="a store of kind sparse (counts of words), or of samples")
+    p.add_argument("dest", help="store to create; `npmdask run` decomposes it")
+    p.add_argument("--alpha0", type=float, default=0.0, help="of documents: LDA; 0: a single topic each")
+    p.add_argument("--center", action="store_true", help="of samples: the central moment")
+    p.add_argument("--block", type=int, help="side of a stored block (default: chosen)")
+    p.add_argument("--memory", help="limit for all processes together, like 1GiB: it decides the number of passes")
+    p.add_argument("--threads", type=int)
+    p.add_argument("--quiet", action="store_true", help="no progress")
+    p.set_defaults(command=_moments, workers=0)
+
+
+def _moments(a: argparse.Namespace) -> int:
+    from npmdask.progress import ProgressBar
+    from npmdask.tensors.building import build_moments
+
+    built = build_moments(
+        a.source,
+        a.dest,
+        alpha0=a.alpha0,
+        center=a.center,
+        block=a.block,
+        resources=_resources(a),
+        observer=ProgressBar(quiet=a.quiet),
+    )
+    print(f"{built.dest}: {built.side} x {built.side} x {built.side}, blocks of {built.block}, {built.passes} passes")
+    return 0

@@ -141,7 +141,7 @@ FLOORS = [
     ["tensors.stages"],
     ["latent.jobs"],
     ["latent.independent", "latent.mixtures"],
-    ["latent", "latent.answers", "tensors"],
+    ["latent", "latent.answers", "tensors", "tensors.building"],
     ["streaming.centring", "streaming.opening"],
     ["streaming.model"],
     ["streaming.request", "streaming.measures", "streaming.memory"],

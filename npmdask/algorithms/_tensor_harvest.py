@@ -100,9 +100,7 @@ class Harvest(Joint):
             taken = distinct(columns.block, falling, held[0], 1)
         return taken
 
-    def _searching(
-        self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int
-    ) -> TensorState:
+    def _searching(self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int) -> TensorState:
         """One power step of the columns that search; those that have run into a component, or nowhere, start again."""
         into = nearest(columns.block, vectors)
         old = (into < 0) & (columns.ages >= MOST_AGES) & (sight.relative > CLEAR)

@@ -93,7 +93,9 @@ def watched(columns: Columns, sight: Sight) -> Columns:
     """The columns with what their last residual says."""
     relative = sight.relative
     ratio = np.ones(len(relative))
-    np.divide(relative, columns.least, out=ratio, where=(0 < columns.least) & (columns.least < BASIN) & (columns.shifts == 0))
+    np.divide(
+        relative, columns.least, out=ratio, where=(0 < columns.least) & (columns.least < BASIN) & (columns.shifts == 0)
+    )
     better = relative < 0.9 * columns.least
     return replace(
         columns,

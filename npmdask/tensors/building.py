@@ -1,0 +1,152 @@
+"""A third moment as a packed tensor in Zarr, built out of core: as many blocks in a pass as the memory holds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint import RunStore
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.gathering import gather
+from npmdask.memory import tree_rss
+from npmdask.moments import unit_groups
+from npmdask.operators import Operator
+from npmdask.operators.sample_blocks import SampleBlocks
+from npmdask.operators.triple_blocks import TripleBlocks
+from npmdask.operators.words import HALF_LENGTH, WordTotals
+from npmdask.progress import Observer
+from npmdask.solution import Resources
+from npmdask.storage.dense import DenseReader
+from npmdask.storage.layout import Source, open_source
+from npmdask.storage.lock import locked
+from npmdask.storage.sparse import CsrReader
+from npmdask.storage.tensor import place_of
+from npmdask.storage.tensor_writer import TensorWriter
+
+SUMS_BYTES = 2**30  # for the sums of a pass where no limit is given
+SPARE = 0.5  # of what a limit leaves: the rest is for reading
+
+Made = Callable[[range], Operator]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What was written: a tensor of ``side`` in blocks of ``block``, in ``passes`` over the data (of this call)."""
+
+    dest: Path
+    side: int
+    block: int
+    passes: int
+    fingerprint: str
+
+
+def build_moments(
+    source: Any,
+    dest: str | Path,
+    *,
+    alpha0: float = 0.0,
+    half_length: float = HALF_LENGTH,
+    center: bool = False,
+    block: int | None = None,
+    resources: Resources | None = None,
+    observer: Observer | None = None,
+) -> Built:
+    """Write M3 of documents (LDA with ``alpha0``; 0: a single topic) or of samples (``center``: central) to ``dest``.
+
+    A killed building goes on inside its pass when the same one is called again.
+
+    Parameters
+    ----------
+    source : a store of kind sparse (counts of words), or of samples.
+    block : side of a stored block; chosen if None.
+
+    Raises
+    ------
+    BadInputError
+        Data that have no third moment here, an option of the other kind of data.
+    RefusedError
+        ``dest`` exists, or is being written; the memory does not hold the sums of one block.
+    """
+    opened, target, asked = open_source(source), Path(dest).absolute(), resources or Resources()
+    if target.exists():
+        raise RefusedError(f"{target} exists already; choose another name, or take it away first")
+    d = opened.shape[1]
+    identity = {"moments": {"fingerprint": opened.fingerprint, "alpha0": alpha0, "center": center, "half": half_length}}
+    with locked(target):
+        writer = TensorWriter(target, size=d, dtype=np.dtype(np.float64), side=block, identity=identity)
+        place = target.with_name(target.name + ".partial.passes")
+        with RunStore(place) as held:
+
+            def collect(name: str, operator: Operator) -> np.ndarray:
+                return gather(
+                    name,
+                    opened,
+                    operator,
+                    np.zeros((operator.block_rows, 1)),
+                    held=held,
+                    resources=asked,
+                    observer=observer or Observer(),
+                )
+
+            made = _maker(opened, writer.side, alpha0, half_length, center, collect)
+            passes = _write(writer, made, collect, held, _allowed(asked))
+        printed = writer.finish(identity)
+        shutil.rmtree(place, ignore_errors=True)
+    return Built(dest=target, side=d, block=writer.side, passes=passes, fingerprint=printed)
+
+
+def _write(
+    writer: TensorWriter, made: Made, collect: Callable[[str, Operator], np.ndarray], held: RunStore, memory: int
+) -> int:
+    b, passes = writer.side, 0
+    for units in unit_groups(writer.size, b, memory):
+        if units.stop <= writer.next_unit:
+            continue
+        name = f"blocks-{units.start}-{units.stop}"
+        blocks = collect(name, made(units)).reshape(-1, b, b, b)
+        passes += 1
+        for unit in range(writer.next_unit, units.stop):
+            shape = (min(b, writer.size - at * b) for at in place_of(unit, writer.grid))
+            writer.write(blocks[unit - units.start][tuple(slice(length) for length in shape)])
+        held.drop_part(name)
+    return passes
+
+
+def _maker(
+    source: Source,
+    side: int,
+    alpha0: float,
+    half_length: float,
+    center: bool,
+    collect: Callable[[str, Operator], np.ndarray],
+) -> Made:
+    """The operator of a group of blocks."""
+    reader = source.reader
+    if isinstance(reader, CsrReader):
+        if center:
+            raise BadInputError("center is for samples: moments of words are of different words of a document")
+        totals = WordTotals(reader=reader, half_length=half_length)
+        sums = totals.sums_of(collect("totals", totals))
+        return lambda units: TripleBlocks(reader=reader, sums=sums, side=side, wanted=units, alpha0=alpha0)
+    if not isinstance(reader, DenseReader) or source.kind not in ("samples", "matrix"):
+        raise BadInputError(
+            f"{source.path} is of kind {source.kind}: third moments are of samples (dense rows) or of documents (counts)"
+        )
+    if alpha0:
+        raise BadInputError("alpha0 is of documents: leave it out for samples")
+    if center and source.column_mean is None:
+        raise BadInputError(f"{source.path} has no recorded means: ingest it, or leave center out")
+    mean = source.column_mean if center else None
+    return lambda units: SampleBlocks(reader=reader, mean=mean, side=side, wanted=units)
+
+
+def _allowed(resources: Resources) -> int:
+    """Bytes for the sums of one pass."""
+    if resources.memory is None:
+        return SUMS_BYTES
+    return max(0, int(SPARE * (resources.memory - tree_rss())))
