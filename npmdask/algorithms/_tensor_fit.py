@@ -89,11 +89,15 @@ def like_noise(weights: np.ndarray, left: float, d: int, order: int) -> np.ndarr
 
 
 def norm_from(products: Block, order: int) -> float:
-    """The Frobenius norm that products with uniform unit vectors show: unbiased in its square for Gaussian tensors.
+    """The Frobenius norm of a symmetric tensor from its ``products`` (d x L, L >= 2) with uniform unit vectors.
 
-    The mean of ||T(I, u, ..., u)||^2 is (p - 1)! ||T||^2 / (d (d + 2) ... (d + 2 p - 4)), and a share of the traces,
-    which is smaller by a factor of d unless the tensor has large traces; then the estimate is too large.
+    For p = 3 the mean of ||T(I, u, u)||^2 is (2 ||T||^2 + ||tau||^2) / (d (d + 2)) with tau_i = sum_j T_ijj, and the
+    mean of T(I, u, u) is tau / d: unbiased in the square. For p = 4 the part of the traces is not taken off; it is
+    smaller by a factor of d in noise.
     """
-    d = len(products)
-    ways = math.prod(d + 2 * i for i in range(order - 1)) / math.factorial(order - 1)
-    return math.sqrt(float(np.mean(np.einsum("dl,dl->l", products, products))) * ways)
+    d, count = products.shape
+    ways = math.prod(d + 2 * i for i in range(order - 1))
+    size = float(np.mean(np.einsum("dl,dl->l", products, products)))
+    mean = products.mean(axis=1)
+    traces = max((count * float(mean @ mean) - size) / (count - 1), 0.0) * d * d if order == 3 else 0.0
+    return math.sqrt(max(ways * size - traces, 0.0) / math.factorial(order - 1))

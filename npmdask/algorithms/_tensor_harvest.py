@@ -88,19 +88,36 @@ class Harvest(Joint):
         ready = (relative <= np.where(sure, NEAR, CLEAR)) & (scores > self.errors(state, held[2].norms))
         falling, most = np.argsort(-scores, kind="stable"), self.target_rank - state.count
         taken = distinct(columns.block, falling[ready[falling]], held[0], most)
-        doubtful = [number for number in taken if not sure[number]]
-        if doubtful:
-            vectors = np.concatenate([held[0], columns.block[:, taken]], axis=1)
-            fit = fitted(vectors, np.concatenate([held[1], products[:, taken]], axis=1), self.order)
-            left = max(state.left**2 - (fit.explained - held[2].explained), 0.0) ** 0.5
-            left = unbiased(left, vectors.shape[1], state.d, self.order)
-            noise = like_noise(scores[doubtful], left, state.d, self.order)
-            taken = [number for number in taken if number not in np.array(doubtful)[noise]]
+        if taken:
+            taken = self._sifted(state, columns.block[:, taken], products[:, taken], scores, sure, taken, held)
         if not taken and state.iteration >= self.most_iterations:
             taken = distinct(columns.block, falling, held[0], 1)
         return taken
 
-    def _searching(self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int) -> TensorState:
+    def _sifted(
+        self,
+        state: TensorState,
+        candidates: Block,
+        products: Block,
+        scores: np.ndarray,
+        sure: np.ndarray,
+        taken: list[int],
+        held: tuple[Block, Block, Fit],
+    ) -> list[int]:
+        """Of the columns ``taken`` those that are still something once all are: no saddle between others, no noise."""
+        m = held[0].shape[1]
+        vectors = np.concatenate([held[0], candidates], axis=1)
+        fit = fitted(vectors, np.concatenate([held[1], products], axis=1), self.order)
+        kept = np.abs(fit.weights[m:]) >= 0.5 * scores[taken]
+        left = max(state.left**2 - (fit.explained - held[2].explained), 0.0) ** 0.5
+        doubtful = np.flatnonzero(~sure[taken])
+        before = unbiased(left, vectors.shape[1], state.d, self.order)
+        kept[doubtful] &= ~like_noise(scores[taken][doubtful], before, state.d, self.order)
+        return [number for number, keep in zip(taken, kept, strict=True) if keep]
+
+    def _searching(
+        self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int
+    ) -> TensorState:
         """One power step of the columns that search; those that have run into a component, or nowhere, start again."""
         into = nearest(columns.block, vectors)
         old = (into < 0) & (columns.ages >= MOST_AGES) & (sight.relative > CLEAR)
@@ -128,12 +145,16 @@ class Harvest(Joint):
     def _none(self, state: TensorState, block: Block, released: Block) -> np.ndarray:
         """Which components were none: saddles between two, errors of one that was not yet exact, copies of another.
 
-        The residual of a saddle and of an error falls at first, and then grows; a copy comes to lie on its original.
+        The residual of a saddle and of an error falls at first, and then grows; a copy comes to lie on its original;
+        and in the end all of them have no weight of their own.
         """
         m = state.count
         fit = fitted(block[:, :m], released[:, :m], self.order)
         grown = (fit.norms > state.components.norms[:m]) & (fit.norms > CLEAR * np.abs(fit.weights))
-        return np.asarray(grown | copies(block[:, :m], fit.weights))
+        none: np.ndarray = grown | copies(block[:, :m], fit.weights)
+        if state.stage == "joint":
+            none = none | self.spare(self.joint_step(state, block, released))
+        return none
 
     def _let_go(self, state: TensorState, block: Block, released: Block) -> tuple[TensorState, Block, Block]:
         """Components that were none are columns that search again, in the block behind those that stay."""

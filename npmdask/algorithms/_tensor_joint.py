@@ -66,7 +66,8 @@ class Joint:
         if random.shape[1] < PROBES:
             return state
         left = norm_from(random, self.order)
-        if state.stage == "search" and state.iteration:  # of the same rest as the estimates before it
+        same = state.left / 2 < left and state.stage == "search" and state.iteration > 0
+        if same:  # as before it: the mean of all
             left = float(np.sqrt(state.left**2 + (left**2 - state.left**2) / (state.iteration + 1)))
         return replace(state, norm=max(state.norm, left), left=left)
 
@@ -113,27 +114,27 @@ class Joint:
 
         The first is all there is where the rounds have a fixed length: it measures what they found.
         """
-        after = self._joint_step(state, block, released)
-        spare = self._spare(after)
+        after = self.joint_step(state, block, released)
+        spare = self.spare(after)
         if spare.any():  # noise that was taken for components would draw others into a fit that means nothing
             order = np.argsort(spare, kind="stable")
             every = np.concatenate([order, np.arange(after.count, self.target_rank)])
             components = picked(after.components, every)
             before = replace(state, count=state.count - int(spare.sum()), components=components)
-            after = self._joint_step(before, *(_reordered(part, every) for part in (block, released)))
+            after = self.joint_step(before, *(_reordered(part, every) for part in (block, released)))
         m = after.count
         still = self.iterations is None and after.iteration < self.most_iterations
         done = bool(converged(after, self.tol)[:m].all()) or not still
         return self._going_on(replace(after, iteration=after.iteration + 1, finished=done))
 
-    def _spare(self, state: TensorState) -> np.ndarray:
+    def spare(self, state: TensorState) -> np.ndarray:
         """Which of the m components are surplus, once all others are near their fixed points."""
         m, parts = state.count, state.components
         surplus = np.array([word == "surplus" for word in statuses(state, self.tol, self.order)[:m]], dtype=bool)
         near = parts.norms[:m] <= NEAR * np.abs(parts.weights[:m])
         return surplus & ((near | surplus).all() and self.iterations is None)
 
-    def _joint_step(self, state: TensorState, block: Block, released: Block) -> TensorState:
+    def joint_step(self, state: TensorState, block: Block, released: Block) -> TensorState:
         m, k, parts = state.count, self.target_rank, state.components
         vectors, products = block[:, :m], released[:, :m]
         fit = fitted(vectors, products, self.order, None if self.iterations is None else parts.weights[:m])
