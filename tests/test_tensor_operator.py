@@ -159,10 +159,13 @@ def both(reader: TensorReader) -> dict[str, Operator]:
 @pytest.mark.parametrize("name", ["contraction", "multilinear"])
 def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path, many_runs: None, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
-    operator = both(stored(tmp_path / "t", symmetric(33, "f4"), 5))[name]
-    runs, block = runs_of(operator), np.random.default_rng(1).standard_normal((33, 3))
+    tensor, block = symmetric(33, "f4"), np.random.default_rng(1).standard_normal((33, 3))
+    operator = both(stored(tmp_path / "t", tensor, 5))[name]
+    runs = runs_of(operator)
     assert len(runs) > 60
     whole, record = Threads(1).run_pass(operator, block, ignore)
+    form = np.einsum("ijk,ia,jb,kc->abc", tensor.astype("f8"), block, block, block, optimize=True)
+    assert_close(whole, dense_contraction(tensor, block) if name == "contraction" else form.reshape(3, 9), 1e-12)
     rng = np.random.default_rng(2)
     for threads, level in ((2, 0), (3, 1), (1, 2), (2, 9)):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
