@@ -13,17 +13,22 @@ def add_ingest(commands: Any) -> None:
     p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
     p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .mtx, IDX, UCI bag of words, another Zarr")
     p.add_argument("dest", help="store to create")
-    kinds = ["samples", "symmetric", "matrix", "sparse", "matrices"]
-    p.add_argument("--kind", choices=kinds, help="default: samples, or sparse; matrices: of an array n x d x d")
+    kinds = ["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"]
+    p.add_argument("--kind", choices=kinds, help="default: samples, or sparse; matrices, tensor: of a 3-D array")
     _add_layout(p)
     p.add_argument("--dataset", help="which array, where the source holds several")
     p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
-    p.add_argument("--chunks", type=int, nargs=2, metavar=("ROWS", "COLUMNS"), help="default: about 16 MiB")
+    _add_chunks(p)
+    p.add_argument("--symmetrise", action="store_true", help="of a tensor: store the mean over the orders of indices")
     p.add_argument("--non-finite", choices=["error", "zero"], default="error", help="zero: store such rows as zeros")
     p.add_argument("--missing", choices=["error", "fill"], default="error", help="chunks that a Zarr source lacks")
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
     p.add_argument("--quiet", action="store_true")
     p.set_defaults(command=_ingest)
+
+
+def _add_chunks(p: Any) -> None:
+    p.add_argument("--chunks", type=int, nargs="+", metavar="SIZE", help="rows and columns, or b b b of a tensor")
 
 
 def _add_layout(p: Any) -> None:
@@ -46,16 +51,16 @@ def _ingest(a: argparse.Namespace) -> int:
         chunks=tuple(a.chunks) if a.chunks else None,
         missing=a.missing,
         non_finite=a.non_finite,
+        symmetrise=a.symmetrise,
         overwrite=a.overwrite,
-        progress=IngestBar("ingest", quiet=a.quiet),
+        progress=IngestBar("ingest", quiet=a.quiet, each="block" if a.kind == "tensor" else "row"),
     )
     _print_store(summary, summary.side)
     return 0
 
 
 def _print_store(summary: Any, side: int | None = None) -> None:
-    rows, columns = summary.shape
-    shape = f"{rows} x {columns}" if side is None else f"{rows} matrices {side} x {side}"
+    shape = " x ".join(map(str, summary.shape)) if side is None else f"{summary.shape[0]} matrices {side} x {side}"
     print(
         f"{summary.dest}: {shape} {summary.dtype}, kind {summary.kind}, "
         f"{summary.bytes / 1e9:.3f} GB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint[:16]}"
@@ -64,14 +69,15 @@ def _print_store(summary: Any, side: int | None = None) -> None:
 
 def add_generate(commands: Any) -> None:
     p = commands.add_parser("generate", help="make a planted problem of any size, the truth stored beside it")
-    p.add_argument("problem", help="spiked, spectrum, symmetric, rank_deficient, sparse")
+    p.add_argument("problem", help="spiked, spectrum, symmetric, rank_deficient, sparse, tensor")
     p.add_argument("dest", help="store to create")
     p.add_argument("--rows", type=int)
-    p.add_argument("--columns", type=int, required=True)
+    p.add_argument("--columns", type=int, required=True, help="of a tensor: d, for d x d x d")
     p.add_argument("--rank", type=int, default=10, help="components of the stored truth")
     p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     p.add_argument("--seed", type=int, default=0)
     _add_layout(p)
+    _add_chunks(p)
     p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the problem: spectrum=power")
     p.add_argument("--overwrite", action="store_true")
     p.add_argument("--quiet", action="store_true")
@@ -91,8 +97,9 @@ def _generate(a: argparse.Namespace) -> int:
         dtype=a.dtype,
         seed=a.seed,
         layout=a.layout,
+        chunks=tuple(a.chunks) if a.chunks else None,
         overwrite=a.overwrite,
-        progress=IngestBar("generate", quiet=a.quiet),
+        progress=IngestBar("generate", quiet=a.quiet, each="block" if a.problem == "tensor" else "row"),
         **_options(a.option),
     )
     _print_store(summary)

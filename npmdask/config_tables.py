@@ -28,7 +28,7 @@ class SourceTable(Table):
         None, description="instead: addresses of `npmdask node` processes that hold the data, like http://host:9001"
     )
     patience: float = Field(60.0, ge=0, description="seconds that a node may be away before the run ends, resumable")
-    kind: Literal["samples", "symmetric", "matrix", "sparse", "matrices"] | None = Field(
+    kind: Literal["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"] | None = Field(
         None, description="how to read it; what the store says of itself if left out"
     )
     center: bool = Field(False, description="subtract the column means, on the fly")

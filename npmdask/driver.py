@@ -39,6 +39,7 @@ from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView, views_of
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source
+from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
 from npmdask.survey import checksum_table, checksums_of
 
@@ -198,7 +199,7 @@ class Driver:
         mean, std = source.column_mean, source.column_std
         part = self.store.read_part("survey")
         if part is None and self.problem.needs_moments:
-            assert not isinstance(source.reader, TriangleReader)  # a symmetric matrix is not centred
+            assert not isinstance(source.reader, TriangleReader | TensorReader)  # which are not centred
             moments = ColumnMoments(reader=source.reader)
             both, record, _ = self._pass("survey of the columns", executor, moments, np.zeros((1, 1)))
             self._keep_survey(record, {"column_mean": both[0], "column_std": both[1]})

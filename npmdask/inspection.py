@@ -7,8 +7,9 @@ from typing import Any
 
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
-from npmdask.storage.layout import open_source
+from npmdask.storage.layout import Reader, Source, open_source
 from npmdask.storage.remote import is_remote
+from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
 from npmdask.streaming.standing import is_stream, standing
 
@@ -36,18 +37,31 @@ def inspect(path: str | Path) -> dict[str, Any]:
 def _inspect_data(path: str | Path) -> dict[str, Any]:
     source = open_source(path)
     reader = source.reader
-    n, d = source.shape[0], source.dimension
     return {
         "kind": source.kind,
-        **({"rows": n, "columns": d} if source.side is None else {"matrices": n, "side": d}),
+        **_extent(source),
         "dtype": str(reader.dtype),
         "bytes": reader.nbytes,
-        "chunk_grid": list(reader.grid),
-        "stored": "the upper triangle" if isinstance(reader, TriangleReader) else "whole",
+        "chunk_grid": [reader.grid] * 3 if isinstance(reader, TensorReader) else list(reader.grid),
+        "stored": _stored(reader),
         "fingerprint": source.fingerprint,
         "checksums": "recorded" if source.registered else "none (a plain store: taken in the first pass of a run)",
         "truth_rank": source.truth.basis.shape[1] if source.truth else None,
     }
+
+
+def _extent(source: Source) -> dict[str, Any]:
+    """How large the data are, in the words of their kind."""
+    n, d = source.shape[0], source.dimension
+    if isinstance(source.reader, TensorReader):
+        return {"order": len(source.shape), "dimension": d, "block": source.reader.side}
+    return {"rows": n, "columns": d} if source.side is None else {"matrices": n, "side": d}
+
+
+def _stored(reader: Reader) -> str:
+    if isinstance(reader, TensorReader):
+        return f"the {reader.units} unique blocks of {reader.grid**3}"
+    return "the upper triangle" if isinstance(reader, TriangleReader) else "whole"
 
 
 def _inspect_run(folder: Path) -> dict[str, Any]:

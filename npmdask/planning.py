@@ -33,7 +33,7 @@ class Plan:
 
     source: str
     kind: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     dtype: str
     target_rank: int
     iteration_rank: int

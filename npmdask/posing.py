@@ -19,7 +19,7 @@ from npmdask.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request
 from npmdask.record_parts import make_record_pieces
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
-from npmdask.storage.kinds import for_matrices_only
+from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source
 
 
@@ -229,6 +229,8 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 def _require_options(source: Source, request: Request) -> None:
     if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
         raise for_matrices_only(source.path)
+    if source.kind == "tensor":
+        raise for_tensors_only(source.path)
     if source.kind == "symmetric" and (request.center or request.scale):
         raise BadInputError("center and scale are for data with rows and columns; kind = 'symmetric' takes neither")
     if request.algorithm not in ("auto", *ALGORITHMS, *RECORD_ORACLES):

@@ -24,6 +24,7 @@ from npmdask.record_parts import RecordParts
 from npmdask.stopping import Rule
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
+from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
 
 CHECKPOINT_FORMAT = 2
@@ -118,6 +119,7 @@ class Problem:
             return self.nodes.operator()
         if self.private is not None:
             return self.private.operator(self.source)
+        assert not isinstance(reader, TensorReader)  # refused before
         if isinstance(reader, TriangleReader):
             return Triangle(reader=reader)
         if kind == "symmetric":

@@ -181,10 +181,10 @@ class ProgressBar(Observer):
 
 
 class IngestBar:
-    """Progress of writing a data set: callable with rows done, rows in all (or None), bytes done."""
+    """Progress of writing a data set: callable with rows (or ``each``) done, in all (or None), bytes done."""
 
-    def __init__(self, what: str, *, quiet: bool = False) -> None:
-        self._what, self._quiet = what, quiet
+    def __init__(self, what: str, *, quiet: bool = False, each: str = "row") -> None:
+        self._what, self._quiet, self._each = what, quiet, each
         self._start = self._shown = time.perf_counter()
 
     def __call__(self, rows: int, total: int | None, nbytes: int) -> None:
@@ -199,7 +199,7 @@ class IngestBar:
         of = f"/{total}" if total else ""
         end: dict[str, Any] = {"end": "\r"} if sys.stderr.isatty() and rows != total else {}
         print(
-            f"{self._what}: row {rows}{of}, {nbytes / 1e9:.2f} GB at {rate:.2f} GB/s{left}",
+            f"{self._what}: {self._each} {rows}{of}, {nbytes / 1e9:.2f} GB at {rate:.2f} GB/s{left}",
             file=sys.stderr,
             flush=True,
             **end,

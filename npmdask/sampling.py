@@ -13,6 +13,7 @@ from npmdask.memory_plan import MemoryPlan
 from npmdask.problem import Problem
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
 
 SIDE = 1200  # of the eigenproblem: a tenth of a second
@@ -38,6 +39,7 @@ class Sample:
 def draw_sample(problem: Problem, plan: MemoryPlan, late: Callable[[], bool]) -> Sample | None:
     """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
     reader, (m, d) = problem.source.reader, problem.source.shape
+    assert not isinstance(reader, TensorReader)  # refused before
     wanted = _rows_wanted(reader, m, d, plan)
     if isinstance(reader, CsrReader):
         parts = _sparse_rows(reader, wanted, late)

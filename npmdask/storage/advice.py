@@ -18,6 +18,7 @@ from npmdask.storage.dense import DenseReader
 from npmdask.storage.dense_writer import choose_chunks
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
+from npmdask.storage.tensor import TensorReader
 
 MIB = 2**20
 SMALLEST, LARGEST = 4 * MIB, 32 * MIB  # of a chunk, decoded
@@ -100,6 +101,8 @@ def advise(source: Source) -> LayoutAdvice:
         reasons = _size_reasons(size, reader.nbytes) + _packing_reasons(reader.group["data"])
         command = _command(source, None) if reasons else None
         return LayoutAdvice(chunk_bytes=size, reasons=tuple(reasons), command=command)
+    if isinstance(reader, TensorReader):  # written by npmdask only, in blocks that suit
+        return LayoutAdvice(chunk_bytes=reader.block_bytes, reasons=())
     reader = getattr(reader, "dense", reader)
     size = reader.chunks[0] * reader.chunks[1] * reader.dtype.itemsize
     rows, columns = choose_chunks(reader.shape[1], reader.dtype.itemsize, source.kind)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
-from zarr.codecs import BloscCodec
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c
@@ -80,13 +78,6 @@ class SlabWriter(JournalledWriter):
                 f"{rows[row, column]} at row {self.next_row + row}, column {column}: remove or impute the "
                 "non-finite values of the source first"
             )
-
-    def _sync_chunk(self, array: Any, position: tuple[int, ...]) -> None:
-        with open(self.partial / "data" / array.metadata.encode_chunk_key(position), "rb") as file:
-            os.fsync(file.fileno())
-
-    def _codecs(self, compress: bool) -> list[Any] | None:
-        return [BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=self.dtype.itemsize)] if compress else None
 
 
 class DenseWriter(SlabWriter):

@@ -7,12 +7,10 @@ on where it was when the same one is run again. ``DEST`` appears only when every
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +22,23 @@ from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.formats import open_file, open_matrices
 from npmdask.storage.formats.common import DenseSource, Source, SparseSource, guarded, reading
 from npmdask.storage.formats.raw import batch_rows
+from npmdask.storage.ingest_frame import (
+    IngestSummary,
+    Progress,
+    cast_values,
+    discarded_if_bad,
+    files_of,
+    scratch_folder,
+    stamp,
+)
 from npmdask.storage.kinds import KINDS, choose_layout, storage_dtype
 from npmdask.storage.lock import locked
 from npmdask.storage.packed_writer import PackedWriter
 from npmdask.storage.sparse_writer import SparseWriter
 from npmdask.storage.symmetry import not_square, require_symmetric
+from npmdask.storage.tensor_ingest import ingest_tensor, require_tensor_options
 
-Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if known, bytes done
-
-
-@dataclass(frozen=True, kw_only=True)
-class IngestSummary:
-    """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone.
-
-    ``side``: d, of rows that are d x d matrices.
-    """
-
-    dest: Path
-    kind: str
-    shape: tuple[int, int]
-    dtype: np.dtype
-    fingerprint: str
-    seconds: float
-    bytes: int
-    side: int | None = None
+__all__ = ["IngestSummary", "Progress", "as_kind", "ingest"]
 
 
 def ingest(
@@ -57,10 +48,11 @@ def ingest(
     kind: str | None = None,
     layout: str | None = None,
     dataset: str | None = None,
-    chunks: tuple[int, int] | None = None,
+    chunks: tuple[int, ...] | None = None,
     dtype: Any = None,
     missing: str = "error",
     non_finite: str = "error",
+    symmetrise: bool = False,
     header: bool | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -74,13 +66,16 @@ def ingest(
     kind : samples (default of dense data), sparse (default of sparse data), symmetric (checked), matrix.
         Sparse data become dense for a dense kind and the other way round.
         matrices: of a 3-D array (n x d x d) in .npy or Zarr; each becomes a row of d^2 numbers.
+        tensor: of a 3-D array (d x d x d) in .npy or Zarr, whose every entry is compared with its mirror images;
+        its unique blocks are stored.
     layout : of a symmetric matrix: packed (default; its upper triangle, half the bytes) or full.
     dataset : which array, where a file holds several.
-    chunks : rows and columns of a chunk (dense kinds); chosen if None.
+    chunks : rows and columns of a chunk (dense kinds), three equal numbers for a tensor; chosen if None.
     dtype : stored type; the source's if None. A value that it cannot hold is an error.
     missing : "fill" reads Zarr chunks that are not there as their fill value, "error" refuses.
     non_finite : "zero" stores a row of dense data that holds a NaN or an infinity as zeros and says nothing of it:
         what a private run counts it as. "error" names the first and refuses.
+    symmetrise : of a tensor: store the mean over the six orders of the indices, instead of comparing.
     header : whether the first line of CSV is names; told from it if None.
     progress : called after every batch with rows done, rows in all (None if unknown) and bytes done.
 
@@ -97,10 +92,17 @@ def ingest(
     began = time.perf_counter()
     path, target = Path(src).absolute(), Path(dest).absolute()
     _require_arguments(path, target, kind, missing, chunks)
+    if symmetrise and kind != "tensor":
+        raise BadInputError("symmetrise is for kind='tensor'; of a matrix store (A + A.T)/2")
     if non_finite not in ("error", "zero"):
         raise BadInputError(f"non_finite={non_finite!r}: it is 'error' or 'zero'")
     if target.exists() and not overwrite:
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
+    if kind == "tensor":
+        require_tensor_options(layout, non_finite, header, chunks)
+        options = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
+        held = None if dtype is None else _dtype(dtype)
+        return ingest_tensor(path, target, **options, chunks=chunks, dtype=held, progress=progress)  # type: ignore[arg-type]
     with locked(target), scratch_folder(target) as spool:
         with reading(path):
             if kind == "matrices":
@@ -118,7 +120,7 @@ def ingest(
         record |= {} if side is None else {"side": side}
         with discarded_if_bad(target):
             common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
-            common["identity"] = {"source": {"path": str(path), **_stamp(path), **facts}}
+            common["identity"] = {"source": {"path": str(path), **stamp(path), **facts}}
             if isinstance(source, SparseSource):
                 if chunks is not None:
                     raise BadInputError("sparse data are cut by entries: leave out chunks, or pass kind='samples'")
@@ -135,7 +137,7 @@ def ingest(
         dtype=storage_dtype(source.dtype),
         fingerprint=print_,
         seconds=time.perf_counter() - began,
-        bytes=sum(size for size, _ in _files(target)),
+        bytes=sum(size for size, _ in files_of(target)),
         side=side,
     )
 
@@ -149,7 +151,7 @@ def _require_arguments(path: Path, target: Path, kind: str | None, missing: str,
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     if missing not in ("error", "fill"):
         raise BadInputError(f"missing={missing!r}: it is 'error' or 'fill'")
-    if chunks is not None and (len(chunks) != 2 or min(chunks) < 1):
+    if chunks is not None and kind != "tensor" and (len(chunks) != 2 or min(chunks) < 1):
         raise BadInputError(f"chunks={chunks!r}: two numbers of at least 1 are needed, rows and columns")
 
 
@@ -158,22 +160,6 @@ def _dtype(name: Any) -> np.dtype:
         return storage_dtype(np.dtype(name))
     except TypeError:
         raise BadInputError(f"unknown dtype {name!r}: for example float32, float64, int32, uint8") from None
-
-
-def _files(path: Path) -> Iterator[tuple[int, int]]:
-    """Size and modification time (ns) of a file, or of every file below a folder."""
-    found = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
-    for file in found:
-        stat = file.stat()
-        yield stat.st_size, stat.st_mtime_ns
-
-
-def _stamp(path: Path) -> dict[str, int]:
-    stamps = list(_files(path))
-    return {
-        "size": sum(size for size, _ in stamps),
-        "mtime_ns": max((time_ns for _, time_ns in stamps), default=0),
-    }
 
 
 # Kinds
@@ -274,46 +260,3 @@ def _fill_sparse(
     if source.rows is not None and writer.next_row != source.rows:
         raise BadInputError(f"{path} ended after {writer.next_row} of {source.rows} rows: it is truncated")
     return writer.next_row, writer.finish(record)
-
-
-def cast_values(values: np.ndarray, dtype: np.dtype, place: Callable[[list[int]], tuple[int, int]]) -> np.ndarray:
-    """``values`` as ``dtype``; rounding is fine, losing an integer, a fraction or the whole number is not."""
-    if values.dtype == dtype or np.can_cast(values.dtype, dtype, "safe"):
-        return values
-    with np.errstate(over="ignore", invalid="ignore"):
-        stored = values.astype(dtype)
-        lost = stored != values if dtype.kind in "iu" else ~np.isfinite(stored) & np.isfinite(values)
-    if dtype.kind in "iu" and values.dtype.kind in "iu":
-        lost |= (stored < 0) != (values < 0)  # NumPy wraps around and then finds both equal
-    if lost.any():
-        at = [int(i) for i in np.argwhere(lost)[0]]
-        row, column = place(at)
-        raise BadInputError(
-            f"{values[tuple(at)]!s} at row {row}, column {column} cannot be stored as {dtype}: leave out "
-            "dtype or choose a wider one"
-        )
-    return stored
-
-
-# Around it
-
-
-@contextmanager
-def discarded_if_bad(target: Path) -> Iterator[None]:
-    """A source that is wrong will be another one when it is mended: nothing written from it is of use."""
-    try:
-        yield
-    except BadInputError:
-        shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
-        raise
-
-
-@contextmanager
-def scratch_folder(target: Path) -> Iterator[Path]:
-    """A folder beside ``target`` for temporary files; what a killed run left in it goes first."""
-    folder = target.with_name(target.name + ".partial.scratch")
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

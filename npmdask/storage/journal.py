@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from zarr.codecs import BloscCodec
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
@@ -28,6 +29,8 @@ JOURNAL_BYTES = 128 * 2**20  # redone at most, after a kill
 
 class JournalledWriter:
     """The part that dense and sparse writers share: the folder aside, its lock-step journal, the last rename."""
+
+    dtype: np.dtype
 
     def __init__(self, dest: Path | str, kind: str, identity: dict[str, Any], overwrite: bool) -> None:
         self.kind = kind
@@ -78,6 +81,13 @@ class JournalledWriter:
         write_bundle(entry, arrays, {"identity": self.identity, **meta})
         for older in sorted(self._journal.glob("[0-9]*"))[:-1]:
             shutil.rmtree(older, ignore_errors=True)
+
+    def _sync_chunk(self, array: Any, position: tuple[int, ...]) -> None:
+        with open(self.partial / "data" / array.metadata.encode_chunk_key(position), "rb") as file:
+            os.fsync(file.fileno())
+
+    def _codecs(self, compress: bool) -> list[Any] | None:
+        return [BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=self.dtype.itemsize)] if compress else None
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

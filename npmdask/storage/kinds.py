@@ -8,8 +8,9 @@ import numpy as np
 
 from npmdask.errors import BadInputError, closest
 
-KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices")
+KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
+TENSOR = "kind = 'tensor' is for a symmetric tensor of order three, given as a 3-D array (d x d x d)"
 LAYOUTS = ("packed", "full")  # of a symmetric matrix: its upper triangle, or all of it
 
 
@@ -53,6 +54,49 @@ def require_square_matrices(shape: Sequence[int], where: str) -> tuple[int, int]
     return int(shape[0]), int(shape[1])
 
 
+def require_cube(shape: Sequence[int], where: str) -> int:
+    """d of an array d x d x d.
+
+    Raises
+    ------
+    BadInputError
+        Not three dimensions, not all equal, or empty.
+    """
+    if len(shape) != 3:
+        raise BadInputError(f"{where} has shape {tuple(shape)}: {TENSOR}; leave kind out for rows of numbers")
+    if 0 in shape:
+        raise BadInputError(f"{where} has shape {tuple(shape)}: there is nothing in it to analyse")
+    if len(set(shape)) != 1:
+        matrices = "; square matrices, one for each record, are kind='matrices'" if shape[1] == shape[2] else ""
+        raise BadInputError(f"{where} has shape {tuple(shape)}, which is not a cube: {TENSOR}{matrices}")
+    return int(shape[0])
+
+
+def require_cubic(chunks: Sequence[int]) -> int:
+    """The side of the blocks of a tensor.
+
+    Raises
+    ------
+    BadInputError
+        Not three equal numbers of at least 1.
+    """
+    if len(chunks) != 3 or len(set(chunks)) != 1 or chunks[0] < 1:
+        side = max(1, max(chunks, default=1))
+        raise BadInputError(
+            f"chunks={tuple(chunks)} are not cubes, and the blocks of a tensor are: pass three equal numbers, for "
+            f"example {side} {side} {side}, or leave chunks out"
+        )
+    return int(chunks[0])
+
+
+def for_tensors_only(path: str) -> BadInputError:
+    """What to say where a tensor is asked for something else than what tensors are for."""
+    return BadInputError(
+        f"{path} holds a symmetric tensor of order three (kind = 'tensor'): it is for the tensor power methods "
+        "(tensor-power), which find its components; give data with rows and columns here"
+    )
+
+
 def for_matrices_only(path: str) -> BadInputError:
     """What to say where data of kind matrices are asked for something else than what they are for."""
     return BadInputError(
@@ -62,7 +106,7 @@ def for_matrices_only(path: str) -> BadInputError:
     )
 
 
-def choose_layout(kind: str, layout: str | None, chunks: tuple[int, int] | None) -> str:
+def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -> str:
     """The layout to store ``kind`` in: packed for a symmetric matrix unless another is asked for.
 
     Raises

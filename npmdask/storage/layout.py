@@ -14,10 +14,14 @@ from npmdask.errors import BadInputError, closest
 from npmdask.storage.access import location
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.dense import DenseReader
-from npmdask.storage.kinds import KINDS, MATRICES, require_square_matrices
+from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, require_cube, require_square_matrices
 from npmdask.storage.remote import is_remote, objects, open_remote
 from npmdask.storage.sparse import CsrReader, open_csr
+from npmdask.storage.tensor import TensorReader, open_packed_tensor
+from npmdask.storage.tensor_memory import packed_in_memory
 from npmdask.storage.triangle import TriangleReader, open_packed
+
+Reader = DenseReader | CsrReader | TriangleReader | TensorReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +40,13 @@ class Source:
     outside (shape, chunk files, sizes) for a plain Zarr array, whose checksums are taken in the first pass.
     ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
-    such a matrix, recorded at ingest. ``side``: d, of kind matrices, whose rows are d x d matrices, flattened.
+    such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
+    matrices, flattened.
     """
 
     path: str
     kind: str
-    reader: DenseReader | CsrReader | TriangleReader
+    reader: Reader
     fingerprint: str
     registered: bool
     mirrored: bool = False
@@ -53,7 +58,8 @@ class Source:
     side: int | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns; (d, d, d) of a tensor."""
         return self.reader.shape
 
     @property
@@ -67,10 +73,11 @@ class Source:
 
 
 def open_source(source: Any, kind: str | None = None) -> Source:
-    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array (3-D of kind matrices).
+    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array (3-D of kind matrices or
+    tensor; a tensor is checked to be symmetric).
 
-    ``kind`` (samples, symmetric, matrix, sparse, matrices) overrides what the store says of itself; without either a
-    plain 2-D array is a matrix.
+    ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
+    without either a plain 2-D array is a matrix.
 
     Raises
     ------
@@ -79,6 +86,8 @@ def open_source(source: Any, kind: str | None = None) -> Source:
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
+    if kind == "tensor" and isinstance(source, np.ndarray):
+        return _tensor_in_memory(source)
     side = None
     if kind == "matrices" and isinstance(source, np.ndarray):
         n, side = require_square_matrices(source.shape, "the array")
@@ -108,8 +117,9 @@ def _open_any(node: Any, path: str, kind: str | None) -> Source:
 def _open_node(source: Any) -> tuple[Any, str]:
     if isinstance(source, np.ndarray):
         if source.ndim != 2:
-            raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns)")
-        return _in_memory(source), f"memory, content {crc32c(np.ascontiguousarray(source)):08x}"
+            more = "; or pass kind='tensor' (d x d x d) or kind='matrices' (n x d x d)" if source.ndim == 3 else ""
+            raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns){more}")
+        return _in_memory(source), _content(source)
     if isinstance(source, zarr.Array | zarr.Group):
         return source, location(source)
     if is_remote(source):
@@ -143,9 +153,24 @@ def _in_memory(array: np.ndarray) -> Any:
     return held
 
 
+def _content(array: np.ndarray) -> str:
+    return f"memory, content {crc32c(np.ascontiguousarray(array)):08x}"
+
+
+def _tensor_in_memory(array: np.ndarray) -> Source:
+    reader, squared = packed_in_memory(array)
+    path = _content(array)
+    print_ = fingerprint({"shape": reader.shape, "dtype": reader.dtype.str, "where": path}, [])
+    held = {"kind": "tensor", "reader": reader, "squared_frobenius": squared, "mirrored": True}
+    return Source(path=path, fingerprint=print_, registered=False, **held)  # type: ignore[arg-type]
+
+
 def _plain(array: Any, path: str, kind: str | None) -> Source:
+    if kind == "tensor":
+        raise _never_packed(array, path)
     if array.ndim != 2 or 0 in array.shape:
-        more = "; matrices (n x d x d) are ingested first, with `--kind matrices`" if array.ndim == 3 else ""
+        first = "matrices (n x d x d) and tensors (d x d x d) are ingested first, with `--kind matrices` or `tensor`"
+        more = f"; {first}" if array.ndim == 3 else ""
         raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed{more}")
     if array.dtype.kind not in "iufb":
         raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
@@ -156,6 +181,16 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
         reader=reader,
         fingerprint=_outside(reader.array, {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path)}),
         registered=False,
+    )
+
+
+def _never_packed(array: Any, path: str) -> BadInputError:
+    """What to say of a plain array that is to be a tensor."""
+    require_cube(array.shape, path)
+    cut = "" if len(set(array.chunks)) == 1 else f" Its chunks of {' x '.join(map(str, array.chunks))} are not cubes:"
+    return BadInputError(
+        f"{path} holds all d x d x d entries of a tensor, nobody knows whether symmetric.{cut} store its unique blocks "
+        "first, with `npmdask ingest SRC DEST --kind tensor`, or give it as a NumPy array if it fits into memory"
     )
 
 
@@ -180,23 +215,25 @@ def _outside(node: Any, facts: dict[str, Any]) -> str:
 def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Source:
     if record.get("format") != 1:
         raise BadInputError(f"{path} has npmdask format {record.get('format')}; this version reads format 1")
-    shape = (int(record["shape"][0]), int(record["shape"][1]))
+    shape = tuple(int(n) for n in record["shape"])
     try:
         beside = {name: _checked(group, path, name, crc) for name, crc in record["beside"].items()}
         mean, m2 = beside.get("column_mean"), beside.get("column_m2")
         truth = None
         if "truth/basis" in beside:
             truth = Truth(basis=beside["truth/basis"], values=beside["truth/values"])
-        reader: DenseReader | CsrReader | TriangleReader
-        if record.get("layout") == "packed":
+        reader: Reader
+        if record["kind"] == "tensor":
+            reader = open_packed_tensor(group["data"], shape[0], beside["checksums"])
+        elif record.get("layout") == "packed":
             reader = open_packed(group["data"], shape[0], beside["checksums"])
         elif "X" in group:
             names = ("data", "indices", "indptr")
-            reader = open_csr(group["X"], shape, {n: beside[f"checksums/{n}"] for n in names})
+            reader = open_csr(group["X"], (shape[0], shape[1]), {n: beside[f"checksums/{n}"] for n in names})
         else:
             reader = DenseReader(array=group["data"], checksums=beside["checksums"])
         if reader.shape != shape:
-            raise BadInputError(f"{path} holds {reader.shape[0]} x {reader.shape[1]}, its record says {shape}")
+            raise BadInputError(f"{path} holds {' x '.join(map(str, reader.shape))}, its record says {shape}")
     except (KeyError, OSError) as error:
         raise BadInputError(f"{path} is incomplete ({error} is missing); ingest the source again") from error
     std = None if m2 is None else np.sqrt(np.maximum(m2, 0) / shape[0])
@@ -206,7 +243,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         reader=reader,
         fingerprint=record["fingerprint"],
         registered=True,
-        mirrored=record["kind"] == "symmetric",
+        mirrored=record["kind"] in ("symmetric", "tensor"),
         trace=record.get("trace"),
         squared_frobenius=record.get("squared_frobenius"),
         column_mean=mean,
@@ -236,17 +273,25 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
         }
         print_ = _outside(group, facts)
         return Source(path=path, kind=kind or "sparse", reader=reader, fingerprint=print_, registered=False)
-    arrays = [name for name, array in group.arrays() if array.ndim == 2]
+    dimensions, said = (3, "three") if kind == "tensor" else (2, "two")
+    arrays = [name for name, array in group.arrays() if array.ndim == dimensions]
     if len(arrays) == 1:
         return _plain(group[arrays[0]], f"{path}/{arrays[0]}", kind)
     names = ", ".join(sorted(arrays)) or "none"
     raise BadInputError(
-        f"{path} is a group with {len(arrays)} two-dimensional arrays ({names}): name one, as {path}/NAME"
+        f"{path} is a group with {len(arrays)} {said}-dimensional arrays ({names}): name one, as {path}/NAME"
     )
 
 
 def _require_consistent(source: Source) -> None:
     sparse = isinstance(source.reader, CsrReader)
+    if isinstance(source.reader, TensorReader) and source.kind != "tensor":
+        raise BadInputError(
+            f"{source.path} holds a symmetric tensor of order three ({source.dimension} x {source.dimension} x "
+            f"{source.dimension}), which kind = {source.kind!r} does not fit; use kind = 'tensor'"
+        )
+    if source.kind == "tensor" and not isinstance(source.reader, TensorReader):
+        raise BadInputError(f"{source.path} has shape {source.shape}: {TENSOR}; leave kind out for what is stored here")
     if source.side is not None and (source.kind != "matrices" or source.side**2 != source.shape[1]):
         raise BadInputError(
             f"{source.path} holds {source.side} x {source.side} matrices as rows of {source.shape[1]} numbers, which "

@@ -9,6 +9,7 @@ chunks are opened, decoded, missed and compared by :mod:`npmdask.storage.dense`,
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,6 +64,20 @@ def places(n: int) -> np.ndarray:
 def multiplicity(place: Place) -> int:
     """How many blocks of the whole tensor are this one with its indices in another order: 1, 3 or 6."""
     return len(set(permutations(place)))
+
+
+def squares_of(values: np.ndarray, place: Place) -> float:
+    """What a block adds to the squared Frobenius norm of the whole tensor."""
+    with np.errstate(over="ignore"):
+        return multiplicity(place) * float(np.square(values, dtype=np.float64).sum())
+
+
+def exact_sum(squares: np.ndarray) -> float | None:
+    """The sum of what the blocks add, rounded once; None for what float64 cannot hold (JSON has no infinity)."""
+    try:
+        return math.fsum(squares) if np.isfinite(squares).all() else None
+    except OverflowError:
+        return None
 
 
 def choose_side(size: int, itemsize: int) -> int:

@@ -12,7 +12,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.storage.kinds import for_matrices_only
+from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.remote import is_remote
 from npmdask.streams import Directory, Rows, Stream, ZarrRows, standard_input
@@ -105,6 +105,8 @@ def _in_memory(source: Any) -> bool:
 def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Opened:
     if source.kind == "matrices":
         raise for_matrices_only(source.path)
+    if source.kind == "tensor":
+        raise for_tensors_only(source.path)
     if source.kind == "symmetric":
         raise BadInputError(
             f"{source.path} holds a symmetric matrix, whose rows are no samples: use the algorithm 'power' or 'krylov'"

@@ -14,7 +14,7 @@ import zarr
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block
 from npmdask.problem import CHECKPOINT_FORMAT
-from npmdask.storage.kinds import for_matrices_only
+from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import open_source
 from npmdask.streaming.measures import FIRST_BATCHES, HeldOut
 from npmdask.streaming.model import Model
@@ -130,6 +130,8 @@ def _held_out(given: Any) -> tuple[np.ndarray, str | None]:
     source = open_source(given)
     if source.kind == "matrices":
         raise for_matrices_only(source.path)
+    if source.kind == "tensor":
+        raise for_tensors_only(source.path)
     n, d = source.shape
     if n * d * 8 > HELD_OUT_BYTES:
         most = HELD_OUT_BYTES // (8 * d)

@@ -10,6 +10,7 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.randomness import generator
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.layout import Source
+from npmdask.storage.tensor import TensorReader
 from npmdask.streams._protocol import Position, count_of, require_count, require_same
 from npmdask.streams.batches import BatchedStream, Piece
 from npmdask.streams.chunks import units_of
@@ -50,6 +51,7 @@ class ZarrRows(BatchedStream):
             raise BadInputError(f"unknown order={order!r}: {closest(str(order), list(ORDERS))}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise BadInputError(f"seed is {seed!r}: pass a whole number that is not negative")
+        assert not isinstance(source.reader, TensorReader)  # it has no rows: refused before
         self._source, self._shuffled, self._seed = source, order == "shuffled", seed
         self._epochs, self._units = require_count(epochs, "epochs"), units_of(source.reader)
         self._sizes = np.diff(self._units.bounds)

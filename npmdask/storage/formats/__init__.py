@@ -20,8 +20,9 @@ from npmdask.storage.formats.matrix_market import open_market
 from npmdask.storage.formats.numpy_files import open_npy, open_npz
 from npmdask.storage.formats.raw import open_binary
 from npmdask.storage.formats.tables import open_csv, open_parquet
+from npmdask.storage.formats.tensors import TensorSource, open_npy_tensor, open_zarr_tensor
 from npmdask.storage.formats.zarr_stores import open_zarr
-from npmdask.storage.kinds import MATRICES
+from npmdask.storage.kinds import MATRICES, TENSOR
 
 SUPPORTED = (
     ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
@@ -71,6 +72,16 @@ def open_matrices(path: Path, dataset: str | None, missing: str, spool: Path) ->
     if name == "zarr":
         return open_zarr_matrices(path, dataset, missing, spool)
     raise BadInputError(f"{path} ({name}): {MATRICES}, in a .npy file (without dataset) or in Zarr; write it as such")
+
+
+def open_tensor(path: Path, dataset: str | None, missing: str, spool: Path) -> TensorSource:
+    """The tensor of order three in ``path``; as :func:`open_file`."""
+    name = tell_format(path)
+    if name == "npy" and dataset is None:
+        return open_npy_tensor(path)
+    if name == "zarr":
+        return open_zarr_tensor(path, dataset, missing, spool)
+    raise BadInputError(f"{path} ({name}): {TENSOR}, in a .npy file (without dataset) or in Zarr; write it as such")
 
 
 def tell_format(path: Path) -> str:

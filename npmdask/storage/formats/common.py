@@ -110,6 +110,7 @@ def require_2d(shape: Sequence[int], where: str) -> tuple[int, int]:
     """Rows and columns of a matrix that has both."""
     if len(shape) != 2:
         more = "; or pass kind='matrices' if it holds a square matrix for each record" if len(shape) == 3 else ""
+        more += ", or kind='tensor' for a symmetric tensor" if len(shape) == 3 and len(set(shape)) == 1 else ""
         raise BadInputError(
             f"{where} has shape {tuple(shape)}: rows and columns are needed; reshape it to two dimensions "
             f"and save it again, for example with array.reshape(len(array), -1){more}"

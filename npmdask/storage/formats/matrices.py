@@ -71,7 +71,7 @@ class _Flat:
 
     def __init__(self, path: Path, array: Any, missing: str) -> None:
         self._path, self._array, self._missing = path, array, missing
-        self._stored = tuple(getattr(array, "shards", None) or array.chunks)  # of what lies in one object
+        self._stored = stored_shape(array)
 
     def pieces(self, dtype: np.dtype) -> tuple[int, int]:
         """Rows and columns to read at once: whole chunks, or some rows of matrices only where those are too large."""
@@ -85,21 +85,26 @@ class _Flat:
         box = (slice(records.start, min(records.stop, n)), slice(columns.start // d, last), slice(0, d))
         values = np.asarray(self._array[box])
         if self._missing == "error":
-            self._require_chunks(values, box)
+            require_chunks(self._path, self._array, values, box)
         return values.reshape(len(values), -1)
 
-    def _require_chunks(self, values: np.ndarray, box: tuple[slice, ...]) -> None:
-        """Every chunk that ``values`` (the part ``box``) come from is there: those that are not read as zeros."""
-        met = (range(b.start // c, -(-b.stop // c)) for b, c in zip(box, self._stored, strict=True))
-        for at in product(*met):
-            part = tuple(
-                slice(max(0, i * c - b.start), (i + 1) * c - b.start)
-                for i, c, b in zip(at, self._stored, box, strict=True)
+
+def stored_shape(array: Any) -> tuple[int, ...]:
+    """Of what lies in one object of a Zarr array: the shard where there are shards, else the chunk."""
+    return tuple(int(n) for n in getattr(array, "shards", None) or array.chunks)
+
+
+def require_chunks(path: Path, array: Any, values: np.ndarray, box: tuple[slice, ...]) -> None:
+    """Every chunk that ``values`` (the part ``box``) come from is there: those that are not read as zeros."""
+    stored = stored_shape(array)
+    met = (range(b.start // c, -(-b.stop // c)) for b, c in zip(box, stored, strict=True))
+    for at in product(*met):
+        part = tuple(
+            slice(max(0, i * c - b.start), (i + 1) * c - b.start) for i, c, b in zip(at, stored, box, strict=True)
+        )
+        name = str(array.metadata.encode_chunk_key(at))
+        if not chunk_exists(array, values[part], name):
+            raise BadInputError(
+                f"chunk {name} of {array.path!r} in {path} is missing (Zarr would silently read it as "
+                f"{array.fill_value}); restore it, or if it really is empty pass missing='fill' (--missing fill)"
             )
-            name = str(self._array.metadata.encode_chunk_key(at))
-            if not chunk_exists(self._array, values[part], name):
-                raise BadInputError(
-                    f"chunk {name} of {self._array.path!r} in {self._path} is missing (Zarr would silently read it as "
-                    f"{self._array.fill_value}); restore it, or if it really is empty pass missing='fill' "
-                    "(--missing fill)"
-                )

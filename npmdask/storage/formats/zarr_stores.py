@@ -31,6 +31,8 @@ def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> Den
         raise BadInputError(
             f"{path} holds square matrices, one for each record: pass kind='matrices' (--kind matrices)"
         )
+    if record is not None and record["kind"] == "tensor" and dataset is None:
+        raise BadInputError(f"{path} holds a symmetric tensor of order three: pass kind='tensor' (--kind tensor)")
     if dataset is None and encoding(node):
         return _sparse(path, node, missing, spool)
     if dataset is None:

@@ -1,0 +1,92 @@
+"""What every ingest shares: its summary, the stamp of its source, values in the stored dtype, what a failure leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+
+Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if known, bytes done
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSummary:
+    """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone.
+
+    ``side``: d, of rows that are d x d matrices.
+    """
+
+    dest: Path
+    kind: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fingerprint: str
+    seconds: float
+    bytes: int
+    side: int | None = None
+
+
+def files_of(path: Path) -> Iterator[tuple[int, int]]:
+    """Size and modification time (ns) of a file, or of every file below a folder."""
+    found = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
+    for file in found:
+        stat = file.stat()
+        yield stat.st_size, stat.st_mtime_ns
+
+
+def stamp(path: Path) -> dict[str, int]:
+    stamps = list(files_of(path))
+    return {
+        "size": sum(size for size, _ in stamps),
+        "mtime_ns": max((time_ns for _, time_ns in stamps), default=0),
+    }
+
+
+def cast_values(values: np.ndarray, dtype: np.dtype, place: Callable[[list[int]], tuple[int, ...]]) -> np.ndarray:
+    """``values`` as ``dtype``, ``place`` being where an entry is in the source (row and column, or three indices).
+
+    Rounding is fine, losing an integer, a fraction or the whole number is not.
+    """
+    if values.dtype == dtype or np.can_cast(values.dtype, dtype, "safe"):
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = values.astype(dtype)
+        lost = stored != values if dtype.kind in "iu" else ~np.isfinite(stored) & np.isfinite(values)
+    if dtype.kind in "iu" and values.dtype.kind in "iu":
+        lost |= (stored < 0) != (values < 0)  # NumPy wraps around and then finds both equal
+    if lost.any():
+        at = [int(i) for i in np.argwhere(lost)[0]]
+        where = place(at)
+        said = "row {}, column {}".format(*where) if len(where) == 2 else f"entry {where}"
+        raise BadInputError(
+            f"{values[tuple(at)]!s} at {said} cannot be stored as {dtype}: leave out dtype or choose a wider one"
+        )
+    return stored
+
+
+@contextmanager
+def discarded_if_bad(target: Path) -> Iterator[None]:
+    """A source that is wrong will be another one when it is mended: nothing written from it is of use."""
+    try:
+        yield
+    except BadInputError:
+        shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
+        raise
+
+
+@contextmanager
+def scratch_folder(target: Path) -> Iterator[Path]:
+    """A folder beside ``target`` for temporary files; what a killed run left in it goes first."""
+    folder = target.with_name(target.name + ".partial.scratch")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
