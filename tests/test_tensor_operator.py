@@ -26,6 +26,7 @@ from npmdask.operators.contraction import Contraction
 from npmdask.operators.multilinear import squared_frobenius
 from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import open_source
 from npmdask.storage.tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number
 
 
@@ -200,6 +201,19 @@ def test_where_the_bytes_lie_does_not_change_a_bit(tmp_path: Path) -> None:
     assert len({reader.dense.access.way for reader in readers}) == 3
     products = [Threads(1).run_pass(PackedTensor(reader=reader), block, ignore)[0] for reader in readers]
     assert len({product.tobytes() for product in products}) == 1
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", ">f8", "i2"])
+def test_a_tensor_in_memory_gives_the_bits_of_its_store(tmp_path: Path, dtype: str) -> None:
+    tensor, block = (symmetric(47) * 50).astype(dtype), np.random.default_rng(1).standard_normal((47, 6))
+    held = open_source(tensor, kind="tensor").reader
+    assert held.held
+    product, record = Threads(2).run_pass(PackedTensor(reader=held), block, ignore)
+    on_disk = stored(tmp_path / "t", tensor.astype(held.dtype), held.side)
+    assert on_disk.grid > 2
+    known = Threads(1).run_pass(PackedTensor(reader=on_disk), block, ignore)
+    assert (product.tobytes(), record) == (known[0].tobytes(), known[1])
+    assert_close(product, dense_contraction(tensor, block), 1e-12)
 
 
 def test_scores_are_one_row() -> None:
