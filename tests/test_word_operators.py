@@ -43,7 +43,7 @@ def documents(count: int = 60, words: int = WORDS, seed: int = 0) -> sp.csr_matr
 
 
 def reader_of(folder: Path, counts: sp.csr_matrix, chunk: int = 11) -> CsrReader:
-    return open_source(write_csr(folder / "words.zarr", counts, chunk)).reader  # type: ignore[return-value]
+    return open_source(write_csr(folder / "words.zarr", counts, chunk, rows_at_once=1000)).reader  # type: ignore[return-value]
 
 
 def run(operator: Operator, block: Block = NOTHING, threads: int = 2) -> np.ndarray:

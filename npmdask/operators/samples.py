@@ -47,8 +47,7 @@ class SampleTriples(OfRows, Gram):
     whitening: Block | None = None
     rows: range | None = None
     scores: bool = False
-    power: ClassVar[int] = 2  # of x^T u
-    extra: ClassVar[int] = 0  # further powers that are summed, each d x L
+    extra: ClassVar[int] = 0  # further sums of d x L that the moment needs
 
     def __post_init__(self) -> None:
         self.require_batch()
@@ -80,8 +79,7 @@ class SampleTriples(OfRows, Gram):
 
     def _powers(self, along: Block) -> Block:
         """What the rows are multiplied by and summed, of ``along`` = x^T u."""
-        powers: Block = along**self.power
-        return powers
+        return along**2
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:
         """Only rows of the batch, in strips that stay in cache together with their images and powers of them."""
@@ -152,11 +150,10 @@ class SampleFourth(SampleTriples):
     """
 
     sphered: bool = False
-    power: ClassVar[int] = 3
     extra: ClassVar[int] = 1
 
     def _powers(self, along: Block) -> Block:
-        return np.concatenate([along**3, along], axis=1)
+        return np.concatenate([along * along**2, along], axis=1)  # a cube by pow is 20 times slower
 
     def _moment(self, means: Block, block: Block) -> Block:
         means, columns = self._scaled(means), block.shape[1]
