@@ -42,7 +42,7 @@ from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import open_source
 from tests.conftest import write_zarr
 from tests.test_operators import ignore
-from tests.test_word_operators import reader_of, run
+from tests.test_word_operators import reader_of, run, task_peak
 
 
 def cubes(weights: np.ndarray, vectors: Block) -> np.ndarray:
@@ -330,6 +330,30 @@ def test_samples_give_the_same_bits_with_any_threads_and_parts(tmp_path: Path, m
     again, other = Threads(2).run_pass(operator, block, ignore, Keeper(unpack(*pack(done))))
     assert (again == whole).all()
     assert other == record
+
+
+@pytest.mark.parametrize("shape", [(60_000, 20), (20_000, 200)])
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_a_task_on_samples_stays_within_what_it_says(tmp_path: Path, shape: tuple[int, int], dtype: str) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    path = write_zarr(tmp_path / "x.zarr", x, (shape[0] // 3, shape[1]), compressors=None)
+    reader: Any = open_source(path).reader
+    mean, white = x.mean(0, "f8"), np.ones((shape[1], 10))
+    for p in (1, 40):
+        for operator in (
+            SampleTriples(reader=reader, mean=mean),
+            SampleTriples(reader=reader, mean=mean, whitening=white),
+            SampleFourth(reader=reader, mean=mean),
+            SampleFourth(reader=reader, mean=mean, whitening=white, rows=range(100, shape[0])),
+            MixtureTriples(reader=reader, spread=mean),
+            MixtureSpread(reader=reader, mean=mean),
+        ):
+            said, peak = (
+                operator.task_bytes(p, runs_of(operator)),
+                task_peak(operator, np.ones((operator.block_rows, p))),
+            )
+            print(f"{type(operator).__name__} p = {p}: peak {peak / 2**20:.1f}, said {said / 2**20:.1f} MiB")
+            assert said / 8 < peak < said
 
 
 # --- recovery from data ----------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class SampleTriples(OfRows, Gram):
         d = self.reader.shape[1]
         images = 0 if self.whitening is None else self.whitening.shape[1]
         height = max(64, STRIP_BYTES // (8 * (d + 3 * (images or p))))
-        strip = height * 8 * (2 * d + images + (3 + self.extra) * p)
+        strip = height * 8 * (2 * (d + images) + (4 + 3 * self.extra) * p)  # of one strip, and of that before
         return self.reader.buffer_bytes + strip + (2 * d * images + (3 + self.extra) * self.block_rows * p + d * p) * 8
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
@@ -191,6 +191,10 @@ class MixtureSpread(Gram):
             product[d] += squares.sum()
         require_finite(product, self.reader, slabs)
         return Partial([product], record)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        return super().task_bytes(p, runs) + STRIP_BYTES  # the squares, and a strip of another height
 
     def finish(self, total: Partial, block: Block) -> Block:
         d, j = block.shape
