@@ -29,13 +29,13 @@ def ignore(record: object) -> None:
     """Nobody watches."""
 
 
-def write_csr(path: Path, matrix: sp.csr_matrix, chunk: int) -> Path:
+def write_csr(path: Path, matrix: sp.csr_matrix, chunk: int, rows_at_once: int = 7) -> Path:
     class Small(SparseWriter):
         CHUNK = chunk
 
     writer = Small(path, columns=matrix.shape[1], dtype=matrix.dtype, identity={})
-    for start in range(0, matrix.shape[0], 7):
-        rows = matrix[start : start + 7]
+    for start in range(0, matrix.shape[0], rows_at_once):
+        rows = matrix[start : start + rows_at_once]
         writer.write(rows.indptr, rows.indices, rows.data)
     writer.finish()
     return path

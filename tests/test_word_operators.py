@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import tracemalloc
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,7 @@ def documents(count: int = 60, words: int = WORDS, seed: int = 0) -> sp.csr_matr
 
 
 def reader_of(folder: Path, counts: sp.csr_matrix, chunk: int = 11) -> CsrReader:
-    return open_source(write_csr(folder / "words.zarr", counts, chunk)).reader  # type: ignore[return-value]
+    return open_source(write_csr(folder / "words.zarr", counts, chunk, rows_at_once=1000)).reader  # type: ignore[return-value]
 
 
 def run(operator: Operator, block: Block = NOTHING, threads: int = 2) -> np.ndarray:
@@ -233,6 +235,44 @@ def test_single_precision_is_close(tmp_path: Path) -> None:
         block = np.random.default_rng(5).standard_normal((operator.block_rows, 3))
         double, single = run(operator, block), run(operator, block.astype("f4"))
         assert np.abs(double - single).max() <= 1e-5 * np.abs(double).max()
+
+
+def task_peak(operator: Operator, block: Block) -> int:
+    """Peak of what NumPy allocates in a thread that begins with no buffer, over the largest run."""
+    run = max(runs_of(operator), key=len)
+    tracemalloc.start()
+    try:
+        thread = threading.Thread(target=lambda: operator.partial(run, block))
+        thread.start()
+        thread.join()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("words", "length", "m"), [(100, 5, 10), (3000, 50, 30)])
+def test_a_task_on_words_stays_within_what_it_says(tmp_path: Path, words: int, length: int, m: int) -> None:
+    count, rng = 400_000 // length, np.random.default_rng(7)
+    places = np.sort(rng.integers(0, words, (count, length)), axis=1).ravel()
+    counts = sp.csr_matrix((np.ones(len(places), "i4"), places, np.arange(0, len(places) + 1, length)))
+    reader = reader_of(tmp_path, counts, 2**17)
+    white = rng.standard_normal((words, m))
+    common: dict[str, Any] = {"reader": reader, "sums": sums_of(reader), "alpha0": 0.8}
+    for p in (1, 40):
+        for operator in (
+            WordTotals(reader=reader),
+            WordPairs(**common),
+            WordTriples(**common),
+            WordTriples(**common, whitening=white),
+            WhitenedTriples(**common, whitening=white),
+            TripleBlocks(**common, side=20, wanted=range(5)),
+        ):
+            said, peak = (
+                operator.task_bytes(p, runs_of(operator)),
+                task_peak(operator, np.ones((operator.block_rows, p))),
+            )
+            print(f"{type(operator).__name__} p = {p}: peak {peak / 2**20:.1f}, said {said / 2**20:.1f} MiB")
+            assert said / 8 < peak < said
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.5, np.nan, np.inf])

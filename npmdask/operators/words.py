@@ -182,7 +182,7 @@ class WordTotals(ByDocuments):
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``); no block is used."""
-        checked = 4 * self.reader.chunk  # a number and some bits for each entry
+        checked = 2 * self.reader.chunk  # a number and some bits for each entry
         return self._task_bytes(runs, 8 * SPARSE_ROWS + checked, 4 * (self.block_rows + 1))
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
