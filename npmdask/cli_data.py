@@ -69,14 +69,15 @@ def _print_store(summary: Any, side: int | None = None) -> None:
 
 def add_generate(commands: Any) -> None:
     p = commands.add_parser("generate", help="make a planted problem of any size, the truth stored beside it")
-    p.add_argument("problem", help="spiked, spectrum, symmetric, rank_deficient, sparse")
+    p.add_argument("problem", help="spiked, spectrum, symmetric, rank_deficient, sparse, tensor")
     p.add_argument("dest", help="store to create")
     p.add_argument("--rows", type=int)
-    p.add_argument("--columns", type=int, required=True)
+    p.add_argument("--columns", type=int, required=True, help="of a tensor: d, for d x d x d")
     p.add_argument("--rank", type=int, default=10, help="components of the stored truth")
     p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     p.add_argument("--seed", type=int, default=0)
     _add_layout(p)
+    _add_chunks(p)
     p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the problem: spectrum=power")
     p.add_argument("--overwrite", action="store_true")
     p.add_argument("--quiet", action="store_true")
@@ -96,8 +97,9 @@ def _generate(a: argparse.Namespace) -> int:
         dtype=a.dtype,
         seed=a.seed,
         layout=a.layout,
+        chunks=tuple(a.chunks) if a.chunks else None,
         overwrite=a.overwrite,
-        progress=IngestBar("generate", quiet=a.quiet),
+        progress=IngestBar("generate", quiet=a.quiet, each="block" if a.problem == "tensor" else "row"),
         **_options(a.option),
     )
     _print_store(summary)

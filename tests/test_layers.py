@@ -33,6 +33,7 @@ FLOORS = [
     ["storage.dense_writer", "storage.sparse_writer"],
     ["storage.packed_writer"],
     ["storage.planted"],
+    ["storage.planted_tensor"],
     ["storage.layout", "storage.generate"],
     ["storage.advice"],
     ["storage.formats.common"],

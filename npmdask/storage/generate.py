@@ -24,11 +24,13 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.errors import RefusedError, closest
 from npmdask.storage.dense_writer import DenseWriter
-from npmdask.storage.kinds import choose_layout
+from npmdask.storage.kinds import choose_layout, require_cubic
 from npmdask.storage.lock import locked
 from npmdask.storage.packed_writer import PackedWriter, packed_bytes
 from npmdask.storage.planted import Plan, Problem, RankDeficient, Size, Sparse, Spectrum, Spiked, Symmetric, require
+from npmdask.storage.planted_tensor import Tensor
 from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.tensor_writer import TensorWriter
 
 VERSION = 1  # of the bytes: a write that another version began is not continued
 Progress = Callable[[int, int, int], None]
@@ -39,6 +41,7 @@ REGISTRY: dict[str, type[Problem]] = {
     "symmetric": Symmetric,
     "rank_deficient": RankDeficient,
     "sparse": Sparse,
+    "tensor": Tensor,
 }
 
 
@@ -48,7 +51,7 @@ class GenerateSummary:
 
     dest: Path
     kind: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     dtype: str
     fingerprint: str
     seconds: float
@@ -65,7 +68,7 @@ def generate(
     seed: int = 0,
     rank: int = 10,
     overwrite: bool = False,
-    chunks: tuple[int, int] | None = None,
+    chunks: tuple[int, ...] | None = None,
     layout: str | None = None,
     progress: Progress | None = None,
     workers: int = 2,
@@ -73,10 +76,13 @@ def generate(
 ) -> GenerateSummary:
     """Write the planted ``problem`` (a name in ``REGISTRY``; ``options`` are its fields) to ``dest``.
 
-    ``layout`` of a symmetric problem: packed (default; the upper triangle, half the bytes) or full.
+    ``columns`` is the length of the vectors that are the truth: of a tensor, d x d x d, all there is to say.
+    ``chunks``: rows and columns of a chunk, or three equal numbers for a tensor. ``layout`` of a symmetric problem:
+    packed (default; the upper triangle, half the bytes) or full.
 
-    Run again after a kill, it goes on where the journal ends. ``progress(done_rows, rows, done_bytes)`` is
-    called after every slab. ``workers`` make slabs while another is written; the bytes do not depend on them.
+    Run again after a kill, it goes on where the journal ends. ``progress(done_rows, rows, done_bytes)`` is called
+    after every slab (of a tensor: blocks, after every one). ``workers`` make slabs while another is written; the
+    bytes do not depend on them.
 
     Raises
     ------
@@ -86,30 +92,32 @@ def generate(
         ``dest`` exists, another process is writing it, or the disk or the memory is too small.
     """
     began = time.monotonic()
-    planted = _configure(problem, options)
+    planted = _cut(_configure(problem, options), chunks)
+    pair = None if chunks is None or planted.kind == "tensor" else (chunks[0], chunks[1])
     size = _size(rows, columns, rank, dtype, seed, planted)
     planted.check(size)
     require(workers >= 1, f"workers must be at least 1, not {workers}")
-    packed = choose_layout(planted.kind, layout, chunks) == "packed"
-    total = packed_bytes(size.columns, size.dtype, chunks) if packed else planted.data_bytes(size)
+    packed = choose_layout(planted.kind, layout, pair) == "packed"
+    total = packed_bytes(size.columns, size.dtype, pair) if packed else planted.data_bytes(size)
     _require_room(Path(dest).absolute(), planted, size, total)
     generated = {"problem": problem, **asdict(size), "dtype": size.dtype.name, "options": asdict(planted)}
     generated |= {"version": VERSION, "numpy": np.__version__}
     with locked(Path(dest).absolute()), threadpool_limits(limits=1):
-        writer = _writer(dest, planted.kind, size, generated, chunks, overwrite, packed)
+        writer = _writer(dest, planted, size, generated, pair, overwrite, packed)
         plan = planted.plan(size)
         if packed and plan.upper is not None:
             plan = replace(plan, slab=plan.upper)
-        for made in _slabs(plan, size.rows, writer.next_row, workers):
+        count = planted.count(size)
+        for made in _slabs(plan, count, _written(writer), workers):
             writer.write(*made)
             if progress is not None:
-                progress(writer.next_row, size.rows, total * writer.next_row // size.rows)
+                progress(_written(writer), count, total * _written(writer) // count)
         arrays = {f"truth/{name}": array for name, array in plan.truth.items()}
         printed = writer.finish({"truth": {"note": plan.note}, "generated": generated}, arrays)
     return GenerateSummary(
         dest=Path(dest),
         kind=planted.kind,
-        shape=(size.rows, size.columns),
+        shape=(size.columns,) * 3 if planted.kind == "tensor" else (size.rows, size.columns),
         dtype=size.dtype.name,
         fingerprint=printed,
         seconds=time.monotonic() - began,
@@ -127,6 +135,18 @@ def _configure(problem: str, options: dict[str, Any]) -> Problem:
     return REGISTRY[problem](**listed)
 
 
+def _cut(planted: Problem, chunks: tuple[int, ...] | None) -> Problem:
+    """The problem, a tensor with the side of its blocks."""
+    if not isinstance(planted, Tensor):
+        require(chunks is None or len(chunks) == 2, f"chunks={chunks}: rows and columns are needed")
+        return planted
+    return planted if chunks is None else replace(planted, side=require_cubic(chunks))
+
+
+def _written(writer: Any) -> int:
+    return int(writer.next_unit if isinstance(writer, TensorWriter) else writer.next_row)
+
+
 def _fits(value: Any, annotation: str) -> bool:
     """Whether an option's value is of the annotated type; None only where it is allowed."""
     if value is None:
@@ -139,7 +159,7 @@ def _fits(value: Any, annotation: str) -> bool:
 
 def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, planted: Problem) -> Size:
     if rows is None:
-        require(planted.kind == "symmetric", "rows: say how many to make")
+        require(planted.kind in ("symmetric", "tensor"), "rows: say how many to make")
         rows = columns
     for name, value, least in (
         ("rows", rows, 1),
@@ -176,22 +196,24 @@ def _require_room(dest: Path, planted: Problem, size: Size, total: int) -> None:
 
 def _writer(
     dest: Path | str,
-    kind: str,
+    planted: Problem,
     size: Size,
     generated: dict[str, Any],
     chunks: tuple[int, int] | None,
     overwrite: bool,
     packed: bool,
 ) -> Any:
-    common: dict[str, Any] = {"columns": size.columns, "dtype": size.dtype, "overwrite": overwrite}
-    common["identity"] = {"generated": generated}
-    if kind == "sparse":
+    common: dict[str, Any] = {"dtype": size.dtype, "overwrite": overwrite, "identity": {"generated": generated}}
+    if isinstance(planted, Tensor):
+        return TensorWriter(dest, size=size.columns, side=planted.cut(size), **common)
+    common["columns"] = size.columns
+    if planted.kind == "sparse":
         require(chunks is None, "chunks cannot be chosen for sparse data: leave them out")
         return SparseWriter(dest, **common)
     require(chunks is None or min(chunks) >= 1, f"chunks must be at least 1 x 1, not {chunks}")
     if packed:
         return PackedWriter(dest, rows=size.rows, chunks=chunks, mirrored=True, **common)
-    return DenseWriter(dest, kind=kind, rows=size.rows, chunks=chunks, **common)
+    return DenseWriter(dest, kind=planted.kind, rows=size.rows, chunks=chunks, **common)
 
 
 def _slabs(plan: Plan, rows: int, first: int, workers: int) -> Iterator[tuple[np.ndarray, ...]]:

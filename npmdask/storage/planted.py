@@ -74,6 +74,10 @@ class Problem:
     def data_bytes(self, size: Size) -> int:
         return size.rows * size.columns * size.dtype.itemsize
 
+    def count(self, size: Size) -> int:
+        """Of the pieces that are written: rows, or blocks of a tensor."""
+        return size.rows
+
     def width(self, size: Size) -> int:
         """Columns of the right factor, which is held in memory."""
         return size.rank

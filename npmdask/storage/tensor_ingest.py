@@ -26,7 +26,7 @@ from npmdask.storage.ingest_frame import (
 from npmdask.storage.kinds import require_cubic
 from npmdask.storage.lock import locked
 from npmdask.storage.tensor import Place, place_of
-from npmdask.storage.tensor_symmetry import Box, in_order, mean_block, mirrored_block
+from npmdask.storage.tensor_symmetry import Box, comparing, in_order, mean_block
 from npmdask.storage.tensor_writer import TensorWriter
 
 
@@ -96,13 +96,17 @@ def _from(first: list[int]) -> Callable[[list[int]], tuple[int, ...]]:
 
 
 def _blocks(source: TensorSource, writer: TensorWriter, symmetrise: bool) -> Iterator[tuple[Place, np.ndarray]]:
-    made = _known if source.mirrored else mean_block if symmetrise else mirrored_block
     with source.boxes(writer.side) as box:
+        made = _maker(box, source, writer, symmetrise)
         for unit in range(writer.next_unit, writer.units):
             place = place_of(unit, writer.grid)
-            yield place, made(box, place, writer.side)
+            yield place, made(place)
 
 
-def _known(box: Box, place: Place, side: int) -> np.ndarray:
-    """The block of a tensor that is known to be symmetric."""
-    return in_order(box(place), place)
+def _maker(box: Box, source: TensorSource, writer: TensorWriter, symmetrise: bool) -> Callable[[Place], np.ndarray]:
+    """What makes the block of a place out of the boxes of the source."""
+    if source.mirrored:
+        return lambda place: in_order(box(place), place)
+    if symmetrise:
+        return lambda place: mean_block(box, place, writer.side)
+    return comparing(box, writer.side, writer.grid)

@@ -7,7 +7,7 @@ import zarr
 
 from npmdask.storage.kinds import require_cube, storage_dtype
 from npmdask.storage.tensor import Place, TensorReader, choose_side, exact_sum, place_of, squares_of, tetrahedral_number
-from npmdask.storage.tensor_symmetry import mirrored_block
+from npmdask.storage.tensor_symmetry import comparing
 
 
 def packed_in_memory(array: np.ndarray) -> tuple[TensorReader, float | None]:
@@ -30,10 +30,10 @@ def packed_in_memory(array: np.ndarray) -> tuple[TensorReader, float | None]:
         i, j, k = (slice(n * side, (n + 1) * side) for n in place)
         return array[i, j, k]
 
-    squares = np.zeros(units)
+    squares, compared = np.zeros(units), comparing(box, side, grid)
     for unit in range(units):
         place = place_of(unit, grid)
-        block = mirrored_block(box, place, side).astype(dtype)
+        block = compared(place).astype(dtype)
         held[unit, : block.shape[0], : block.shape[1], : block.shape[2]] = block
         squares[unit] = squares_of(block, place)
     return TensorReader(array=held, size=size), exact_sum(squares)

@@ -7,7 +7,8 @@ block: going through the blocks asks for every entry of the whole tensor once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import permutations
+from functools import cache
+from itertools import combinations_with_replacement, permutations
 
 import numpy as np
 
@@ -17,10 +18,21 @@ from npmdask.storage.tensor import Place
 Box = Callable[[Place], np.ndarray]  # entries at a place of the grid of blocks, shorter at the edge
 Order = tuple[int, ...]
 ORDERS: tuple[Order, ...] = tuple(permutations(range(3)))
-ROUNDING = 64  # in machine_eps of the largest entry of a block: what sums of products in another order differ by
+ROUNDING = 64  # in machine_eps of the largest entry: what sums of products that were formed in other orders differ by
 
 
-def mirrored_block(box: Box, place: Place, side: int) -> np.ndarray:
+def comparing(box: Box, side: int, grid: int) -> Callable[[Place], np.ndarray]:
+    """:func:`mirrored_block` of a place, the largest entry being looked for once, and only where it is needed."""
+
+    @cache
+    def largest() -> float:
+        places = combinations_with_replacement(range(grid), 3)
+        return max(float(np.abs(box(place)).max()) for place in places)
+
+    return lambda place: mirrored_block(box, place, side, largest)
+
+
+def mirrored_block(box: Box, place: Place, side: int, largest: Callable[[], float]) -> np.ndarray:
     """The block at ``place`` (i <= j <= k) after every entry is compared with all its mirror images.
 
     Entries that differ by rounding only are forgiven: the one whose indices do not fall is kept, so that what comes
@@ -30,13 +42,14 @@ def mirrored_block(box: Box, place: Place, side: int) -> np.ndarray:
     ------
     BadInputError
         A NaN or infinity, or an entry that differs from a mirror image by more than 64 machine_eps of the largest
-        one of the block (integers: at all); it is named.
+        one of the tensor (integers: at all); it is named. Rounding is in proportion to the terms of a sum, not to
+        the sum, which may be as small as it likes: an entry is no measure for its own error.
     """
     images = _images(box, place, side)
     _, block = next(images)
     for order, image in images:
         if not np.array_equal(block, image):
-            _require_close(block, image, order, tuple(i * side for i in place))
+            _require_close(block, image, order, tuple(i * side for i in place), largest)
     return in_order(block, place)
 
 
@@ -106,12 +119,16 @@ def _finite(values: np.ndarray, at: Place, side: int) -> np.ndarray:
     return values
 
 
-def _require_close(block: np.ndarray, image: np.ndarray, order: Order, first: tuple[int, ...]) -> None:
+def _require_close(
+    block: np.ndarray, image: np.ndarray, order: Order, first: tuple[int, ...], largest: Callable[[], float]
+) -> None:
     wrong = block != image
     if block.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            largest = max(np.abs(block).max(), np.abs(image).max())
-            wrong = np.abs(block - image) > ROUNDING * np.finfo(block.dtype).eps * largest
+            apart, rounding = np.abs(block - image), ROUNDING * float(np.finfo(block.dtype).eps)
+        wrong = apart > rounding * float(np.abs(block).max())  # which is no more than the largest of all
+        if wrong.any():
+            wrong = apart > rounding * largest()
     if wrong.any():
         inside = tuple(int(n) for n in np.argwhere(wrong)[0])
         entry = tuple(start + n for start, n in zip(first, inside, strict=True))
