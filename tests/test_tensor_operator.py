@@ -26,6 +26,7 @@ from npmdask.operators.contraction import Contraction
 from npmdask.operators.multilinear import squared_frobenius
 from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import open_source
 from npmdask.storage.tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number
 
 
@@ -159,10 +160,13 @@ def both(reader: TensorReader) -> dict[str, Operator]:
 @pytest.mark.parametrize("name", ["contraction", "multilinear"])
 def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path, many_runs: None, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
-    operator = both(stored(tmp_path / "t", symmetric(33, "f4"), 5))[name]
-    runs, block = runs_of(operator), np.random.default_rng(1).standard_normal((33, 3))
+    tensor, block = symmetric(33, "f4"), np.random.default_rng(1).standard_normal((33, 3))
+    operator = both(stored(tmp_path / "t", tensor, 5))[name]
+    runs = runs_of(operator)
     assert len(runs) > 60
     whole, record = Threads(1).run_pass(operator, block, ignore)
+    form = np.einsum("ijk,ia,jb,kc->abc", tensor.astype("f8"), block, block, block, optimize=True)
+    assert_close(whole, dense_contraction(tensor, block) if name == "contraction" else form.reshape(3, 9), 1e-12)
     rng = np.random.default_rng(2)
     for threads, level in ((2, 0), (3, 1), (1, 2), (2, 9)):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
@@ -197,6 +201,19 @@ def test_where_the_bytes_lie_does_not_change_a_bit(tmp_path: Path) -> None:
     assert len({reader.dense.access.way for reader in readers}) == 3
     products = [Threads(1).run_pass(PackedTensor(reader=reader), block, ignore)[0] for reader in readers]
     assert len({product.tobytes() for product in products}) == 1
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", ">f8", "i2"])
+def test_a_tensor_in_memory_gives_the_bits_of_its_store(tmp_path: Path, dtype: str) -> None:
+    tensor, block = (symmetric(47) * 50).astype(dtype), np.random.default_rng(1).standard_normal((47, 6))
+    held = open_source(tensor, kind="tensor").reader
+    assert held.held
+    product, record = Threads(2).run_pass(PackedTensor(reader=held), block, ignore)
+    on_disk = stored(tmp_path / "t", tensor.astype(held.dtype), held.side)
+    assert on_disk.grid > 2
+    known = Threads(1).run_pass(PackedTensor(reader=on_disk), block, ignore)
+    assert (product.tobytes(), record) == (known[0].tobytes(), known[1])
+    assert_close(product, dense_contraction(tensor, block), 1e-12)
 
 
 def test_scores_are_one_row() -> None:

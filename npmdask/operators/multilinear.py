@@ -13,7 +13,7 @@ from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import Strips, room_bytes
 from npmdask.operators.tensor import ByBlocks, require_finite
 from npmdask.storage.dense import SlabRecord
-from npmdask.storage.tensor import Place, TensorReader, multiplicity
+from npmdask.storage.tensor import Place, TensorReader, multiplicity, squares_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +83,8 @@ def squared_frobenius(reader: TensorReader) -> float:
 
 
 def _squares(reader: TensorReader, unit: int) -> float:
-    total = 0.0
-    for place, values in reader.blocks(range(unit, unit + 1), SlabRecord()):
-        with np.errstate(over="ignore", invalid="ignore"):
-            for rows in values:
-                exact = rows.astype(np.float64, copy=False)
-                total += multiplicity(place) * float(np.einsum("ij,ij->", exact, exact))
+    ((place, values),) = reader.blocks(range(unit, unit + 1), SlabRecord())
+    with np.errstate(invalid="ignore"):
+        total = squares_of(values, place)
     require_finite(np.array(total), reader, range(unit, unit + 1))
     return total

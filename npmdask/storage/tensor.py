@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement, permutations
@@ -145,11 +145,14 @@ class TensorReader:
 
     ``array`` is the packed Zarr array (T, b, b, b). ``checksums`` (T x 1, uint32, of whole blocks with what fills
     them up) are compared with what is read; None for what was never ingested. A *unit* is the position of a block.
+    ``held`` are the blocks by the names of their chunks, where ``array`` lies in memory and is not encoded: zarr takes
+    three times as long to hand one out as it takes to contract it with ten vectors (b = 40).
     """
 
     array: Any
     size: int
     checksums: np.ndarray | None = None
+    held: Mapping[str, Any] | None = None  # of zarr buffers
 
     @cached_property
     def dense(self) -> DenseReader:
@@ -165,7 +168,7 @@ class TensorReader:
     def dtype(self) -> np.dtype:
         return self.dense.dtype
 
-    @property
+    @cached_property  # looking the shape of a Zarr array up takes longer than it looks
     def side(self) -> int:
         """Side b of a block."""
         return int(self.array.shape[1])
@@ -197,6 +200,8 @@ class TensorReader:
     @property
     def buffer_bytes(self) -> int:
         """Memory that reading one block takes: itself, or some of its size where it is decoded (see DenseReader)."""
+        if self.held is not None:
+            return 0
         return {"direct": 1, "decoded": 3, "zarr": 8}[self.dense.access.way] * self.block_bytes
 
     @property
@@ -233,7 +238,11 @@ class TensorReader:
 
     def _whole(self, unit: int, record: SlabRecord) -> np.ndarray:
         """One block (b^2 x b) as it is stored, compared with its checksum."""
-        values = self._direct(unit) if self.dense.access.way == "direct" else self.dense.decode(unit, 0)
+        if self.held is not None:
+            flat = self.held[self.dense.chunk_name(unit, 0)].as_numpy_array()
+            values = flat.view(self.dtype).reshape(-1, self.side)
+        else:
+            values = self._direct(unit) if self.dense.access.way == "direct" else self.dense.decode(unit, 0)
         crc = crc32c(values)
         self.dense._verify(unit, 0, crc)
         record.checksums[unit, 0] = crc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import zarr
 
@@ -22,9 +24,10 @@ def packed_in_memory(array: np.ndarray) -> tuple[TensorReader, float | None]:
     side = choose_side(size, dtype.itemsize)
     grid = -(-size // side)
     units, cube = tetrahedral_number(grid), (side, side, side)
-    held = zarr.create_array(
-        {}, shape=(units, *cube), chunks=(1, *cube), dtype=dtype, compressors=None, config={"write_empty_chunks": True}
-    )
+    chunks: dict[str, Any] = {}
+    store = zarr.storage.MemoryStore(chunks)
+    options: dict[str, Any] = {"compressors": None, "config": {"write_empty_chunks": True}}
+    held = zarr.create_array(store, shape=(units, *cube), chunks=(1, *cube), dtype=dtype, **options)
 
     def box(place: Place) -> np.ndarray:
         i, j, k = (slice(n * side, (n + 1) * side) for n in place)
@@ -36,4 +39,4 @@ def packed_in_memory(array: np.ndarray) -> tuple[TensorReader, float | None]:
         block = compared(place).astype(dtype)
         held[unit, : block.shape[0], : block.shape[1], : block.shape[2]] = block
         squares[unit] = squares_of(block, place)
-    return TensorReader(array=held, size=size), exact_sum(squares)
+    return TensorReader(array=held, size=size, held=chunks), exact_sum(squares)
