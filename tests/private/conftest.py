@@ -100,6 +100,27 @@ def of_records(folder: Path, oracle: str) -> World:
     return replace(world, asked=OF_RECORDS[oracle])
 
 
+def of_tensor(folder: Path, tensor: np.ndarray, **privacy: Any) -> World:
+    """Ingest a tensor, and grant a budget for three runs of epsilon 1: two components, three steps each."""
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "x.npy", tensor)
+    ingest(folder / "x.npy", folder / "x.zarr", kind="tensor", chunks=(8, 8, 8))
+    promise = {"epsilon": 1.0, "delta": 1e-6, "neighboring_relation": "tensor_entry", "clip_norm": 40.0}
+    asked = Privacy(**{**promise, "ledger": str(folder / "ledger.sqlite"), "dataset": "people", **privacy})
+    options = {"restarts": 3, "iterations": 2}
+    world = World(folder, asked, {"target_rank": RANK, "algorithm": "tensor-power", "options": options})
+    name, clip_norm = str(asked.neighboring_relation), float(asked.clip_norm or 1)
+    grant_source(world.ledger, "people", world.data, relation=name, clip_norm=clip_norm, change=1.0, budget=THREE_RUNS)
+    return world
+
+
+def planted(d: int = 20, size: float = 4000.0, seed: int = 0) -> np.ndarray:
+    """Two orthogonal components of weights ``size`` and 0.7 ``size``."""
+    v = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, RANK)))[0]
+    tensor: np.ndarray = np.einsum("r,ir,jr,kr->ijk", size * np.array([1.0, 0.7]), v, v, v)
+    return tensor
+
+
 def prepared(world: World) -> Path:
     """A run that has its name, its reservation and its key, and nothing else."""
     problem, path = world.problem(), world.folder / "run"

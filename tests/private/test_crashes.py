@@ -29,7 +29,18 @@ from npmdask.ledger import Ledger, open_ledger
 from npmdask.mechanisms import Entropy, PrivateGaussian
 from npmdask.solution import Resources
 from tests.conftest import same_bytes
-from tests.private.conftest import OF_RECORDS, STEPS, World, make_world, of_records, prepared, records, twin
+from tests.private.conftest import (
+    OF_RECORDS,
+    STEPS,
+    World,
+    make_world,
+    of_records,
+    of_tensor,
+    planted,
+    prepared,
+    records,
+    twin,
+)
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +138,41 @@ def test_a_crash_of_a_run_of_records_too(
 ) -> None:
     world = undisturbed_run(of_records(tmp_path, oracle))
     test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("owner", "name", "call"), POINTS, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_a_crash_of_a_run_on_a_tensor_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, after: bool
+) -> None:
+    """PrivateGaussian is called for every column: the second call is in the middle of the first release."""
+    world = undisturbed_run(of_tensor(tmp_path / "world", planted()))
+    test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
+
+
+def test_a_run_on_a_tensor_that_crashes_before_and_after_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run, again and again: at the first begin, at the first release of a column, ... of every call of resume."""
+    world = undisturbed_run(of_tensor(tmp_path / "world", planted()))
+    names = [("reserve", Ledger), ("begin", Ledger), ("release", PrivateGaussian), ("commit", Ledger)]
+    names += [("commit_step", RunStore), ("write_part", RunStore), ("finish", Ledger), ("destroy_key", custody)]
+    crashes = 0
+    for name, owner in names:
+        for after in (False, True):
+            for _ in range(1 + STEPS * (name == "commit_step" and after)):
+                with monkeypatch.context() as patch:
+                    crash_at(patch, owner, name, 1, after=after)
+                    with suppress(Crash):
+                        resume(world.folder / "run")
+                        crashes -= 1
+                crashes += 1
+    assert crashes == 2 * len(names) + STEPS, "no call went through undisturbed"
+    assert resume(world.folder / "run").answered
+    same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
+    (run,) = world.ledger.status("people").runs
+    assert run.finished and set(run.committed) == set(range(1, 7))
 
 
 @pytest.mark.parametrize("oracle", ["tight", "paper"])
