@@ -49,6 +49,7 @@ from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 
+LARGEST_SQUARE = 1e90  # of the norms of a batch: sixth powers stay far from overflow
 PIECE_ROWS = 64  # sums are cut here, whatever the batches: these rows wait at most
 ITERATIONS = 10
 
@@ -148,7 +149,7 @@ class OnlineTensorPower:
 
     def update(self, state: OnlineTensorState, batch: np.ndarray) -> tuple[OnlineTensorState, StreamInfo]:
         """Lines 2 to 10 for all rows of the batch; rows that make no whole piece wait."""
-        rows = checked_batch(batch, len(state.block))
+        rows = _moderate(checked_batch(batch, len(state.block)))
         before, start = state.step, 0
         while start < len(rows):
             whole = min(PIECE_ROWS, self.block_rows - state.filled)
@@ -174,7 +175,7 @@ class OnlineTensorPower:
         state = replace(
             state,
             filled=state.filled + len(piece),
-            pending=piece[:0],
+            pending=np.zeros((0, piece.shape[1])),
             sums=sums,
             sixths=state.sixths + np.einsum("nl,nl->l", squares, squares),
         )
@@ -187,15 +188,10 @@ class OnlineTensorPower:
         starts = state.block[:, found:]
         searched = deflated(product[:, found:], starts, state.vectors, state.weights)
         state = self._refined(state, product[:, :found], variances[:found]) if found and self.refine else state
-        if found < self.target_rank:
-            last = state.step % (self.iterations + 1) == self.iterations
-            state = (
-                self._found(state, starts, searched, variances[found:])
-                if last
-                else self._moved(state, _units(searched, starts))
-            )
-        else:
-            state = self._moved(state, starts)
+        if found < self.target_rank and state.step % (self.iterations + 1) == self.iterations:
+            state = self._found(state, starts, searched, variances[found:])
+        else:  # after the last there are no starts
+            state = self._moved(state, _units(searched, starts))
         return replace(state, step=state.step + 1, rows=state.rows + self.block_rows)
 
     def _found(
@@ -298,6 +294,16 @@ class OnlineTensorPower:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return OnlineTensorState(**fields)
+
+
+def _moderate(rows: Block) -> Block:
+    """The rows, if sixth powers of their size can be added up. Raises BadInputError."""
+    require(
+        float(np.vdot(rows, rows)) <= LARGEST_SQUARE,
+        f"rows of values up to {np.abs(rows).max():.0e}: their third moment is too large to be added up; divide all "
+        "rows by the same number, or leave out those that are wrong",
+    )
+    return rows
 
 
 def _units(product: Block, before: Block) -> Block:

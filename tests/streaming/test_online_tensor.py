@@ -77,7 +77,7 @@ def test_the_standard_errors_are_those_of_the_weights() -> None:
 
 
 def error(rows: int, *, refine: bool) -> float:
-    """Root mean square over the components of four streams, of blocks that share the rows among all searches (halves of them where it refines)."""
+    """Root mean square over the components of four streams. All rows are for the searches, half where it refines."""
     errors = []
     for seed in range(4):
         v = planted(8, 3, seed)
@@ -293,6 +293,16 @@ def test_what_cannot_be_is_a_sentence(wrong: dict[str, int], sentence: str) -> N
         method(**wrong)
     with pytest.raises(BadInputError, match="target_rank = 3 of rows with 2 columns"):
         method().init(2, rng=generator(0, "start"))
+
+
+def test_rows_that_are_too_large_are_refused() -> None:
+    """Fails when sums overflow: the vectors would be NaN, and nobody would know why."""
+    a = method(n=20, iterations=1)
+    state = fed(a, np.full((30, 4), 1e43))
+    before = bits(state)
+    with pytest.raises(BadInputError, match=r"values up to 1e\+46: their third moment is too large.*divide all rows"):
+        a.update(state, np.full((2, 4), 1e46))
+    assert bits(state) == before and np.isfinite(fed(a, np.full((300, 4), 1e43), state=state).squares).all()
 
 
 def test_restarts_grow_like_k_log_k() -> None:
