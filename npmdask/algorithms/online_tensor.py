@@ -19,7 +19,7 @@ Where this differs from what is printed:
 * The printed score belongs to u_{R-1} and is of the rows that made u_R. Here one more block of n rows scores u_R, the
   vector that is returned: k (R + 1) n rows find k components, and a score is not flattered by its own rows.
 * Every component goes on being refined by all rows after those that found it, while others are searched and after
-  the last (``refine``): it is the mean of T(I, v, v), less the others, over all these blocks. v moves meanwhile; but
+  the last (``refine``): it is the mean of T(I, v, v), less those before, over all these blocks. v moves meanwhile; but
   where the v_i are orthonormal, T(I, v, v) does not change to first order with v, so the error falls with all rows
   and not with the n of one block. What is taken away in line 7 is right from block to block: as printed, the error of
   a weight that n rows scored stays in the tensor, and is found as a component where it is larger than the next.
@@ -32,7 +32,7 @@ second moment must be known from other rows, for example from an earlier stream.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, log, sqrt
+from math import ceil, log
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,6 +49,7 @@ from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 
+LARGEST_SQUARE = 1e90  # of the norms of a batch: sixth powers stay far from overflow
 PIECE_ROWS = 64  # sums are cut here, whatever the batches: these rows wait at most
 ITERATIONS = 10
 
@@ -60,9 +61,10 @@ def default_restarts(k: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineTensorState:
-    """Iterates (d x L, or the k components while they are refined) and sums over the block under way: of (x^T u)^2 x
-    (d x L) and of (x^T u)^6 (L). Rows that wait for a whole piece (m x d). Components found so far (d x j) with their
-    weights and mean squares of (x^T v)^3 (j); the mean of T(I, v, v) less the others (d x k, or d x 0)."""
+    """What is multiplied: the components found so far and, up to the last, L iterates (d x (j + L)); sums over the
+    block under way of (x^T u)^2 x (the same shape) and of (x^T u)^6; rows that wait for a whole piece (m x d). Of the
+    components: vectors and means of T(I, v, v) less those before (d x j), means and mean squares of the blocks' scores,
+    the variances of (x^T v)^3 within a block (j)."""
 
     key: int  # of the random starts
     step: int  # blocks that are complete
@@ -75,6 +77,7 @@ class OnlineTensorState:
     vectors: Block
     weights: np.ndarray
     squares: np.ndarray
+    variances: np.ndarray
     images: Block
 
 
@@ -135,6 +138,7 @@ class OnlineTensorPower:
             vectors=nothing,
             weights=np.zeros(0),
             squares=np.zeros(0),
+            variances=np.zeros(0),
             images=nothing,
         )
         return self._begun(state)
@@ -145,7 +149,7 @@ class OnlineTensorPower:
 
     def update(self, state: OnlineTensorState, batch: np.ndarray) -> tuple[OnlineTensorState, StreamInfo]:
         """Lines 2 to 10 for all rows of the batch; rows that make no whole piece wait."""
-        rows = checked_batch(batch, len(state.block))
+        rows = _moderate(checked_batch(batch, len(state.block)))
         before, start = state.step, 0
         while start < len(rows):
             whole = min(PIECE_ROWS, self.block_rows - state.filled)
@@ -171,7 +175,7 @@ class OnlineTensorPower:
         state = replace(
             state,
             filled=state.filled + len(piece),
-            pending=piece[:0],
+            pending=np.zeros((0, piece.shape[1])),
             sums=sums,
             sixths=state.sixths + np.einsum("nl,nl->l", squares, squares),
         )
@@ -180,27 +184,29 @@ class OnlineTensorPower:
     def _closed(self, state: OnlineTensorState) -> OnlineTensorState:
         """Lines 7 to 10 of a block that is complete; what was found before is refined by the same rows."""
         found, product = len(state.weights), state.sums / self.block_rows
+        variances = np.maximum(state.sixths / self.block_rows - scores_of(product, state.block) ** 2, 0.0)
         starts = state.block[:, found:]
         searched = deflated(product[:, found:], starts, state.vectors, state.weights)
-        state = self._refined(state, product[:, :found]) if found and self.refine else state
-        if found < self.target_rank:
-            last = state.step % (self.iterations + 1) == self.iterations
-            state = self._found(state, starts, searched) if last else self._moved(state, _units(searched, starts))
-        else:
-            state = self._moved(state, starts)
+        state = self._refined(state, product[:, :found], variances[:found]) if found and self.refine else state
+        if found < self.target_rank and state.step % (self.iterations + 1) == self.iterations:
+            state = self._found(state, starts, searched, variances[found:])
+        else:  # after the last there are no starts
+            state = self._moved(state, _units(searched, starts))
         return replace(state, step=state.step + 1, rows=state.rows + self.block_rows)
 
-    def _found(self, state: OnlineTensorState, starts: Block, product: Block) -> OnlineTensorState:
+    def _found(
+        self, state: OnlineTensorState, starts: Block, product: Block, variances: np.ndarray
+    ) -> OnlineTensorState:
         """Line 10: the restart that scores best on rows that none of them was made of; and line 3 of the next."""
         scores = scores_of(product, starts)
         best = int(np.argmax(scores))
         column = slice(best, best + 1)
-        square = state.sixths[len(state.weights) :][column] / self.block_rows
         state = replace(
             state,
             vectors=np.hstack([state.vectors, starts[:, column]]),
             weights=np.append(state.weights, scores[column]),
-            squares=np.append(state.squares, square),
+            squares=np.append(state.squares, scores[column] ** 2),
+            variances=np.append(state.variances, variances[column]),
             images=np.hstack([state.images, product[:, column]]),
         )
         return self._begun(state)
@@ -216,19 +222,23 @@ class OnlineTensorPower:
         block = np.hstack([state.vectors, starts])
         return replace(state, block=block, filled=0, sums=np.zeros_like(block), sixths=np.zeros(block.shape[1]))
 
-    def _refined(self, state: OnlineTensorState, product: Block) -> OnlineTensorState:
-        """Every component by the mean of T(I, v, v) less the others, over all blocks since it was found."""
-        own = state.vectors * state.weights  # which is no part of the others
-        image = deflated(product, state.vectors, state.vectors, state.weights) + own
+    def _refined(self, state: OnlineTensorState, product: Block, variances: np.ndarray) -> OnlineTensorState:
+        """Every component by the mean of T(I, v, v) less those before it, over all blocks since it was found.
+
+        Less those after it, too, the error of a weight would hold itself up: it is found as a component of its own,
+        and each of the two takes away what the other is too large.
+        """
+        shares = state.weights[:, None] * (state.vectors.T @ state.vectors) ** 2
+        image = product - state.vectors @ np.triu(shares, 1)
         share = 1 / self._blocks(state.step + 1, len(state.weights))
-        images = state.images + share * (image - state.images)
-        sixths = state.sixths[: len(share)] / self.block_rows
+        images, scores = state.images + share * (image - state.images), scores_of(image, state.vectors)
         return replace(
             state,
             images=images,
             vectors=_units(images, state.vectors),
-            weights=state.weights + share * (scores_of(image, state.vectors) - state.weights),
-            squares=state.squares + share * (sixths - state.squares),
+            weights=state.weights + share * (scores - state.weights),
+            squares=state.squares + share * (scores**2 - state.squares),
+            variances=state.variances + share * (variances - state.variances),
         )
 
     def _blocks(self, step: int, found: int) -> np.ndarray:
@@ -250,7 +260,7 @@ class OnlineTensorPower:
             )
         errors = self._standard_errors(state)
         order = np.argsort(-state.weights, kind="stable")
-        doubtful = (state.weights <= self._doubt() * errors)[order]
+        doubtful = self._doubtful(state, errors)[order]
         status = ["surplus" if doubt else "found" for doubt in doubtful] + ["open"] * (self.target_rank - found)
         return StreamResult(
             vectors=np.ascontiguousarray(state.vectors[:, order]),
@@ -261,19 +271,39 @@ class OnlineTensorPower:
         )
 
     def _standard_errors(self, state: OnlineTensorState) -> np.ndarray:
-        """Of the weights, from the spread of (x^T v)^3 over the rows that scored; errors of deflation come on top."""
-        rows = self.block_rows * (self._blocks(state.step, len(state.weights)) if self.refine else 1)
-        errors: np.ndarray = np.sqrt(np.maximum(state.squares - state.weights**2, 0.0) / (rows - 1))
+        """Of the weights: from the variance within the blocks, or, if that is larger, from that between them, which
+        shows what is not settled yet."""
+        blocks = self._scored(state)
+        within = state.variances / (self.block_rows - 1) / blocks
+        between = np.maximum(state.squares - state.weights**2, 0.0) / np.maximum(blocks - 1, 1)
+        errors: np.ndarray = np.sqrt(np.maximum(within, between))
         return errors
 
-    def _doubt(self) -> float:
-        """Standard errors that the largest of L scores of nothing but noise may reach."""
-        return 3.0 + sqrt(2 * log(self.restarts))
+    def _doubtful(self, state: OnlineTensorState, errors: np.ndarray) -> np.ndarray:
+        """Weights within three standard errors of zero, and what the largest of L scores of noise, which the first
+        block's is, adds to a mean."""
+        doubt: np.ndarray = state.weights <= (3 + np.sqrt(2 * log(self.restarts) / self._scored(state))) * errors
+        return doubt
+
+    def _scored(self, state: OnlineTensorState) -> np.ndarray:
+        """Blocks that the weight of each component is the mean of."""
+        found = len(state.weights)
+        return self._blocks(state.step, found) if self.refine else np.ones(found, dtype=int)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> OnlineTensorState:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return OnlineTensorState(**fields)
+
+
+def _moderate(rows: Block) -> Block:
+    """The rows, if sixth powers of their size can be added up. Raises BadInputError."""
+    require(
+        float(np.vdot(rows, rows)) <= LARGEST_SQUARE,
+        f"rows of values up to {np.abs(rows).max():.0e}: their third moment is too large to be added up; divide all "
+        "rows by the same number, or leave out those that are wrong",
+    )
+    return rows
 
 
 def _units(product: Block, before: Block) -> Block:
@@ -286,7 +316,7 @@ def _said(status: list[str], each: int) -> str:
     k, found, surplus = len(status), status.count("found"), status.count("surplus")
     said = [f"{found} of {k} components are found"]
     if surplus:
-        said.append(f"{surplus} of a weight that noise would have, too")
+        said.append(f"{surplus} {'has' if surplus == 1 else 'have'} a weight that noise would have, too")
     if "open" in status:
-        said.append(f"{k - found - surplus} are open, each takes {each} rows more")
+        said.append(f"{status.count('open')} still open: each takes {each} rows")
     return ", ".join(said)

@@ -35,7 +35,7 @@ def stream_page(store: RunStore) -> str:
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
     name = _of_values(found.moment, centred)
-    drawn = [gap_svg(history), angles_svg(history), _steps_svg(history)]
+    drawn = [gap_svg(history), angles_svg(history, found.moment), _steps_svg(history, _of_rank(found.moment))]
     drawn += (
         [spectrum_svg(values, name if found.moment == 3 else f"{name} of the rows along it")] if len(values) else []
     )
@@ -60,7 +60,7 @@ def _tiles(found: Standing, history: tuple[Measurement, ...], telemetry: list[di
         ("rows that wait for their step", f"{found.rows_waiting:,}"),
         ("steps", f"{found.steps:,}"),
         ("rows a step", _number(last, "mean_batch_rows", "not yet", ",.1f")),
-        ("components found" if found.moment == 3 else "rank of the iterate", _number(last, "rank", "not yet", "d")),
+        (_of_rank(found.moment), _number(last, "rank", "not yet", "d")),
         ("rows a second, last call", "not kept" if rate is None else f"{rate:,.0f}"),
         ("peak memory", "not kept" if peak is None else bytes_text(peak)),
         ("memory limit", bytes_text(limit) if limit else "none"),
@@ -112,13 +112,14 @@ def gap_svg(history: tuple[Measurement, ...]) -> str:
     return _falling_svg("Objective gap on the held-out rows", "suboptimality", lines)
 
 
-def angles_svg(history: tuple[Measurement, ...]) -> str:
+def angles_svg(history: tuple[Measurement, ...], moment: int = 2) -> str:
     """Angles to the truth, and to the measurement before, against the rows taken."""
+    title = "Largest angle of a component" if moment == 3 else "Largest principal angle"
     lines = [
         ("to the measurement before", *_known(history, lambda m: m.change, above=ROUNDING)),
         ("to the truth", *_known(history, lambda m: m.max_sin_theta)),
     ]
-    return _falling_svg("Largest principal angle", "max sin θ", lines)
+    return _falling_svg(title, "max sin θ", lines)
 
 
 def _known(
@@ -151,7 +152,7 @@ def _against_rows(title: str, y: str) -> tuple[Any, Any]:
     return figure, axis
 
 
-def _steps_svg(history: tuple[Measurement, ...]) -> str:
+def _steps_svg(history: tuple[Measurement, ...], name: str) -> str:
     """Rows of a step and rank of the iterate, where one of them changes: else the tiles say it all."""
     rows, sizes = _known(history, lambda m: m.batch_rows)
     ranks = [m.rank for m in history]
@@ -166,7 +167,7 @@ def _steps_svg(history: tuple[Measurement, ...]) -> str:
         axis.set_ylim(bottom=0)
     other = axis.twinx()
     other.step([m.rows for m in history], ranks, color=ORANGE, where="post", linewidth=1)
-    other.set_ylabel("rank of the iterate", color=ORANGE)
+    other.set_ylabel(name, color=ORANGE)
     other.set_ylim(0, max(ranks) + 1)
     other.yaxis.get_major_locator().set_params(integer=True)
     return svg(figure)
@@ -177,6 +178,11 @@ def _components(values: np.ndarray, name: str) -> list[str]:
         return []
     rows = ((i, f"{value:.10g}", f"{sqrt(max(value, 0.0)):.6g}") for i, value in enumerate(values.tolist(), 1))
     return ["<h2>Components</h2>", table(rows, ("component", f"{name} along it", "its root"))]
+
+
+def _of_rank(moment: int) -> str:
+    """What the rank of a measurement is called."""
+    return "components found" if moment == 3 else "rank of the iterate"
 
 
 def _of_values(moment: int, centred: bool) -> str:
