@@ -126,7 +126,15 @@ def _docstrings(package: str) -> Iterator[tuple[str, str]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that a later Python will refuse, in sources that are not ours
             tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
+        for node in _statements(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
                 name = "" if isinstance(node, ast.Module) else f":{node.name}"
                 yield f"{package}/{inside.as_posix()}{name}", text
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """The module and all statements in bodies below it, without the expressions, most of the tree."""
+    found: list[ast.AST] = [tree]
+    for node in found:
+        found.extend(getattr(node, "body", ()))
+    yield from found
