@@ -134,7 +134,8 @@ def main() -> int:
             raise BadInputError(f"the parameters are not a JSON object: {error}") from None
         with local_server() as url:
             say(f"Prefect at {url.removesuffix('/api')}")
-            facts: Any = {"topics": topics, "latent": latent}[a.flow](**asked)
+            chosen: Any = {"topics": topics, "latent": latent}[a.flow]
+            facts: Any = chosen(**asked)
         print(json.dumps(facts))
         return 0
 

@@ -1,17 +1,22 @@
-"""The main job, ``make run``: 4 GiB of data with a planted truth, its ten leading directions within 1 GiB of memory."""
+"""The main job, ``make run``: 4 GiB of data with a planted truth, its ten leading directions within 1 GiB of memory; and
+topics of real text, on a page that the report links."""
 
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from flows.jobs import topics
 from flows.npm import npm
 from flows.run import exit_code, say
 from flows.server import ROOT, local_server
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.progress import IngestBar
+from npmdask.report import write_report
 from npmdask.storage.generate import generate
+from npmdask.topics.corpus import documentation_corpus
+from npmdask.topics.documents import documents_of, write_documents
 
 CONFIG = ROOT / "data" / "main-job.toml"
 ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32
@@ -22,6 +27,8 @@ PROBLEM: dict[str, Any] = {
 }  # sigma_i = 1 / sqrt(i): slow
 DISK = 5 * 2**30  # the data and a little more
 WORST_ANGLE = 1e-3
+TOPICS = 20
+SHARED = ROOT.parent / "shared" / "data"
 
 
 def ensure_data(path: Path) -> None:
@@ -59,7 +66,30 @@ def run() -> int:
     with local_server() as url:
         say(f"Prefect at {url.removesuffix('/api')}")
         facts: Any = npm(config, run_id="main")
-        return verdict(facts)
+        page = topics_page()
+    write_report(facts["store"], links={"Topics of real text, found by the tensor power method": page})
+    print(f"{'topics':16} {page}")
+    return verdict(facts)
+
+
+def topics_page() -> Path:
+    """The page of the topics of real text: papers where they lie beside the project, else documentation."""
+    papers, words = SHARED / "nips-docword.txt.gz", SHARED / "nips-vocab.txt"
+    folder = str(ROOT / "runs")
+    if papers.exists():
+        facts: Any = topics(str(papers), TOPICS, str(words), run_id="main-topics", folder=folder)
+    else:
+        facts = topics(str(documentation()), TOPICS, alpha0=0.0, run_id="main-topics", folder=folder)
+    return Path(facts["store"], "report.html")
+
+
+def documentation() -> Path:
+    """The docstrings of the packages that are installed here, as counts of words; read once."""
+    path = ROOT / "data" / "generated" / "documentation.zarr"
+    if not path.exists():
+        corpus = documentation_corpus()
+        write_documents(documents_of(corpus.counts), path, corpus.vocabulary)
+    return path
 
 
 if __name__ == "__main__":

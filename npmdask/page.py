@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -14,6 +17,17 @@ from npmdask.charts import BLUE, axes, svg
 def page(title: str, sections: Sequence[str]) -> str:
     """The whole page; ``sections`` are HTML already."""
     return _HEAD.format(title=html.escape(title)) + "\n".join(sections) + "</main></body></html>\n"
+
+
+def linked(text: str, links: Mapping[str, str | Path], folder: Path) -> str:
+    """A page with links to others, by their titles; relative to its own ``folder``, so that both can be moved."""
+    if not links:
+        return text
+    items = (
+        f'<li><a href="{html.escape(quote(os.path.relpath(path, folder)))}">{html.escape(title)}</a></li>'
+        for title, path in links.items()
+    )
+    return text.replace("</main>", f"<h2>See also</h2><ul>{''.join(items)}</ul></main>")
 
 
 def heading(title: str, sentence: str, *, good: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
 from npmdask.jobs import job_page, kind_of
-from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
+from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.streaming.report import stream_page
@@ -82,8 +83,10 @@ def _private_summary(solution: Solution, statement: dict[str, Any]) -> dict[str,
     }
 
 
-def write_report(store: str | Path, output: str | Path | None = None) -> Path:
-    """Write the page of a run (finished or not) and return its path.
+def write_report(
+    store: str | Path, output: str | Path | None = None, links: Mapping[str, str | Path] | None = None
+) -> Path:
+    """Write the page of a run (finished or not) and return its path. ``links``: other pages to name there, by title.
 
     Raises
     ------
@@ -91,9 +94,9 @@ def write_report(store: str | Path, output: str | Path | None = None) -> Path:
         There is no run, or nothing was committed yet.
     """
     run = RunStore(store)
-    text = _text(run, run.read_spec())
-    target = Path(output) if output else run.path / "report.html"
-    write_file_atomically(target.absolute(), text.encode())
+    target = (Path(output) if output else run.path / "report.html").absolute()
+    text = linked(_text(run, run.read_spec()), links or {}, target.parent)
+    write_file_atomically(target, text.encode())
     return target
 
 

@@ -17,7 +17,7 @@ from npmdask.storage.dense import SlabRecord, scratch
 
 @dataclass(frozen=True, kw_only=True)
 class SampleBlocks(Gram):
-    """Blocks ``M3[I, J, K] = E[x_I (x) x_J (x) x_K]`` (I <= J <= K, of side b) in one pass; no block of vectors is used.
+    """Blocks ``M3[I, J, K] = E[x_I (x) x_J (x) x_K]`` (I <= J <= K, of side b) in one pass; no vectors are used.
 
     ``finish`` gives (units b b) x b: the blocks one under the other, in lexicographic order, padded with zeros at the
     edge of the tensor. 2 n b^3 flops for each block, in one matrix product with the pairs of a strip.

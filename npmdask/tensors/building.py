@@ -135,7 +135,7 @@ def _maker(
         return lambda units: TripleBlocks(reader=reader, sums=sums, side=side, wanted=units, alpha0=alpha0)
     if not isinstance(reader, DenseReader) or source.kind not in ("samples", "matrix"):
         raise BadInputError(
-            f"{source.path} is of kind {source.kind}: third moments are of samples (dense rows) or of documents (counts)"
+            f"{source.path} is of kind {source.kind}: third moments are of samples (dense rows) or of documents"
         )
     if alpha0:
         raise BadInputError("alpha0 is of documents: leave it out for samples")
