@@ -16,7 +16,9 @@ from scipy.sparse import csr_matrix, issparse
 from npmdask.errors import BadInputError
 from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded
+from npmdask.storage.ingest import discarded_if_bad
 from npmdask.storage.layout import Source, open_source
+from npmdask.storage.lock import locked
 from npmdask.storage.remote import is_remote
 from npmdask.storage.sparse_writer import SparseWriter
 from npmdask.storage.tensor import TensorReader
@@ -181,19 +183,20 @@ def write_documents(
     Raises
     ------
     BadInputError
-        A vocabulary of another length, counts that are no counts, or no entry at all.
+        A vocabulary of another length, counts that are no counts, or no entry at all: nothing is left behind.
     RefusedError
-        ``dest`` exists.
+        ``dest`` exists, or another process is writing it.
     """
-    words, row = require_words(vocabulary, documents.columns, "the vocabulary"), 0
+    words, row, target = require_words(vocabulary, documents.columns, "the vocabulary"), 0, Path(dest).absolute()
     anew = {"documents": uuid.uuid4().hex}  # not gone on with, whatever a kill left
     dtype = np.dtype(np.int32)
-    writer = SparseWriter(dest, columns=documents.columns, dtype=dtype, identity=anew, overwrite=overwrite)
-    for batch in documents.read():
-        require_whole(batch, row, documents.name)
-        writer.write(batch.indptr, batch.indices, batch.data.astype(np.int32))
-        row += batch.shape[0]
-    return writer.finish(arrays={"words": words_to_array(words)})
+    with locked(target), discarded_if_bad(target):
+        writer = SparseWriter(target, columns=documents.columns, dtype=dtype, identity=anew, overwrite=overwrite)
+        for batch in documents.read():
+            require_whole(batch, row, documents.name)
+            writer.write(batch.indptr, batch.indices, batch.data.astype(np.int32))
+            row += batch.shape[0]
+        return writer.finish(arrays={"words": words_to_array(words)})
 
 
 def require_whole(batch: csr_matrix, row: int, name: str) -> None:

@@ -89,12 +89,14 @@ def test_words_by_the_number_of_their_documents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "said"), [(-1.0, "document 2 has -1 times the word of column 3"), (np.nan, "nan times")]
 )
-def test_what_is_no_count(value: float, said: str) -> None:
+def test_what_is_no_count(value: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when a document is numbered by its place in a batch."""
+    monkeypatch.setattr(module, "ROWS", 1)
     with pytest.raises(BadInputError, match=said):
         all_of(documents_of(np.array([[1.0, 0, 0], [0, 2.0, value]])))
 
 
-def test_other_refusals(tmp_path: Path) -> None:
+def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInputError, match="there is nothing at"):
         documents_of(tmp_path / "nowhere")
     np.save(tmp_path / "x.npy", np.eye(3))
@@ -102,8 +104,10 @@ def test_other_refusals(tmp_path: Path) -> None:
         documents_of(tmp_path / "x.npy")
     with pytest.raises(BadInputError, match="give documents x words"):
         documents_of(np.ones(3))
-    with pytest.raises(BadInputError, match="not shares or weights"):
-        write_documents(documents_of(np.array([[0.5]])), tmp_path / "half", ["w"])
+    monkeypatch.setattr(module, "ROWS", 1)
+    with pytest.raises(BadInputError, match=r"document 2 has 0\.5 times .* not shares or weights"):
+        write_documents(documents_of(np.array([[1.0], [0.5]])), tmp_path / "half", ["w"])
+    assert not (tmp_path / "half.partial").exists() and not (tmp_path / "half").exists()
     with pytest.raises(BadInputError, match="has 2 words and the documents have 60 columns"):
         write_documents(documents_of(COUNTS), tmp_path / "short", ["a", "b"])
     write_documents(documents_of(COUNTS), tmp_path / "there", words(60))

@@ -79,6 +79,14 @@ def test_a_tiny_alpha_gives_numbers() -> None:
     np.testing.assert_allclose(found.shares.sum(axis=1), 1, rtol=1e-12)
 
 
+def test_two_thousand_topics_do_not_lose_a_word() -> None:
+    """A word that a thousand of them share: fails where exp(psi(1 / 1000)), which is 0 in floating point, is taken."""
+    topics = np.zeros((2, 2000))
+    topics[0, :1000] = topics[1, 1000:] = 1
+    found = shares_of(csr_matrix([[1, 0]]), topics, np.full(2000, 1e-4)).shares[0]
+    np.testing.assert_allclose(found, np.repeat([1.1e-3, 1e-4], 1000) / 1.2, rtol=1e-3)
+
+
 def test_documents_that_have_not_settled_are_said_so() -> None:
     found = shares_of(DOCUMENTS, MODEL.topics, MODEL.alpha, max_iterations=2, tol=1e-9)
     assert found.open.sum() > 100 and not found.open[150]  # the empty one

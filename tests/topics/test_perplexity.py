@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from npmdask.errors import BadInputError
 from npmdask.randomness import generator
@@ -71,12 +71,13 @@ def test_a_word_that_no_topic_has() -> None:
 @pytest.mark.parametrize(
     ("counts", "options", "said"),
     [
-        (HELD * 0.5, {}, "document 1 has .* which is no count: give whole numbers"),
+        (vstack([HELD[:3], HELD[3:] * 0.5], "csr"), {}, "document 4 has .* which is no count: give whole numbers"),
         (HELD, {"background_share": 1.5}, "from 0 to 1"),
         (HELD[:, :50], {}, "50 columns, 100 counts in the background, and 100 words"),
         (csr_matrix((3, 100)), {}, "holds no word to score"),
     ],
 )
-def test_refusals(counts: csr_matrix, options: dict[str, object], said: str) -> None:
+def test_refusals(counts: csr_matrix, options: dict[str, object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", 1)
     with pytest.raises(BadInputError, match=said):
         of(counts=counts, **options)
