@@ -23,7 +23,6 @@ from npmdask.errors import BadInputError
 from npmdask.inspection import inspect
 from npmdask.storage import journal
 from npmdask.storage.dense import SlabRecord
-from npmdask.storage.formats import tensors
 from npmdask.storage.generate import generate
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import open_source
@@ -141,6 +140,15 @@ def test_what_is_stored_is_the_tensor(
     shutil.rmtree(folder)
 
 
+def test_a_column_major_file_is_read_in_its_own_order(tmp_path: Path) -> None:
+    a = symmetric(13)
+    assert (
+        tree(store(tmp_path / "f", np.asfortranarray(a), 4))["data/c.3.0.0.0"]
+        == (tree(store(tmp_path / "c", a, 4))["data/c.3.0.0.0"])
+    )
+    assert (whole(open_source(tmp_path / "f").reader) == a).all()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("d", "side"), [(12, 4), (13, 4), (7, 7), (5, 1), (1, 1)])
 def test_readers_of_every_way_give_the_same_blocks(tmp_path: Path, d: int, side: int) -> None:
     a, n = symmetric(d), -(-d // side)
@@ -188,7 +196,7 @@ def test_an_entry_unlike_any_of_its_mirror_images_is_named(tmp_path: Path, name:
     for wrong in sorted(set(permutations(CLASSES[name]))):
         a = clean.copy()
         a[wrong] += a.dtype.type(1) if dtype[0] == "i" else a.dtype.type(1e-4)
-        np.save(tmp_path / "a.npy", a)
+        np.save(tmp_path / "a.npy", np.asfortranarray(a) if dtype == "f4" else a)
         indices = rf"\({wrong[0]}, {wrong[1]}, {wrong[2]}\)"
         refused(tmp_path, tmp_path / "a.npy", rf"entry {indices} is {a[wrong]!s}.*--symmetrise", chunks=(4, 4, 4))
         with pytest.raises(BadInputError, match="not symmetric"):
@@ -274,7 +282,7 @@ def test_a_chunk_is_read_twice_at_most(
 
     monkeypatch.setattr(zarr.Array, "__getitem__", counted)
     ingest(tmp_path / "a.zarr", tmp_path / "t", kind="tensor", chunks=(4, 4, 4))
-    assert a.size <= met[0] <= tensors.AMPLIFICATION * a.size
+    assert a.size <= met[0] <= 2 * a.size
     assert (whole(open_source(tmp_path / "t").reader) == a).all()  # type: ignore[arg-type]
     assert not list(tmp_path.glob("t.partial*"))
 
@@ -297,16 +305,15 @@ def test_memory_of_ingest_is_that_of_a_few_blocks(tmp_path: Path, form: str) -> 
     if form == "npy":
         np.save(tmp_path / "a.npy", a)
     else:  # one plane a chunk: through a temporary file
-        zarr.create_array(tmp_path / "a.zarr", shape=a.shape, dtype=a.dtype, chunks=(1, d, d), compressors=None)[
-            ...
-        ] = a
+        cut: dict[str, Any] = {"chunks": (1, d, d), "compressors": None}
+        zarr.create_array(tmp_path / "a.zarr", shape=a.shape, dtype=a.dtype, **cut)[...] = a
     del a
     tracemalloc.start()
     ingest(tmp_path / f"a.{form}", tmp_path / "t", kind="tensor", chunks=(side,) * 3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     plane = d * d * 8 if form == "zarr" else 0
-    assert peak < MEMORY * (side**3 * 8 + plane) + 2**20 < d**3 * 8 / 4
+    assert peak < MEMORY * (side**3 * 8 + plane) + 2**20 < d**3 * 8 / 3
     shutil.rmtree(tmp_path)
 
 
