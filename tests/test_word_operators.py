@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Threads
+from npmdask.chunked import Threads, single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.linalg import Block
 from npmdask.moments import unique_blocks, unit_groups
@@ -236,8 +236,9 @@ def task_peak(operator: Operator, block: Block) -> int:
     tracemalloc.start()
     try:
         thread = threading.Thread(target=lambda: operator.partial(run, block))
-        thread.start()
-        thread.join()
+        with single_threaded_blas():
+            thread.start()
+            thread.join()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
