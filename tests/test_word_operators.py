@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Threads
+from npmdask.chunked import Threads, single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.linalg import Block
 from npmdask.moments import unique_blocks, unit_groups
@@ -157,6 +157,26 @@ def test_blocks_of_the_explicit_tensor(tmp_path: Path, many_runs: None, a0: floa
             assert (values == values.transpose(0, 2, 1)).all()
 
 
+def test_a_word_listed_twice_in_a_document(tmp_path: Path) -> None:
+    """A plain CSR group may list a column of a row twice: its counts are one count of that word."""
+    counts = documents()
+    listed = np.repeat(counts.indices, counts.data)  # every word by itself, with a count of 1
+    pointers = np.concatenate([[0], np.cumsum(counts.toarray().sum(axis=1))])
+    group = zarr.create_group(tmp_path / "listed.zarr")
+    group.attrs.update({"encoding-type": "csr_matrix", "shape": list(counts.shape)})
+    for name, values in (("data", np.ones(len(listed), "u1")), ("indices", listed), ("indptr", pointers)):
+        group.create_array(name, data=values, chunks=(50,))
+    reader: Any = open_source(tmp_path / "listed.zarr").reader
+    common: dict[str, Any] = {"reader": reader, "sums": sums_of(reader), "alpha0": 1.3}
+    third, eye = lda_moments(counts, 1.3)[1], np.eye(WORDS)
+    expected = np.einsum("ijj->ij", third)
+    np.testing.assert_allclose(run(WordTriples(**common), eye), expected, atol=1e-13)
+    cube = run(WhitenedTriples(**common, whitening=eye)).reshape(third.shape)
+    np.testing.assert_allclose(cube, third, atol=1e-13)
+    blocks = run(TripleBlocks(**common, side=WORDS, wanted=range(1))).reshape(third.shape)
+    np.testing.assert_allclose(blocks, third, atol=1e-13)
+
+
 def test_groups_of_blocks_fit_the_memory() -> None:
     assert unit_groups(1000, 100, 2**35) == [range(0, 220)]
     groups = unit_groups(1000, 100, 2**29)
@@ -243,8 +263,9 @@ def task_peak(operator: Operator, block: Block) -> int:
     tracemalloc.start()
     try:
         thread = threading.Thread(target=lambda: operator.partial(run, block))
-        thread.start()
-        thread.join()
+        with single_threaded_blas():
+            thread.start()
+            thread.join()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
