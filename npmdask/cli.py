@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.cli_data import add_generate, add_ingest
-from npmdask.cli_privacy import add_audit, add_ledger
+from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 
@@ -287,6 +287,7 @@ COMMANDS = (
     _add_export,
     add_transform,
     add_ledger,
+    add_perturb,
     add_audit,
     _add_node,
 )
