@@ -16,7 +16,7 @@ from typing import Any
 
 from npmdask.cli_data import add_generate, add_ingest
 from npmdask.cli_jobs import add_ica, add_mixture, add_moments, add_topics, print_answer
-from npmdask.cli_privacy import add_audit, add_ledger
+from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 
@@ -293,6 +293,7 @@ COMMANDS = (
     add_ica,
     add_moments,
     add_ledger,
+    add_perturb,
     add_audit,
     _add_node,
 )

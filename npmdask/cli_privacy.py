@@ -86,6 +86,47 @@ def _ledger_grant(a: argparse.Namespace) -> int:
     return 0
 
 
+def add_perturb(commands: Any) -> None:
+    """``npmdask perturb``."""
+    p = commands.add_parser("perturb", help="write a private copy of a tensor: noise on every entry, once")
+    p.add_argument("src", help="an ingested tensor, with a budget in the ledger")
+    p.add_argument("dest", help="store to create; after a kill the same command goes on")
+    p.add_argument("--epsilon", type=float, required=True, help="what the copy spends")
+    p.add_argument("--delta", type=float, required=True, help="far below 1 / (number of entries)")
+    p.add_argument("--relation", required=True, help="what is protected: tensor_entry or tensor_orbit; no default")
+    p.add_argument("--clip-norm", type=float, required=True, help="public bound of every entry")
+    p.add_argument("--change", type=float, default=1.0, help="by how much neighbours differ (default 1)")
+    p.add_argument("--dataset", metavar="NAME", help="of the data set in the ledger (default: its path)")
+    p.add_argument("--ledger", metavar="URL|PATH", help="default: $NPMDASK_LEDGER, or a file of this user")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+    p.set_defaults(command=_perturb)
+
+
+def _perturb(a: argparse.Namespace) -> int:
+    from npmdask.perturbation import perturb
+    from npmdask.privacy import Privacy
+    from npmdask.progress import IngestBar
+
+    privacy = Privacy(
+        epsilon=a.epsilon,
+        delta=a.delta,
+        neighboring_relation=a.relation,
+        clip_norm=a.clip_norm,
+        change=a.change,
+        ledger=a.ledger,
+        dataset=a.dataset,
+    )
+    made = perturb(a.src, a.dest, privacy, IngestBar("perturb", quiet=a.quiet or a.json, each="block"))
+    noise = ", ".join(f"{stddev:.4g}" for stddev in made.statement["noise_stddevs"])
+    said = (
+        f"{made.dest}: {made.statement['protects']}; epsilon = {a.epsilon:g}, delta = {a.delta:g}; noise of stddev "
+        f"{noise} on entries with three, two and one different indices; fingerprint {made.fingerprint[:16]}"
+    )
+    print(json.dumps(made.statement) if a.json else said)
+    return 0
+
+
 def add_audit(commands: Any) -> None:
     """``npmdask audit``."""
     p = commands.add_parser("audit", help="attack the private release on worst-case neighbours; needs no data")

@@ -201,10 +201,14 @@ class PrivateCustody(Custody):
         assert self._ledger is not None
         self._ledger.begin(self._run_id, step)
 
-    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
+    def written(self, step: int, digest: str) -> None:
+        """What was released has this digest: the ledger holds the next time to it."""
         assert self._ledger is not None
-        digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         self._ledger.commit(self._run_id, step, digest)
+
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
+        digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
+        self.written(step, digest)
         noise = mechanism.noise_stddev(block, rows=len(released))
         said = {"noise_stddev": noise, "image_norm": mechanism.image_norm}
         return {"digest": digest, **said, "release": mechanism.release_kind, "numbers": released.size}

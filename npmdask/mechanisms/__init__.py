@@ -5,6 +5,7 @@ from __future__ import annotations
 from npmdask.mechanisms._protocol import Mechanism
 from npmdask.mechanisms.entropy import Entropy, destroy_key
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
+from npmdask.mechanisms.private_entries import EntriesGaussian
 from npmdask.mechanisms.private_tensor import TensorGaussian
 from npmdask.mechanisms.simulated import NoNoise, SimulatedGaussian
 
@@ -12,6 +13,7 @@ REGISTRY = {"none": NoNoise, "gaussian": SimulatedGaussian}  # private ones need
 
 __all__ = [
     "REGISTRY",
+    "EntriesGaussian",
     "Entropy",
     "Mechanism",
     "NoNoise",

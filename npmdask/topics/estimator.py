@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,13 @@ from npmdask.errors import BadInputError, closest
 from npmdask.linalg import Block
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources
-from npmdask.topics.documents import (
-    Documents,
-    document_frequencies,
-    documents_of,
-    kept_words,
-    with_words,
-    write_documents,
-)
+from npmdask.topics.documents import documents_of
 from npmdask.topics.inference import MAX_ITERATIONS, TOL, shares_of
+from npmdask.topics.job import run_topics
 from npmdask.topics.model import TopicModel
+from npmdask.topics.preparing import Cut
 from npmdask.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
 from npmdask.topics.scores import for_model
-from npmdask.topics.vocabulary import read_vocabulary, require_words
 
 
 class Topics:
@@ -105,31 +97,20 @@ class Topics:
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        documents = documents_of(X)
-        words = _words(documents, vocabulary)
-        kept = None
-        if (self.min_df, self.max_df) != (1, 1.0):
-            kept = kept_words(*document_frequencies(documents), min_df=self.min_df, max_df=self.max_df)
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
-            counted = documents if kept is None else with_words(documents, kept)
-            named = words if kept is None else tuple(words[column] for column in kept)
-            write_documents(counted, Path(folder) / "documents", named)
-            model = self._fitted(Path(folder))
-        self.model_ = model if kept is None else replace(model, kept=kept, source_columns=documents.columns)
-        self.n_features_in_ = documents.columns
+            answer = run_topics(
+                X,
+                self.n_components,
+                vocabulary,
+                store=Path(folder) / "run" if self.store is None else self.store,
+                cut=Cut(held_out=0.0, min_df=self.min_df, max_df=self.max_df),
+                resources=Resources(memory=parse_memory(self.memory)),
+                alpha0=self.alpha0,
+                seed=self.random_state,
+            )
+        self.model_ = answer.model
+        self.n_features_in_ = answer.model.source_columns
         return self
-
-    def _fitted(self, folder: Path) -> TopicModel:
-        fit_topics = import_module("npmdask.topics.fitting").fit_topics
-        model: TopicModel = fit_topics(
-            folder / "documents",
-            self.n_components,
-            alpha0=self.alpha0,
-            seed=self.random_state,
-            store=folder / "run" if self.store is None else self.store,
-            resources=Resources(memory=parse_memory(self.memory)),
-        )
-        return model
 
     def _known(self) -> TopicModel:
         found = getattr(self, "model_", None)
@@ -177,11 +158,3 @@ class Topics:
         model = self._known()
         before = word_counts(for_model(documents_of(background), model))
         return held_out_perplexity(model, for_model(documents_of(X), model), before, seed=seed)
-
-
-def _words(documents: Documents, given: Sequence[str] | str | Path | None) -> tuple[str, ...]:
-    if isinstance(given, str | Path):
-        return read_vocabulary(given, documents.columns)
-    if given is not None:
-        return require_words(list(given), documents.columns, "the vocabulary")
-    return documents.vocabulary or tuple(f"word {column}" for column in range(1, documents.columns + 1))

@@ -1,0 +1,155 @@
+"""``npmdask perturb``: a noisy copy of a tensor, private as it stands; the baseline for private runs on tensors.
+
+Charged, drawn and kept account of as a private run of one release (npmdask/custody.py): charge -> key -> blocks with
+noise, written to ``DEST.partial`` -> digest in the ledger -> ``DEST`` appears -> the key is destroyed. Noise is a
+function of the key and of the place of a block, so that a copy that was killed goes on, bit for bit. What is then done
+with the copy is free, and any algorithm may: also one that looks where it should stop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from npmdask.accounting import Budget, mu_for
+from npmdask.binding import bind_spec
+from npmdask.checkpoint import RunStore
+from npmdask.custody import PrivateCustody, name_of_run
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.mechanisms import EntriesGaussian
+from npmdask.privacy import Privacy
+from npmdask.private_parts import require_registered
+from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import Source, open_source
+from npmdask.storage.lock import locked
+from npmdask.storage.tensor import TensorReader
+from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.tensor_parts import tensor_relation
+
+FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key
+Progress = Callable[[int, int | None, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbed:
+    """What came out. ``statement``: what is promised and what it cost, in public numbers; in the record of DEST too."""
+
+    dest: Path
+    fingerprint: str
+    seconds: float
+    statement: dict[str, Any]
+
+
+def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress | None = None) -> Perturbed:
+    """Write the tensor at ``source`` to ``dest`` with noise on every unique entry. Call it again after a kill.
+
+    Raises
+    ------
+    BadInputError
+        No ingested tensor, or a parameter that is missing or makes no sense.
+    RefusedError
+        ``dest`` is there already, or a copy to it was begun with other parameters, or its key is gone.
+    BudgetError
+        The budget of the data set does not suffice, the data changed since the grant, or there is none.
+    """
+    began, target = time.perf_counter(), Path(dest).absolute()
+    opened, mechanism = _checked(open_source(source), privacy)
+    folder = target.with_name(target.name + FOLDER)
+    _require_own(target, folder)
+    with locked(target), RunStore(folder, private=True) as store:
+        bind_spec(_spec(opened, privacy, mechanism), store, {}, once={"source": opened.path})
+        custody = PrivateCustody(privacy, opened, mechanism, store)
+        if not target.exists():
+            custody.open([])
+            custody.begin(1)
+            _write(opened, target, mechanism, custody, _statement(mechanism, privacy, name_of_run(store)), progress)
+        custody.finish()
+    statement, printed = _record(target)["perturbed"], open_source(target).fingerprint
+    shutil.rmtree(folder)
+    return Perturbed(dest=target, fingerprint=printed, seconds=time.perf_counter() - began, statement=statement)
+
+
+def _require_own(target: Path, folder: Path) -> None:
+    """Where DEST is there already it must be the one that this copy made before it was killed, and nothing else."""
+    if not target.exists():
+        return
+    spec = folder / "run.json"
+    made = json.loads(spec.read_text()).get("release_id") if spec.exists() else None
+    if made is None or _record(target).get("perturbed", {}).get("release_id") != made:
+        raise RefusedError(f"{target} exists already; choose another name, or remove it first")
+
+
+def _record(target: Path) -> dict[str, Any]:
+    record: Any = zarr.open_group(target, mode="r").attrs["npmdask"]
+    return dict(record)
+
+
+def _checked(source: Source, privacy: Privacy) -> tuple[Source, EntriesGaussian]:
+    if source.kind != "tensor":
+        raise BadInputError(f"{source.path} is of kind {source.kind}: perturb is for tensors (kind = 'tensor')")
+    require_registered(source)
+    if privacy.calibration != "exact":
+        raise BadInputError("calibration = 'paper' is of private runs: the noise of a copy is calibrated exactly")
+    budget = Budget(privacy.epsilon, privacy.delta)
+    return source, EntriesGaussian(relation=tensor_relation(source, privacy), budget=budget)
+
+
+def _spec(source: Source, privacy: Privacy, mechanism: EntriesGaussian) -> dict[str, Any]:
+    return {
+        "privacy": asdict(privacy),
+        "data": {"fingerprint": source.fingerprint, "kind": source.kind},
+        "algorithm": {"name": mechanism.name},
+        "mechanism": mechanism.event(),
+        "stop": {},
+        "run": {},
+        "version": {"npmdask": version("npmdask")},
+    }
+
+
+def _statement(mechanism: EntriesGaussian, privacy: Privacy, release_id: str) -> dict[str, Any]:
+    charge = mechanism.charge()
+    return {
+        "release_id": release_id,
+        "relation": mechanism.relation.spec(),
+        "protects": mechanism.relation.describe(),
+        "mechanism": mechanism.event(),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "mu": mu_for(privacy.epsilon, privacy.delta),
+        "charge": charge.as_dict(),
+        "noise_stddevs": list(mechanism.stddevs),
+    }
+
+
+def _write(
+    source: Source,
+    target: Path,
+    mechanism: EntriesGaussian,
+    custody: PrivateCustody,
+    statement: dict[str, Any],
+    progress: Progress | None,
+) -> None:
+    """Every block that is not written yet; DEST appears when the ledger knows what is in it."""
+    reader = source.reader
+    assert isinstance(reader, TensorReader)
+    kept = reader.dtype if reader.dtype.kind == "f" else np.dtype(np.float64)
+    identity = {"perturbed": statement["release_id"]}
+    writer = TensorWriter(target, size=reader.size, dtype=kept, side=reader.side, identity=identity)
+    each = reader.side**3 * kept.itemsize
+    for place, values in reader.blocks(range(writer.next_unit, writer.units), SlabRecord()):
+        noisy = mechanism.release(values, place=place, entropy=custody.entropy)
+        writer.write(noisy.astype(kept, copy=False))
+        if progress:
+            progress(writer.next_unit, writer.units, writer.next_unit * each)
+    custody.written(1, hashlib.sha256(writer.checksums.tobytes()).hexdigest())
+    writer.finish({"perturbed": statement})
