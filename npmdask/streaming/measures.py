@@ -27,8 +27,8 @@ class Measurement:
     share of the held-out variance; ``suboptimality``: ``<P* - P, C>`` on the held-out rows, P* the best of rank k.
     ``max_sin_theta``: to the truth; ``change``: to the basis of the measurement before. None: not known.
 
-    Of components of the third moment ``rank`` is how many are found, ``values`` are weights, and an angle is that of
-    the true (earlier) component that is farthest from all that are found; held-out rows say nothing.
+    Of components of the third ``moment`` ``rank`` is how many are found, ``values`` are weights, and an angle is that
+    of the true (earlier) component that is farthest from all that are found; held-out rows say nothing.
     """
 
     rows: int
@@ -45,6 +45,12 @@ class Measurement:
     suboptimality: float | None = None
     max_sin_theta: float | None = None
     change: float | None = None
+    moment: int = 2
+
+    @property
+    def size(self) -> str:
+        """Of the model, in words."""
+        return f"{self.rank} found" if self.moment == 3 else f"rank {self.rank}"
 
 
 class HeldOut:
@@ -176,6 +182,7 @@ def measure(
         step_size=info.step_size,
         condition=info.condition,
         values=None,
+        moment=moment,
     )
     try:
         result = model.answer(state)

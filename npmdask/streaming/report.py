@@ -35,7 +35,7 @@ def stream_page(store: RunStore) -> str:
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
     name = _of_values(found.moment, centred)
-    drawn = [gap_svg(history), angles_svg(history, found.moment), _steps_svg(history, _of_rank(found.moment))]
+    drawn = [gap_svg(history), angles_svg(history), _steps_svg(history, _of_rank(found.moment))]
     drawn += (
         [spectrum_svg(values, name if found.moment == 3 else f"{name} of the rows along it")] if len(values) else []
     )
@@ -112,9 +112,10 @@ def gap_svg(history: tuple[Measurement, ...]) -> str:
     return _falling_svg("Objective gap on the held-out rows", "suboptimality", lines)
 
 
-def angles_svg(history: tuple[Measurement, ...], moment: int = 2) -> str:
+def angles_svg(history: tuple[Measurement, ...]) -> str:
     """Angles to the truth, and to the measurement before, against the rows taken."""
-    title = "Largest angle of a component" if moment == 3 else "Largest principal angle"
+    components = any(m.moment == 3 for m in history)
+    title = "Largest angle of a component" if components else "Largest principal angle"
     lines = [
         ("to the measurement before", *_known(history, lambda m: m.change, above=ROUNDING)),
         ("to the truth", *_known(history, lambda m: m.max_sin_theta)),
