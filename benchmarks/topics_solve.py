@@ -1,0 +1,62 @@
+"""Topics of counts by npmdask in a process of its own: ``python -m benchmarks.topics_solve JOB``, one JSON line.
+
+A small part of the documents is fitted first; then the time (CPU seconds of the process, user and system) of two things:
+everything, from a matrix in memory to topics (a store is written and read), and the fit of the store alone. With
+``file`` (a UCI bag of words) and ``vocabulary`` also the whole job: reading the text, the fit, and coherence.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, load_npz
+from threadpoolctl import threadpool_limits
+
+from benchmarks.timing import clocked
+from npmdask.solution import Resources
+from npmdask.topics.documents import documents_of, write_documents
+from npmdask.topics.fitting import fit_topics
+from npmdask.topics.job import run_topics
+from npmdask.topics.model import TopicModel
+from npmdask.topics.preparing import Cut
+
+ONE = Resources(threads=1)
+
+
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    """``counts``: a .npz of documents x words; ``topics``: k; ``asked``: further fields of the request."""
+    counts, folder = load_npz(job["counts"]).tocsr(), Path(job["folder"])
+    folder.mkdir(parents=True)
+    _whole(counts[: max(100, counts.shape[0] // 10)], folder / "first", job)
+    model, whole = clocked(lambda: _whole(counts, folder / "whole", job))
+    store = folder / "documents.zarr"
+    documents = documents_of(counts)
+    _, writing = clocked(lambda: write_documents(documents, store, [f"w{i}" for i in range(counts.shape[1])]))
+    again, fitting = clocked(
+        lambda: fit_topics(store, job["topics"], store=folder / "fit", resources=ONE, **job["asked"])
+    )
+    facts = {"from memory": whole, "writing the store": writing, "from the store": fitting}
+    if "file" in job:
+        _, facts["from the text"] = clocked(
+            lambda: run_topics(
+                job["file"], job["topics"], job["vocabulary"], store=folder / "text", resources=ONE, **job["asked"]
+            )
+        )
+    np.save(folder / "topics.npy", model.topics)
+    same = float(np.abs(model.topics - again.topics).max())
+    kept = {name: model.facts[name] for name in ("documents", "skipped", "condition", "passes", "warnings")}
+    return {**facts, "answer": str(folder / "topics.npy"), "facts": kept, "same": same}
+
+
+def _whole(counts: csr_matrix, store: Path, job: dict[str, Any]) -> TopicModel:
+    cut = Cut(held_out=0.0)
+    return run_topics(counts, job["topics"], store=store, cut=cut, resources=ONE, **job["asked"]).model
+
+
+if __name__ == "__main__":
+    with threadpool_limits(limits=1):
+        print(json.dumps(main(json.loads(sys.argv[1]))))
