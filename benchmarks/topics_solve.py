@@ -1,8 +1,8 @@
 """Topics of counts by npmdask in a process of its own: ``python -m benchmarks.topics_solve JOB``, one JSON line.
 
-A small part of the documents is fitted first; then the time (CPU seconds of the process, user and system) of two things:
-everything, from a matrix in memory to topics (a store is written and read), and the fit of the store alone. With
-``file`` (a UCI bag of words) and ``vocabulary`` also the whole job: reading the text, the fit, and coherence.
+A small part of the documents is fitted first; then the time (CPU seconds of the process, user and system) of two
+things: everything, from a matrix in memory to topics and their coherence (a store is written and read), and the fit of
+the store alone. With ``file`` (a UCI bag of words) and ``vocabulary`` also the whole job, text and coherence included.
 """
 
 from __future__ import annotations

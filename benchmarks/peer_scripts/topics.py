@@ -1,8 +1,8 @@
 """Topics of counts by variational inference: ``topics.py '{"peer": "gensim", "counts": FILE.npz, "topics": 20, ...}'``.
 
-The answer is one JSON line: CPU seconds (user and system) and seconds of the fit, once a tenth of the documents has been
-fitted; the topics (words x k, columns sum to 1) are saved beside the counts. ``passes`` as gensim's, or the iterations of
-scikit-learn's batch method. BLAS has one thread.
+The answer is one JSON line: CPU seconds (user and system) and seconds of the fit, once a tenth of the documents has
+been fitted; the topics (words x k, columns sum to 1) are saved beside the counts. ``passes`` as gensim's, or the
+iterations of scikit-learn's batch method. BLAS has one thread.
 """
 
 from __future__ import annotations

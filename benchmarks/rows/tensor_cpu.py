@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-
 from collections.abc import Callable
 from typing import Any
 
@@ -84,8 +83,6 @@ def _summary(runs: list[dict[str, Any]]) -> Measured:
         f"{middle[FIXED]:.3f} are spent for a small one too"
     )
     return Measured(theirs / middle["npmdask"], details, why, tuple(wrong))
-
-
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:

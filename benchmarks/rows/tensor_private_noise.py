@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.registry import Context, Measured, Row
 from npmdask.accounting import Budget, mu_for
-from npmdask.accounting.paper import paper_charge, paper_tensor_stddev
+from npmdask.accounting.paper import paper_charge
 from npmdask.mechanisms import Entropy, TensorGaussian
 from npmdask.relations import TensorRelation, make_relation
 from npmdask.rounding import Rounding
@@ -92,8 +92,8 @@ def _guarantees() -> dict[str, Any]:
 ROWS = (
     Row(
         name="tensor-private-noise",
-        what="private noise on a contraction (its worst column) over the paper's formula, both (1, 1e-6)-private for K = 2000 releases, "
-        "d = 200, one entry changed with its permutations",
+        what="private noise on a contraction (its worst column) over the paper's formula, both (1, 1e-6)-private for "
+        "K = 2000 releases, d = 200, one entry changed with its permutations",
         target=0.15,
         better="lower",
         run=measure,

@@ -1,4 +1,4 @@
-"""How often the whole tensor is read for 20 components, from a store: six problems, errors as of one after the other."""
+"""How often a tensor in a store is read as a whole for 20 components: six problems, errors as of one a round."""
 
 from __future__ import annotations
 

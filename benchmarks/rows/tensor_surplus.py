@@ -1,4 +1,4 @@
-"""Two components more than there are: whether every verdict is right, no number is not finite, and nothing is missed."""
+"""Two components more than there are: whether every verdict is right, every number finite, and nothing missed."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _zero_tensor() -> tuple[str, ...]:
 ROWS = (
     Row(
         name="tensor-surplus",
-        what="share of right verdicts with k overestimated by 2: all components found, exactly two reported as surplus, "
-        "no NaN; exact and noisy tensors",
+        what="share of right verdicts with k overestimated by 2: all components found, exactly two reported as "
+        "surplus, no NaN; exact and noisy tensors",
         target=1.0,
         run=measure,
     ),

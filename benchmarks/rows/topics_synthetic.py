@@ -86,7 +86,7 @@ ROWS = (
     ),
     Row(
         name="topics-time",
-        what="CPU time of scikit-learn's batch LDA (30 iterations) over ours on the same counts in memory, all included",
+        what="CPU time of scikit-learn's batch LDA (30 iterations) over ours on the same counts in memory, everything",
         target=50.0,
         run=speed,
     ),
