@@ -93,7 +93,9 @@ def watched(columns: Columns, sight: Sight) -> Columns:
     """The columns with what their last residual says."""
     relative = sight.relative
     ratio = np.ones(len(relative))
-    np.divide(relative, columns.least, out=ratio, where=(0 < columns.least) & (columns.least < BASIN) & (columns.shifts == 0))
+    np.divide(
+        relative, columns.least, out=ratio, where=(0 < columns.least) & (columns.least < BASIN) & (columns.shifts == 0)
+    )
     better = relative < 0.9 * columns.least
     return replace(
         columns,
@@ -158,5 +160,4 @@ def copies(vectors: Block, weights: np.ndarray) -> np.ndarray:
     """Which of the vectors (d x m) coincide with another of greater |weight|, or of the same that comes before."""
     rank = np.argsort(np.argsort(-np.abs(weights), kind="stable"), kind="stable")
     same = np.abs(vectors.T @ vectors) > SAME
-    found: np.ndarray = (same & (rank[None, :] < rank[:, None])).any(axis=1)
-    return found
+    return np.asarray((same & (rank[None, :] < rank[:, None])).any(axis=1))
