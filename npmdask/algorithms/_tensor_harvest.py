@@ -115,9 +115,7 @@ class Harvest(Joint):
         kept[doubtful] &= ~like_noise(scores[taken][doubtful], before, state.d, self.order)
         return [number for number, keep in zip(taken, kept, strict=True) if keep]
 
-    def _searching(
-        self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int
-    ) -> TensorState:
+    def _searching(self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int) -> TensorState:
         """One power step of the columns that search; those that have run into a component, or nowhere, start again."""
         into = nearest(columns.block, vectors)
         old = (into < 0) & (columns.ages >= MOST_AGES) & (sight.relative > CLEAR)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from npmdask.algorithms import TensorPower
-from npmdask.algorithms.tensor_power import restarts_for
+from npmdask.algorithms import TensorPower, restarts_for
 from npmdask.errors import BadInputError, closest
 from npmdask.options import built
 from npmdask.stopping import UntilSettled
