@@ -70,7 +70,7 @@ FLOORS = [
     ["operators.multilinear"],
     ["operators.gram", "operators.moments", "operators.sparse", "operators.symmetric", "operators.triangle"],
     ["operators.batch", "operators.exact", "operators.words"],
-    ["operators.samples", "operators.triple_blocks", "operators.word_cubes"],
+    ["operators.sample_blocks", "operators.samples", "operators.triple_blocks", "operators.word_cubes"],
     ["operators.clipping", "operators.bounded"],
     ["operators.clipped"],
     ["operators.clipped_sparse", "operators.record_images", "operators.bounded_tensor"],
