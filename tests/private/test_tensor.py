@@ -196,5 +196,5 @@ def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> N
     request = Request(target_rank=2, privacy=world.privacy)
     with pytest.raises(RefusedError, match="was never ingested"):
         make_problem(open_source(planted(), "tensor"), request)
-    with pytest.raises(BadInputError, match="is for tensors"):
+    with pytest.raises(BadInputError, match="is for symmetric tensors"):
         make_problem(open_source(np.eye(5), "symmetric"), replace(request, algorithm="tensor-power"))
