@@ -12,6 +12,7 @@ import pytest
 
 from npmdask.algorithms import Result, TensorPower, restarts_for, state_fields
 from npmdask.algorithms._tensor_fit import GROUND_STATES, like_noise, noise_score, norm_from
+from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.randomness import generator
@@ -71,6 +72,11 @@ class Run(NamedTuple):
 
 def drive(algorithm: TensorPower, tensor: np.ndarray, max_steps: int = 1000) -> Run:
     """The driver's loop, in memory."""
+    with single_threaded_blas():
+        return _driven(algorithm, tensor, max_steps)
+
+
+def _driven(algorithm: TensorPower, tensor: np.ndarray, max_steps: int) -> Run:
     rule = UntilSettled(tol=algorithm.tol, max_steps=max_steps)
     state, views = algorithm.init(len(tensor), rng=generator(0, "start")), []
     while (outcome := rule(views)) is None:
@@ -122,10 +128,10 @@ def test_components_of_an_exact_tensor(weights: Any, harvest: bool, known: bool)
 
 TABLE = [  # k, weights, noise, products of TENSORS by harvest: all within 50; error of sequential deflation
     (20, 1.0, 0.0, 14, 1e-8),
-    pytest.param(20, 1.0, 0.01, 24, 0.08, marks=pytest.mark.slow),
-    pytest.param(20, 1.0, 0.03, 42, 0.24, marks=pytest.mark.slow),
+    (20, 1.0, 0.01, 24, 0.08),
+    (20, 1.0, 0.03, 42, 0.24),
     (20, 4.0, 0.0, 16, 1e-8),
-    pytest.param(20, 4.0, 0.01, 28, 0.08, marks=pytest.mark.slow),
+    (20, 4.0, 0.01, 28, 0.08),
     (20, 4.0, 0.03, 44, 0.24),
 ]
 
@@ -134,11 +140,24 @@ TABLE = [  # k, weights, noise, products of TENSORS by harvest: all within 50; e
 def test_twenty_components_from_fewer_than_fifty_products(
     k: int, largest: float, noise: float, most: int, off: float
 ) -> None:
-    truth = planted(100, np.linspace(largest, 1, k), noise=noise, seed=0)
-    run = drive(method(truth.tensor, k), truth.tensor)
-    assert run.status == ["found"] * k, run.outcome.sentence
-    assert run.products <= most
-    assert error(run, truth) < off
+    for seed in range(2 if noise else 12):
+        truth = planted(100, np.linspace(largest, 1, k), noise=noise, seed=seed)
+        run = drive(method(truth.tensor, k), truth.tensor)
+        assert run.status == ["found"] * k, run.outcome.sentence
+        assert run.products <= most
+        assert error(run, truth) < off
+
+
+def test_columns_that_begin_again_begin_elsewhere() -> None:
+    truth = planted(30, [2.0, 1.0], noise=0.05)
+    algorithm = method(truth.tensor, 2)
+    state, blocks = algorithm.init(30, rng=generator(0, "start")), []
+    while not state.finished:
+        state, _ = algorithm.update(state, contract(truth.tensor, algorithm.query(state).block))
+        blocks.append(algorithm.query(state).block[:, -1])
+    assert state.stage == "joint" and len(blocks) > 8
+    cosines = np.array(blocks[-5:]) @ np.array(blocks[-5:]).T - np.eye(5)
+    assert np.abs(cosines).max() < 0.8
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03])
@@ -313,7 +332,7 @@ def test_weight_vector_and_residual_belong_together() -> None:
 
 def test_noise_has_the_largest_score_that_is_expected_of_it() -> None:
     """The largest of many restarts in Gaussian tensors, and the norm that random products show."""
-    for d, order in ((20, 3), (60, 3), (12, 4)):
+    for d, order in ((20, 3), (40, 3), (12, 4)):
         tensor = gaussian(d, 9, order)
         norm = float(np.linalg.norm(tensor))
         block = np.linalg.qr(np.random.default_rng(d).standard_normal((d, d)))[0]
@@ -364,3 +383,24 @@ def test_the_rule_says_why() -> None:
     old, new = views_of([remembered, remembered | {"finished": True, "settled": False, "said": "so"}])
     assert old.settled and old.said == "" and rule([old]) is None
     assert rule([new]) == Outcome(name="stagnated", sentence="so")
+
+
+@pytest.mark.parametrize("kind", ["saddle", "copy"])
+def test_a_component_that_is_none_is_let_go(kind: str) -> None:
+    """A fixed point between two components, where a column can stay for long; and one component held twice."""
+    truth = planted(12, np.ones(4))
+    algorithm = method(truth.tensor, 4)
+    state = algorithm.init(12, rng=generator(0, "start"))
+    v, w = truth.vectors[:, 0], truth.vectors[:, 1]
+    held = [(v + 1.02 * w) / np.linalg.norm(v + 1.02 * w)] if kind == "saddle" else [v, (v + 0.2 * w) / 1.04**0.5]
+    trial = np.zeros((12, 4))
+    trial[:, : len(held)] = np.array(held).T
+    norms = np.zeros(4) if kind == "saddle" else np.ones(4)
+    components = replace(state.components, trial=trial, norms=norms)
+    state = replace(state, count=len(held), components=components)
+    state, _ = algorithm.update(state, contract(truth.tensor, algorithm.query(state).block))
+    assert state.let_go == 1 and state.count == len(held) - 1
+    while not state.finished:
+        state, info = algorithm.update(state, contract(truth.tensor, algorithm.query(state).block))
+    assert info.settled and algorithm.finalize(state).facts["status"] == ["found"] * 4
+    np.testing.assert_allclose(np.abs(truth.vectors.T @ state.ritz_vectors).max(axis=1), 1, atol=1e-9)
