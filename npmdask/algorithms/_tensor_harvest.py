@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.algorithms._tensor_fit import Fit, fitted, like_noise, unbiased
 from npmdask.algorithms._tensor_joint import CLEAR, NEAR, PROBES, Joint
-from npmdask.algorithms._tensor_report import SHARP, TensorState, no_components
+from npmdask.algorithms._tensor_report import SHARP, TensorState, errors_of, no_components
 from npmdask.algorithms._tensor_search import (
     Columns,
     Sight,
@@ -85,7 +85,7 @@ class Harvest(Joint):
         """
         scores, relative = self.sizes(sight.scores), sight.relative
         sure = (scores > self.noise(state)) | (columns.sharpest <= SHARP)
-        ready = (relative <= np.where(sure, NEAR, CLEAR)) & (scores > self.errors(state, held[2].norms))
+        ready = (relative <= np.where(sure, NEAR, CLEAR)) & (scores > errors_of(state, held[2].norms))
         falling, most = np.argsort(-scores, kind="stable"), self.target_rank - state.count
         taken = distinct(columns.block, falling[ready[falling]], held[0], most)
         if taken:

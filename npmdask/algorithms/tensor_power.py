@@ -47,7 +47,7 @@ SEARCHERS = 16  # columns of a harvest at least, where all components are held
 
 
 def restarts_for(target_rank: int, *, harvest: bool) -> int:
-    """L where nothing is said: 10 in a round as others have it; 4 k + 20 to harvest k components together (measured)."""
+    """L where nothing is said: 10 in a round as others have it; 4 k + 20 to harvest k together (measured)."""
     return 4 * target_rank + 20 if harvest else max(10, target_rank)
 
 
@@ -98,7 +98,7 @@ class TensorPower:
 
     @property
     def state_blocks(self) -> int:
-        """d x L blocks of float64 held at once: columns, product, deflated, next, a copy; d x k ones in another five."""
+        """d x L blocks of float64 at once: columns, product, deflated, next, a copy; d x k ones in another five."""
         return 12
 
     def init(
