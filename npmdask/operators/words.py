@@ -13,6 +13,7 @@ sums, and counted. Formulas: Anandkumar et al. (2014), section 6; code: Spectral
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +33,7 @@ FEWEST_WORDS = 3
 STRIP_VALUES = 2**17  # of one product of a strip of documents: all of a strip's in cache, measured best of 2^14 to 2^20
 
 
-class ByDocuments(BySlabs):
+class ByDocuments(BySlabs, ABC):
     """An operator that sums over documents: what is added of whole rows, here or once cut rows are put together."""
 
     reader: CsrReader
@@ -58,11 +59,13 @@ class ByDocuments(BySlabs):
         whole: np.ndarray = total.products[0] + self._reduced(sums, block)
         return whole
 
+    @abstractmethod
     def _nothing(self, block: Block) -> np.ndarray:
-        raise NotImplementedError
+        """Sums before the first document."""
 
+    @abstractmethod
     def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
-        raise NotImplementedError
+        """Add what whole documents say."""
 
     def _reduced(self, sums: np.ndarray, block: Block) -> np.ndarray:
         """What is kept of the sums of a run."""
