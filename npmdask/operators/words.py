@@ -17,6 +17,7 @@ leave the moments unbiased, and equal ones leave them to the shortest: E3 of a d
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,7 +38,7 @@ HALF_LENGTH = 100.0  # words of a document that counts half as much as a very lo
 STRIP_VALUES = 2**17  # of one product of a strip of documents: all of a strip's in cache, measured best of 2^14 to 2^20
 
 
-class ByDocuments(BySlabs):
+class ByDocuments(BySlabs, ABC):
     """An operator that sums over documents: what is added of whole rows, here or once cut rows are put together."""
 
     reader: CsrReader
@@ -63,11 +64,13 @@ class ByDocuments(BySlabs):
         whole: np.ndarray = total.products[0] + self._reduced(sums, block)
         return whole
 
+    @abstractmethod
     def _nothing(self, block: Block) -> np.ndarray:
-        raise NotImplementedError
+        """Sums before the first document."""
 
+    @abstractmethod
     def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
-        raise NotImplementedError
+        """Add what whole documents say."""
 
     def _reduced(self, sums: np.ndarray, block: Block) -> np.ndarray:
         """What is kept of the sums of a run."""
