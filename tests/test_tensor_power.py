@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import Result, TensorPower, restarts_for, state_fields
-from npmdask.algorithms._tensor_fit import GROUND_STATES, like_noise, noise_score, norm_from
+from npmdask.algorithms._tensor_fit import GROUND_STATES, MARGIN, like_noise, noise_score, norm_from
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
@@ -357,10 +357,11 @@ def test_noise_has_the_largest_score_that_is_expected_of_it() -> None:
 
 def test_what_is_like_noise_is_judged_from_the_weakest_on() -> None:
     ratio = noise_score(1.0, 50, 3)
-    assert like_noise(np.array([1.0, 0.9 * ratio, ratio]), 1.0, 50, 3).tolist() == [False, True, True]
-    assert like_noise(np.array([-1.0, -1.3 * ratio]), 1.0, 50, 3).tolist() == [False, False]
-    assert not like_noise(np.ones(5), 0.1, 5, 3).any()  # five that explain all but a hundredth of it
-    assert like_noise(np.zeros(0), 1.0, 5, 3).shape == (0,)
+    assert like_noise(np.array([1.0, 0.9 * ratio, ratio]), 1.0, 50, 3, MARGIN).tolist() == [False, True, True]
+    assert like_noise(np.array([-1.0, -1.3 * ratio]), 1.0, 50, 3, MARGIN).tolist() == [False, False]
+    assert not like_noise(np.ones(5), 0.1, 5, 3, MARGIN).any()  # five that explain all but a hundredth of it
+    assert like_noise(np.zeros(0), 1.0, 5, 3, MARGIN).shape == (0,)
+    assert not like_noise(np.full(3, 0.1), 1.0, 50, 3, 0.0).any()  # told from elsewhere that they are components
 
 
 def test_requests_that_make_no_sense() -> None:

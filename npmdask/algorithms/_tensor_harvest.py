@@ -112,7 +112,7 @@ class Harvest(Joint):
         left = max(state.left**2 - (fit.explained - held[2].explained), 0.0) ** 0.5
         doubtful = np.flatnonzero(~sure[taken])
         before = unbiased(left, vectors.shape[1], state.d, self.order)
-        kept[doubtful] &= ~like_noise(scores[taken][doubtful], before, state.d, self.order)
+        kept[doubtful] &= ~like_noise(scores[taken][doubtful], before, state.d, self.order, state.margin)
         return [number for number, keep in zip(taken, kept, strict=True) if keep]
 
     def _searching(self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int) -> TensorState:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import MARGIN, UNRESOLVED, Fit, fitted, noise_score, norm_from, unbiased
+from npmdask.algorithms._tensor_fit import UNRESOLVED, Fit, fitted, noise_score, norm_from, unbiased
 from npmdask.algorithms._tensor_report import Components, TensorState, converged, errors_of, rounding, statuses
 from npmdask.algorithms._tensor_search import Sight, distinct, fresh, picked, put, seen, stepped
 from npmdask.algorithms._tensors import deflated, random_units
@@ -41,7 +41,8 @@ class Joint:
 
     def noise(self, state: TensorState) -> float:
         """The score that noise as large as what is left would reach."""
-        return MARGIN * noise_score(unbiased(state.left, state.count, state.d, self.order), state.d, self.order)
+        left = unbiased(state.left, state.count, state.d, self.order)
+        return state.margin * noise_score(left, state.d, self.order)
 
     def silent(self, state: TensorState, sight: Sight, norms: np.ndarray) -> bool:
         """Whether what is left has been searched for long enough and shows no more than noise, or than rounding."""

@@ -51,6 +51,7 @@ class TensorState:
     iteration : products since a component was last found, or since the joint stage began.
     lost : columns that went nowhere. let_go : components that turned out to be none.
     norm, left : of T, and of T without the components. scale : the largest ||T(I, u, ...)|| so far.
+    margin : over what noise would give, that a component must have; 0: all that rounding does not give count.
     """
 
     step: int
@@ -64,6 +65,7 @@ class TensorState:
     norm: float
     left: float
     scale: float
+    margin: float
     finished: bool
 
     @property
@@ -106,7 +108,7 @@ def statuses(state: TensorState, tol: float, order: int) -> list[str]:
     m, d, parts = state.count, state.d, state.components
     near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
     blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
-    noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order)
+    noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order, state.margin)
     near[m:] = False
     surplus = noise | (sizes <= rounding(d, state.scale))
     surplus[m:] |= sizes[m:] <= errors_of(state, parts.norms[:m])

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result, restored, state_fields
+from npmdask.algorithms._tensor_fit import MARGIN
 from npmdask.algorithms._tensor_harvest import Harvest
 from npmdask.algorithms._tensor_joint import PROBES
 from npmdask.algorithms._tensor_report import (
@@ -67,6 +68,8 @@ class TensorPower:
     squared_norm : ||T||^2 where it is known; else it is estimated from products with random columns. What is left of
         it tells noise from components.
     most_iterations : after so many products without a fixed point the best column is taken as it is.
+    margin : a weight up to so many times what noise alone would give is surplus; 0: only rounding is, where the number
+        of components is known from elsewhere (in white coordinates, from the rank of the second moment).
     """
 
     name: ClassVar[str] = "tensor-power"
@@ -81,6 +84,7 @@ class TensorPower:
     order: int = 3
     squared_norm: float | None = None
     most_iterations: int = 100
+    margin: float = MARGIN
 
     def __post_init__(self) -> None:
         if self.harvest and self.iterations is not None:
@@ -124,6 +128,7 @@ class TensorPower:
             norm=0.0,
             left=0.0,
             scale=0.0,
+            margin=self.margin,
             finished=False,
         )
 
