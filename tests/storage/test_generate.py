@@ -28,6 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "symmetric": {"columns": 120},
     "rank_deficient": {"rows": 300, "columns": 40, "true_rank": 3},
     "sparse": {"rows": 300, "columns": 90, "row_entries": 7},
+    "tensor": {"columns": 60, "noise": "gaussian"},
 }
 ACCURACY = {"float32": 3e-6, "float64": 1e-13}  # relative to the largest value; vectors: over the gap too
 RANK = 6
@@ -345,18 +346,17 @@ def test_a_killed_write_goes_on_to_the_same_bytes(
     monkeypatch.setattr(journal, "JOURNAL_BYTES", 2**14)
     monkeypatch.setattr(SparseWriter, "CHUNK", 1000)
     options: dict[str, Any] = {"problem": problem, "rank": RANK} | SMALL[problem]
-    if problem != "symmetric":
+    if problem not in ("symmetric", "tensor"):
         options["rows"] = 3000
-    if problem != "sparse":
-        options["chunks"] = (19, 19) if problem == "symmetric" else (19, 40)  # slabs and chunks do not end together
+    if problem != "sparse":  # slabs and chunks do not end together
+        options["chunks"] = {"symmetric": (19, 19), "tensor": (11, 11, 11)}.get(problem, (19, 40))
     killed = tmp_path / "killed"
     run = subprocess.run([sys.executable, "-c", KILL, str(killed), repr(options)], capture_output=True, text=True)
     assert run.returncode == -9, run.stderr
     assert not killed.exists() and (tmp_path / "killed.partial").is_dir()
-    done: list[int] = []
-    generate(killed, progress=lambda rows, _total, _bytes: done.append(rows), **options)
-    rows = options.get("rows", options["columns"])
-    assert done[0] > rows // 4, "it went on, it did not start again"
+    done: list[tuple[int, int]] = []
+    generate(killed, progress=lambda rows, total, _bytes: done.append((rows, total)), **options)
+    assert done[0][0] > done[0][1] // 4, "it went on, it did not start again"
     assert not (tmp_path / "killed.partial").exists()
     generate(tmp_path / "whole", **options)
     assert tree(killed) == tree(tmp_path / "whole")

@@ -18,7 +18,7 @@ from npmdask.storage.formats.common import DenseSource, choose_array, require_nu
 from npmdask.storage.formats.grids import grid_rows, that_fit
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import column_major, require_size, row_major
-from npmdask.storage.formats.zarr_stores import dense_array
+from npmdask.storage.formats.zarr_stores import dense_array, for_tensor
 from npmdask.storage.kinds import require_square_matrices
 
 
@@ -48,6 +48,8 @@ def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Pat
         return _chunked(path, node, missing, spool)
     record = node.attrs.get("npmdask")
     if record is not None and dataset is None:
+        if record["kind"] == "tensor":
+            raise for_tensor(path)
         if "side" not in record:
             require_square_matrices(record["shape"], str(path))
         return dense_array(path, node["data"], node["checksums"][...], missing, spool)

@@ -32,7 +32,7 @@ def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> Den
             f"{path} holds square matrices, one for each record: pass kind='matrices' (--kind matrices)"
         )
     if record is not None and record["kind"] == "tensor" and dataset is None:
-        raise BadInputError(f"{path} holds a symmetric tensor of order three: pass kind='tensor' (--kind tensor)")
+        raise for_tensor(path)
     if dataset is None and encoding(node):
         return _sparse(path, node, missing, spool)
     if dataset is None:
@@ -45,6 +45,11 @@ def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> Den
     if known is not None and record.get("layout") == "packed":
         return _packed(node[name], int(record["shape"][0]), known)
     return dense_array(path, node[name], known, missing, spool)
+
+
+def for_tensor(path: Path) -> BadInputError:
+    """What to say where another kind is asked of a store of kind tensor."""
+    return BadInputError(f"{path} holds a symmetric tensor of order three: pass kind='tensor' (--kind tensor)")
 
 
 def _packed(array: Any, size: int, checksums: np.ndarray) -> DenseSource:
