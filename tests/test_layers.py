@@ -116,7 +116,7 @@ FLOORS = [
     ["audit.publication", "audit.instances", "audit.statistics", "audit.keys", "audit.oracle_pairs"],
     ["audit.attacks", "audit.finding", "audit.heaviest", "audit.release_path"],
     ["audit.evidence"],
-    ["audit.oracle_path"],
+    ["audit.oracle_path", "audit.tensor_path"],
     ["audit.oracle_examination", "audit.oracle_paths"],
     ["audit.examination"],
     ["audit"],

@@ -12,7 +12,7 @@ sums, and counted. Formulas: Anandkumar et al. (2014), section 6; code: Spectral
 
 Means over documents are weighted: one of N words counts ``N / (N + half_length)``. Any weights that depend on N alone
 leave the moments unbiased, and equal ones leave them to the shortest: E3 of a document of five words has entries of
-1 / 10, and six such tables of contents outweighed 1491 papers of a thousand words (docs/decisions/0028).
+1 / 10, and six such tables of contents outweighed 1491 papers of a thousand words (docs/decisions/0029).
 """
 
 from __future__ import annotations
