@@ -7,8 +7,9 @@ A document with counts c and N words says of three *different* words of it, draw
             / (N (N - 1) (N - 2))
 
 Without the terms on the diagonals a word would be counted as a repetition of itself: with 6 words a document (40,000
-documents of 50 words) M2 is then wrong by 74 per cent and M3 by 130, instead of 2.5 and 5. Documents of fewer than three words say nothing of three, are left out of all
-sums, and counted. Formulas: Anandkumar et al. (2014), section 6; code: SpectralLDA.
+documents of 50 words) M2 is then wrong by 74 per cent and M3 by 130, instead of 2.5 and 5. Documents of fewer than
+three words say nothing of three, are left out of all sums, and counted. Formulas: Anandkumar et al. (2014), section 6;
+code: SpectralLDA.
 
 Means over documents are weighted: one of N words counts ``N / (N + half_length)``. Any weights that depend on N alone
 leave the moments unbiased, and equal ones leave them to the shortest: E3 of a document of five words has entries of
