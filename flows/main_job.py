@@ -1,5 +1,6 @@
 """The main job, ``make run``: 4 GiB of data with a planted truth, its ten leading directions within 1 GiB of memory;
 and topics of real text, on a page that the report links.
+"""
 
 import shutil
 import sys

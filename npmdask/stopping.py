@@ -44,9 +44,9 @@ class StepView:
     ritz_values: np.ndarray
     residual_norms: np.ndarray
     precision: str
-    finished: bool = False  # the algorithm says that there is nothing more to ask,
-    settled: bool = True  # and that what was to be found is found,
-    said: str = ""  # and how, in a sentence
+    finished: bool = False  # the algorithm says that there is nothing more to ask
+    settled: bool = True  # and that it has found what was to be found
+    said: str = ""  # the same in a sentence
 
 
 def views_of(history: list[dict[str, Any]]) -> list[StepView]:
@@ -118,7 +118,7 @@ class UntilFinished(FixedSteps):
 
 @dataclass(frozen=True, kw_only=True)
 class UntilSettled:
-    """Stop where an algorithm that knows its own end says so, or after ``max_steps`` products."""
+    """Stop where the algorithm knows its own end and says it: tensor power methods; or after ``max_steps``."""
 
     tol: float
     max_steps: int
@@ -126,7 +126,7 @@ class UntilSettled:
     until_share: ClassVar[None] = None
 
     def __call__(self, history: list[StepView]) -> Outcome | None:
-        """The outcome after the last step of ``history``, or None to go on."""
+        """Converged, if what was asked for is found; stagnated, if the algorithm ended without."""
         if not history:
             return None
         now = history[-1]
@@ -134,17 +134,20 @@ class UntilSettled:
             return Outcome(name="converged" if now.settled else "stagnated", sentence=now.said)
         if now.step < self.max_steps:
             return None
-        found = int((now.ritz_values != 0).sum())
+        found = int(np.count_nonzero(now.ritz_values))
         return Outcome(
             name="max_steps",
-            sentence=f"not converged: max_steps = {self.max_steps} products were made and {found} of "
-            f"{len(now.ritz_values)} components found; continue with `npmdask resume STORE --max-steps N`",
+            sentence=f"not converged: max_steps = {self.max_steps} reached with {found} of {len(now.ritz_values)} "
+            "components found so far; continue with `npmdask resume STORE --max-steps N` or use more restarts",
         )
 
     def relative(self, view: StepView) -> np.ndarray:
-        """Residuals over weights; 0 for a component that is not found yet."""
+        """Residuals over weights; of a weight that is zero 1 until the end, and 0 from then on."""
         size = np.abs(view.ritz_values)
-        return np.asarray(view.residual_norms / np.where(size > 0, size, np.inf))
+        zero = size == 0
+        share = np.asarray(view.residual_norms / np.where(zero, 1.0, size))
+        missing = 0.0 if view.finished else 1.0
+        return np.where(zero, missing, share)
 
     def unresolved(self, view: StepView, values: np.ndarray) -> None:
         """Nothing to find: there is no further pass."""

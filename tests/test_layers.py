@@ -30,7 +30,7 @@ FLOORS = [
     ["accounting.allocation", "accounting.shuffling"],
     ["accounting.batching"],
     ["accounting", "relations", "theory.private"],
-    ["theory.stochastic"],
+    ["theory.stochastic", "theory.tensor"],
     ["theory"],
     ["diagnostics", "memory", "sizes"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
@@ -70,7 +70,7 @@ FLOORS = [
     ["operators.multilinear"],
     ["operators.gram", "operators.moments", "operators.sparse", "operators.symmetric", "operators.triangle"],
     ["operators.batch", "operators.exact", "operators.words"],
-    ["operators.samples", "operators.triple_blocks", "operators.word_cubes"],
+    ["operators.sample_blocks", "operators.samples", "operators.triple_blocks", "operators.word_cubes"],
     ["operators.clipping", "operators.bounded"],
     ["operators.clipped"],
     ["operators.clipped_sparse", "operators.record_images", "operators.bounded_tensor"],
@@ -85,9 +85,15 @@ FLOORS = [
         "algorithms._stream_protocol",
         "algorithms._factors",
         "algorithms._release_fit",
+        "algorithms._tensor_fit",
         "algorithms._tensors",
         "algorithms.capped_simplex",
     ],
+    ["algorithms._tensor_search"],
+    ["algorithms._tensor_report"],
+    ["algorithms._tensor_joint"],
+    ["algorithms._tensor_harvest", "algorithms._tensor_rounds"],
+    ["algorithms.tensor_power"],
     ["algorithms.power", "algorithms.krylov", "algorithms.private_power", "algorithms.private_alternating"],
     ["algorithms.private_tensor_power"],
     ["algorithms.stream_power", "algorithms.oja", "algorithms.convex", "algorithms.convex_batch"],
@@ -110,7 +116,7 @@ FLOORS = [
     ["audit.publication", "audit.instances", "audit.statistics", "audit.keys", "audit.oracle_pairs"],
     ["audit.attacks", "audit.finding", "audit.heaviest", "audit.release_path"],
     ["audit.evidence"],
-    ["audit.oracle_path"],
+    ["audit.oracle_path", "audit.tensor_path"],
     ["audit.oracle_examination", "audit.oracle_paths"],
     ["audit.examination"],
     ["audit"],
@@ -223,6 +229,7 @@ def test_rooms_keep_their_secrets() -> None:
 
 def test_algorithms_never_import_each_other() -> None:
     shared = {f"npmdask.{name}" for name in FLOORS[FLOOR_OF["algorithms._protocol"]]}
+    shared |= {f"npmdask.{name}" for name in FLOOR_OF if name.startswith("algorithms._")}
     for path in (PACKAGE / "algorithms").glob("[a-z]*.py"):
         others = {i for i in imports(path) if i.startswith("npmdask.algorithms.")} - shared
         assert not others, f"{path.name} imports {others}"

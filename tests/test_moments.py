@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Threads, single_threaded_blas
@@ -274,6 +275,11 @@ def test_a_batch_reads_only_its_slabs(tmp_path: Path) -> None:
     _, record = Threads(1).run_pass(operator, np.ones((6, 2)), ignore)
     assert record.bytes_read == operator.pass_bytes == 2 * 37 * 6 * 8
     assert record.chunks == operator.pass_chunks == 4
+    assert SampleTriples(reader=reader, rows=range(37, 74)).units == 1, "a batch that ends with a slab"
+    zarr.open_array(tmp_path / "x.zarr")[80, 1] = np.nan
+    assert np.isfinite(run(operator, np.ones((6, 2)))).all(), "the row is not of the batch"
+    with pytest.raises(BadInputError, match="holds nan at row 80, column 1: remove or impute"):
+        run(SampleTriples(reader=reader, rows=range(78, 100)), np.ones((6, 2)))
     with pytest.raises(BadInputError, match="a batch is a range of the 300 records"):
         SampleTriples(reader=reader, rows=range(290, 301))
     with pytest.raises(BadInputError, match="the whitening has 5 rows and the data 6 columns"):

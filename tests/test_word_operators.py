@@ -296,19 +296,19 @@ def test_a_task_on_words_stays_within_what_it_says(tmp_path: Path, words: int, l
             assert said / 8 < peak < said
 
 
-@pytest.mark.parametrize("value", [-1.0, 0.5, np.nan, np.inf])
-@pytest.mark.parametrize("chunk", [3, 1000])
+@pytest.mark.parametrize(("value", "chunk"), [(-1.0, 3), (0.5, 17), (np.nan, 17), (np.inf, 1000)])
 def test_counts_that_are_no_counts(tmp_path: Path, many_runs: None, value: float, chunk: int) -> None:
-    counts = documents().astype("f8")
-    row = int(np.flatnonzero(np.diff(counts.indptr) > 3)[7])
-    counts.data[counts.indptr[row] + 2] = value
-    group = zarr.create_group(tmp_path / "plain.zarr")
-    group.attrs.update({"encoding-type": "csr_matrix", "shape": list(counts.shape)})
-    for part in ("data", "indices", "indptr"):
-        group.create_array(part, data=getattr(counts, part), chunks=(chunk,))
-    reader: Any = open_source(tmp_path / "plain.zarr").reader
-    with pytest.raises(BadInputError, match=rf"document \(row\) {row} of .*plain.zarr holds {value}.* raw counts"):
-        run(WordTotals(reader=reader))
+    whole = documents().astype("f8")
+    for row in np.flatnonzero(np.diff(whole.indptr) > 2)[5:13]:
+        counts = whole.copy()
+        counts.data[counts.indptr[row] + 2] = value
+        group = zarr.create_group(tmp_path / f"{row}.zarr")
+        group.attrs.update({"encoding-type": "csr_matrix", "shape": list(counts.shape)})
+        for part in ("data", "indices", "indptr"):
+            group.create_array(part, data=getattr(counts, part), chunks=(chunk,))
+        reader: Any = open_source(tmp_path / f"{row}.zarr").reader
+        with pytest.raises(BadInputError, match=rf"document \(row\) {row} of .*zarr.* holds {value}.* raw counts"):
+            run(WordTotals(reader=reader))
 
 
 def test_documents_too_short_and_wrong_settings(tmp_path: Path) -> None:

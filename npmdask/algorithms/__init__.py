@@ -15,7 +15,7 @@ from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlte
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
 from npmdask.algorithms.private_tensor_power import PrivateTensorPower, PrivateTensorState
 from npmdask.algorithms.stream_power import StreamPower, StreamPowerState
-from npmdask.algorithms.tensor_power import TensorPower
+from npmdask.algorithms.tensor_power import TensorPower, restarts_for
 
 REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
 STREAM_REGISTRY: dict[str, type[Any]] = {
@@ -65,6 +65,7 @@ __all__ = [
     "StreamPowerState",
     "StreamResult",
     "TensorPower",
+    "restarts_for",
     "restored",
     "state_fields",
     "value_stddevs",

@@ -160,5 +160,4 @@ def copies(vectors: Block, weights: np.ndarray) -> np.ndarray:
     """Which of the vectors (d x m) coincide with another of greater |weight|, or of the same that comes before."""
     rank = np.argsort(np.argsort(-np.abs(weights), kind="stable"), kind="stable")
     same = np.abs(vectors.T @ vectors) > SAME
-    found: np.ndarray = (same & (rank[None, :] < rank[:, None])).any(axis=1)
-    return found
+    return np.asarray((same & (rank[None, :] < rank[:, None])).any(axis=1))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import npmdask.tensor_parts as tensor_parts
-from npmdask.accounting import mu_for
+from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower
 from npmdask.api import resume
 from npmdask.cli import main
@@ -115,16 +115,19 @@ def test_the_method_chooses_and_deflates_by_what_was_released() -> None:
     method = PrivateTensorPower(target_rank=2, restarts=2, iterations=1, noise=Quiet())
     state = method.init(3, rng=np.random.default_rng(0))
     assert method.releases == 4 and not method.query(state).scores
-    state, _ = method.update(state, np.array([[9.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
-    assert method.query(state).scores and (method.query(state).block == np.eye(3)[:, :2]).all()
+    first = state.block
+    state, info = method.update(state, first * [9.0, 1.0])
+    assert method.query(state).scores and np.allclose(state.block, first) and np.allclose(info.ritz_values, [9.0, 1.0])
     state, _ = method.update(state, np.array([[3.0, 5.0]]))
-    assert state.weights[0] == 5.0 and (state.vectors[:, 0] == np.eye(3)[1]).all(), "the second column"
+    found = state.vectors[:, 0]
+    assert state.weights[0] == 5.0 and np.allclose(found, first[:, 1]), "the second column"
     start = state.block
+    assert (start != first).any(), "every round has starts of its own"
     state, _ = method.update(state, np.zeros((3, 2)))
-    assert np.allclose(state.product, -5.0 * np.eye(3)[:, [1]] * start[1] ** 2)
+    assert np.allclose(state.product, -5.0 * found[:, None] * (found @ start) ** 2)
     block = state.block
     state, info = method.update(state, np.array([[1.0, 2.0]]))
-    assert np.allclose(np.sort(info.ritz_values), np.sort(np.array([1.0, 2.0]) - 5.0 * block[1] ** 3))
+    assert np.allclose(np.sort(info.ritz_values), np.sort(np.array([1.0, 2.0]) - 5.0 * (found @ block) ** 3))
     assert state.step == method.releases and method.finalize(state).values[0] == state.weights.max()
 
 
@@ -193,5 +196,15 @@ def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> N
     request = Request(target_rank=2, privacy=world.privacy)
     with pytest.raises(RefusedError, match="was never ingested"):
         make_problem(open_source(planted(), "tensor"), request)
-    with pytest.raises(BadInputError, match="is for tensors"):
+    with pytest.raises(BadInputError, match="is for symmetric tensors"):
         make_problem(open_source(np.eye(5), "symmetric"), replace(request, algorithm="tensor-power"))
+
+
+def test_a_delta_that_is_no_promise_for_so_many_entries_is_said(world: World) -> None:
+    """20 (20 + 1) (20 + 2) / 6 = 1540 entries with their permutations."""
+    from npmdask.ledger.granting import delta_warnings
+    from npmdask.storage.layout import open_source
+
+    source = open_source(world.data)
+    assert f"{1 / 1540:.1e}" in delta_warnings(source, "tensor_orbit", Budget(1.0, 1e-3))[0]
+    assert not delta_warnings(source, "tensor_entry", Budget(1.0, 1e-6))

@@ -428,7 +428,9 @@ def test_a_tensor_is_nothing_else(tmp_path: Path, kind: str) -> None:
 def test_methods_for_matrices_say_what_tensors_are_for(tmp_path: Path) -> None:
     path = store(tmp_path / "t", symmetric(6), 2)
     with pytest.raises(BadInputError, match="tensor power methods"):
-        npmdask.top_k(path, 2)
+        npmdask.top_k(path, 2, algorithm="power")
+    with pytest.raises(BadInputError, match="tensor power methods"):
+        npmdask.stream_pca(path, 2)
 
 
 def test_other_data_are_no_tensor(tmp_path: Path) -> None:
