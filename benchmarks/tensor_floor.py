@@ -19,12 +19,8 @@ Program = Callable[[], float]
 
 def block_files(store: Path, grid: int) -> list[tuple[Path, bool]]:
     """The files of the blocks (i <= j <= k) in their order, and whether three indices differ."""
-    places = list(combinations_with_replacement(range(grid), 3))
-    folder = store / "data" / "c"
-    return [
-        (store / "data" / f"c.{unit}.0.0.0" if not folder.is_dir() else folder / f"{unit}.0.0.0", len(set(place)) == 3)
-        for unit, place in enumerate(places)
-    ]
+    places = enumerate(combinations_with_replacement(range(grid), 3))
+    return [(store / "data" / f"c.{unit}.0.0.0", len(set(place)) == 3) for unit, place in places]
 
 
 def programs(files: list[tuple[Path, bool]], side: int, columns: int, threads: int) -> dict[str, Program]:
