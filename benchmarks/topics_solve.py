@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scipy.sparse import csr_matrix, load_npz
 from threadpoolctl import threadpool_limits
 
 from benchmarks.timing import clocked
+from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.topics.documents import documents_of, write_documents
 from npmdask.topics.fitting import fit_topics
@@ -25,6 +27,22 @@ from npmdask.topics.model import TopicModel
 from npmdask.topics.preparing import Cut
 
 ONE = Resources(threads=1)
+KEPT = ("documents", "skipped", "condition", "passes", "tensor_sentence", "warnings")  # of what is known of a model
+
+
+class Stages(Observer):
+    """CPU seconds from the beginning of each stage to that of the next."""
+
+    def __init__(self) -> None:
+        self._marks = [("totals", time.process_time())]
+
+    def on_stage(self, name: str) -> None:
+        self._marks.append((name.partition(":")[0], time.process_time()))
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Up to now; moments are formed within the stage before the decomposition."""
+        ends = [began for _, began in self._marks[1:]] + [time.process_time()]
+        return {name: round(end - began, 3) for (name, began), end in zip(self._marks, ends, strict=True)}
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
@@ -36,9 +54,11 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     store = folder / "documents.zarr"
     documents = documents_of(counts)
     _, writing = clocked(lambda: write_documents(documents, store, [f"w{i}" for i in range(counts.shape[1])]))
+    stages = Stages()
     again, fitting = clocked(
-        lambda: fit_topics(store, job["topics"], store=folder / "fit", resources=ONE, **job["asked"])
+        lambda: fit_topics(store, job["topics"], store=folder / "fit", resources=ONE, observer=stages, **job["asked"])
     )
+    by_stage = stages.cpu_seconds()
     facts = {"from memory": whole, "writing the store": writing, "from the store": fitting}
     if "file" in job:
         _, facts["from the text"] = clocked(
@@ -48,8 +68,14 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         )
     np.save(folder / "topics.npy", model.topics)
     same = float(np.abs(model.topics - again.topics).max())
-    kept = {name: model.facts[name] for name in ("documents", "skipped", "condition", "passes", "warnings")}
-    return {**facts, "answer": str(folder / "topics.npy"), "facts": kept, "same": same}
+    kept = {name: model.facts[name] for name in KEPT}
+    return {
+        **facts,
+        "cpu_seconds_by_stage": by_stage,
+        "answer": str(folder / "topics.npy"),
+        "facts": kept,
+        "same": same,
+    }
 
 
 def _whole(counts: csr_matrix, store: Path, job: dict[str, Any]) -> TopicModel:
