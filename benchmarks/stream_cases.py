@@ -57,6 +57,15 @@ CASES = {
         batch_rows=16,
         options={"gap": 0.3, "batch_rows": 64, "warm_rows": 256},
     ),
+    # Batches of 16 rows, pieces of 64 and blocks of 100: most commits have rows that wait for their piece.
+    "online-tensor-power": Case(
+        algorithm="online-tensor-power",
+        rows=24_000,
+        columns=128,
+        rank=4,
+        batch_rows=16,
+        options={"block_rows": 100, "restarts": 20, "iterations": 5},
+    ),
 }
 
 

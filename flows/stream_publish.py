@@ -62,7 +62,7 @@ def sentence(measured: Measurement) -> str:
     """A measurement in a line."""
     values = {name: getattr(measured, key) for key, name in COLUMNS.items()}
     known = [f"{name} {value:.2e}" for name, value in values.items() if value is not None]
-    return ", ".join([f"{measured.rows} rows: rank {measured.rank}", *known])
+    return ", ".join([f"{measured.rows} rows: {measured.size}", *known])
 
 
 def measurements_table(history: tuple[Measurement, ...]) -> str:

@@ -12,7 +12,7 @@ from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError
 from npmdask.privacy import Privacy
 
 if TYPE_CHECKING:
-    from npmdask.streaming import StreamingPCA, StreamSolution, stream_pca
+    from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 
 __all__ = [
     "BadInputError",
@@ -26,6 +26,7 @@ __all__ = [
     "StreamingPCA",
     "deflate",
     "resume",
+    "stream_components",
     "stream_pca",
     "top_k",
 ]
@@ -33,7 +34,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Streams bring the readers of every format: a tenth of a second that other runs do not need."""
-    if name in ("StreamSolution", "StreamingPCA", "stream_pca"):
+    if name in ("StreamSolution", "StreamingPCA", "stream_components", "stream_pca"):
         import npmdask.streaming
 
         return getattr(npmdask.streaming, name)

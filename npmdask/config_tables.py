@@ -66,10 +66,11 @@ class AlgorithmTable(Table):
         "mb-msg",
         "mb-rmsg",
         "frequent-directions",
+        "online-tensor-power",
     ] = Field(
         "auto",
         description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a "
-        "stream: spm (auto), oja, msg, rmsg, mb-msg, ...",
+        "stream: spm (auto), oja, msg, rmsg, mb-msg, ...; of its third moment: online-tensor-power",
     )
     target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
     iteration_rank: int | Literal["auto"] | None = Field(

@@ -12,7 +12,10 @@ from npmdask.storage.remote import is_remote
 from npmdask.storage.triangle import TriangleReader
 from npmdask.streaming.standing import is_stream, standing
 
-MEASURED = ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change")
+MEASURED = {
+    2: ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change"),
+    3: ("rank", "mean_batch_rows", "change"),
+}
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def _inspect_stream(store: RunStore, spec: dict[str, Any]) -> dict[str, Any]:
             "steps": found.steps,
             **({} if files is None else {"files_done": files[0], "file_begun": files[1]}),
             "measured_after": last[0].rows if last else None,
-            **{name: getattr(last[0], name) if last else None for name in MEASURED},
+            **{name: getattr(last[0], name) if last else None for name in MEASURED[found.moment]},
         }
     tables = ("data", "algorithm", "run", "version")
     named = {f"{table}.{name}": value for table in tables for name, value in spec[table].items()}

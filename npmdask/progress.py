@@ -169,7 +169,7 @@ class ProgressBar(Observer):
             "change": measurement.change,
         }
         said = "".join(f", {name} {value:.1e}" for name, value in known.items() if value is not None)
-        self._console.print(f"{measurement.rows} rows: rank {measurement.rank}{said}", highlight=False, soft_wrap=True)
+        self._console.print(f"{measurement.rows} rows: {measurement.size}{said}", highlight=False, soft_wrap=True)
 
     def on_end(self, solution: Solution) -> None:
         self._stop_bar()

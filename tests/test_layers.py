@@ -69,6 +69,7 @@ FLOORS = [
     ],
     ["algorithms.power", "algorithms.krylov", "algorithms.private_power", "algorithms.private_alternating"],
     ["algorithms.stream_power", "algorithms.oja", "algorithms.convex", "algorithms.convex_batch"],
+    ["algorithms.online_tensor"],
     ["algorithms.frequent_directions"],
     ["algorithms"],
     ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction", "mechanisms.entropy"],

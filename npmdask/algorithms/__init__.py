@@ -1,5 +1,7 @@
 """Algorithms: public configuration and the three lines in which they differ. They never import each other."""
 
+from typing import Any
+
 from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, restored, state_fields
 from npmdask.algorithms._stream_protocol import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
 from npmdask.algorithms.convex import MSG, RMSG, ConvexState
@@ -7,13 +9,14 @@ from npmdask.algorithms.convex_batch import BatchState, MiniBatchMSG, MiniBatchR
 from npmdask.algorithms.frequent_directions import FrequentDirections, SketchState
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.oja import Oja, OjaState
+from npmdask.algorithms.online_tensor import OnlineTensorPower, OnlineTensorState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
 from npmdask.algorithms.stream_power import StreamPower, StreamPowerState
 
 REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
-STREAM_REGISTRY = {
+STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
     "oja": Oja,
     "msg": MSG,
@@ -21,6 +24,7 @@ STREAM_REGISTRY = {
     "mb-msg": MiniBatchMSG,
     "mb-rmsg": MiniBatchRMSG,
     "frequent-directions": FrequentDirections,
+    "online-tensor-power": OnlineTensorPower,
 }
 
 __all__ = [
@@ -40,6 +44,8 @@ __all__ = [
     "MiniBatchRMSG",
     "Oja",
     "OjaState",
+    "OnlineTensorPower",
+    "OnlineTensorState",
     "PowerMethod",
     "PowerState",
     "PrivateAlternating",

@@ -7,7 +7,7 @@ checkpoint is its list of fields; unlike in passes over stored data, shapes may 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -41,20 +41,30 @@ class StreamInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamResult:
-    """Leading directions: vectors (d x k, orthonormal) and the mean square of the rows along each, falling."""
+    """Leading directions: vectors (d x k, orthonormal) and the mean square of the rows along each, falling.
+
+    Of the third moment: components (d x j, j <= k, unit vectors that need not be orthogonal) and their weights,
+    falling. ``facts``: what else is known, as plain numbers and strings; ``said``: what of it belongs into a sentence.
+    """
 
     vectors: Block
     values: np.ndarray
     rows: int
+    facts: dict[str, Any] = field(default_factory=dict)
+    said: str = ""
 
 
 S = TypeVar("S")
 
 
 class StreamAlgorithm(Protocol[S]):
-    """Frozen public configuration and five methods."""
+    """Frozen public configuration and five methods.
+
+    ``moment``: whose components it finds: 2, principal directions; 3, components of the third moment.
+    """
 
     name: ClassVar[str]
+    moment: ClassVar[int]
 
     @property
     def target_rank(self) -> int: ...

@@ -60,6 +60,7 @@ class MSG:
     """
 
     name: ClassVar[str] = "msg"
+    moment: ClassVar[int] = 2
 
     target_rank: int
     eta0: float = 0.5

@@ -97,6 +97,7 @@ class MiniBatchMSG:
     """
 
     name: ClassVar[str] = "mb-msg"
+    moment: ClassVar[int] = 2
 
     target_rank: int
     gap: float

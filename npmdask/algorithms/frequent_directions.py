@@ -51,6 +51,7 @@ class FrequentDirections:
     """
 
     name: ClassVar[str] = "frequent-directions"
+    moment: ClassVar[int] = 2
 
     target_rank: int
     sketch_rows: int

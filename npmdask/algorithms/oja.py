@@ -58,6 +58,7 @@ class Oja:
     """
 
     name: ClassVar[str] = "oja"
+    moment: ClassVar[int] = 2
 
     target_rank: int
     eta0: float | None = None

@@ -68,6 +68,7 @@ class StreamPower:
     """
 
     name: ClassVar[str] = "spm"
+    moment: ClassVar[int] = 2
 
     target_rank: int
     iteration_rank: int

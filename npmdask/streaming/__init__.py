@@ -1,7 +1,15 @@
 """Models of streams: the algorithms over real rows, measured, committed, resumed."""
 
-from npmdask.streaming.doors import resume_stream, run_stream, stream_pca
+from npmdask.streaming.doors import resume_stream, run_stream, stream_components, stream_pca
 from npmdask.streaming.online import StreamingPCA
 from npmdask.streaming.solution import StreamSolution, stream_summary
 
-__all__ = ["StreamSolution", "StreamingPCA", "resume_stream", "run_stream", "stream_pca", "stream_summary"]
+__all__ = [
+    "StreamSolution",
+    "StreamingPCA",
+    "resume_stream",
+    "run_stream",
+    "stream_components",
+    "stream_pca",
+    "stream_summary",
+]

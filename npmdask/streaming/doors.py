@@ -1,4 +1,4 @@
-"""The Python doors of streams: ``stream_pca`` and what the command line and the flows go through."""
+"""The Python doors of streams: ``stream_pca``, ``stream_components``, and what commands and flows go through."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stream_pca(
         (standard input), an iterable of batches (n x d), or a callable that returns one.
     k : how many.
     algorithm : "spm", "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"; ``options``: further
-        parameters of it, see its class.
+        parameters of it, see its class. ("online-tensor-power" has a door of its own: ``stream_components``.)
     batch_rows : rows read at once, where the algorithm does not say how many it wants.
     half_life : rows after which a row counts half, for streams that drift; None: nothing is forgotten.
     center : subtract the mean of the rows, learnt on the way: the scatter is exactly that about the final mean.
@@ -102,6 +102,46 @@ def stream_pca(
     )
     problem = make_stream_problem(source, request, reading, held_out)
     return run_stream(problem, store, Resources(memory=parse_memory(memory), commit_seconds=commit_seconds), observer)
+
+
+def stream_components(
+    source: Any,
+    k: int,
+    *,
+    block_rows: int | None = None,
+    iterations: int | None = None,
+    restarts: int | None = None,
+    refine: bool = True,
+    **reading: Any,
+) -> StreamSolution:
+    """The k heaviest components of the third moment ``E x (x) x (x) x`` of the rows of ``source``, each row used once.
+
+    By the online tensor power method, in memory O(d (k + restarts)). The rows are meant to be whitened, and not
+    Gaussian: see ``npmdask.algorithms.OnlineTensorPower``, also for the four parameters.
+
+    Parameters
+    ----------
+    source : as for ``stream_pca``.
+    k : how many.
+    block_rows : rows of an iteration. Left out: as many as find all components in half of the rows of a stored array;
+        of any other source it must be said.
+    iterations, restarts, refine : see ``OnlineTensorPower``.
+    reading : ``batch_rows``, ``memory``, ``store``, ``seed`` and whatever else ``stream_pca`` knows of sources.
+
+    The solution's ``basis`` are the components that were found (d x j unit vectors, j <= k), ``values`` their weights;
+    ``facts`` holds their ``standard_errors``, and the ``status`` of all k: "found", "surplus" (a weight that noise
+    would have, too) or "open" (the rows did not suffice; more may be given, with the same store).
+
+    Raises
+    ------
+    BadInputError
+        As ``stream_pca``; also for ``center``, ``half_life`` and ``held_out``, which mean nothing here.
+    RefusedError
+        As ``stream_pca``.
+    """
+    own = {"block_rows": block_rows, "iterations": iterations, "restarts": restarts, "refine": refine}
+    options = {name: value for name, value in own.items() if value is not None}
+    return stream_pca(source, k, algorithm="online-tensor-power", options=options, **reading)
 
 
 def run_stream(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from npmdask.algorithms import StreamInfo
+from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
@@ -64,12 +64,12 @@ class StreamDriver:
                 state = self._load()
                 self._plan()
                 state = self._guarded(state)
-                arrays = self._end(state)
+                answer, arrays = self._end(state)
             except NpmdaskError:
                 if self.store.last_step() is None:
                     self.store.drop_spec()  # nothing was learnt: free for what the remedy says
                 raise
-        outcome = self._outcome(state, f", {self._new} of them now")
+        outcome = self._outcome(state, answer, f", {self._new} of them now")
         solution = StreamSolution(
             basis=arrays["basis"],
             values=arrays["values"],
@@ -88,6 +88,8 @@ class StreamDriver:
             store=str(self.store.path),
             source=self.problem.opened.name,
             warnings=tuple(warnings),
+            moment=self.problem.model.algorithm.moment,
+            facts=answer.facts,
         )
         facts = {"rows": state.rows, "new_rows": self._new, "outcome": outcome.name}
         self.store.log("end", seconds=solution.seconds, peak_rss=solution.peak_rss_bytes, **facts)
@@ -201,7 +203,7 @@ class StreamDriver:
     def _all_taken(self, state: ModelState) -> bool:
         return state.rows == self._before["rows"] + self._stream.rows_read
 
-    def _end(self, state: ModelState) -> dict[str, Any]:
+    def _end(self, state: ModelState) -> tuple[StreamResult, dict[str, Any]]:
         """The answer. An input has ended only when it is kept: a pipe that is killed before sends all again."""
         try:
             answer = self._answer(state)
@@ -210,11 +212,11 @@ class StreamDriver:
             raise
         arrays = {"basis": answer.vectors, "values": answer.values}
         arrays |= {"mean": state.mean} if self.problem.model.center else {}
-        self._keep(arrays, state)
+        self._keep(answer, arrays, state)
         self._commit(state, ended=True)
-        return arrays
+        return answer, arrays
 
-    def _answer(self, state: ModelState) -> Any:
+    def _answer(self, state: ModelState) -> StreamResult:
         if not state.rows:
             raise TooFewRowsError(f"{self.problem.opened.name} holds no rows yet: run again when there are some")
         try:
@@ -222,9 +224,11 @@ class StreamDriver:
         except BadInputError as error:
             raise TooFewRowsError(f"{error}; the {state.rows} rows so far are kept in {self.store.path}") from None
 
-    def _outcome(self, state: ModelState, now: str = "") -> Outcome:
+    def _outcome(self, state: ModelState, answer: StreamResult, now: str = "") -> Outcome:
         waiting = state.rows - state.rows_used
         said = [f"{state.rows} rows were taken{now}"]  # nothing of this call where it is kept: a kill must not show
+        if answer.said:
+            said.append(answer.said)
         if waiting:
             said.append(f"the last {waiting} wait for their step")
         if self._skipped:
@@ -234,11 +238,12 @@ class StreamDriver:
             return Outcome(name="up_to_date", sentence="up to date: " + "; ".join(said))
         return Outcome(name="exhausted", sentence="the stream has ended: " + "; ".join(said))
 
-    def _keep(self, arrays: dict[str, Any], state: ModelState) -> None:
+    def _keep(self, answer: StreamResult, arrays: dict[str, Any], state: ModelState) -> None:
         """The answer as a bundle for export and report, a function of the rows and not of the calls that took them."""
         history = [asdict(m) for m in self._measures.history]
         facts = {"rows": state.rows, "rows_used": state.rows_used, "skipped": self._skipped, "steps": state.steps}
-        meta = {"outcome": asdict(self._outcome(state)), "history": history, **facts}
+        meta = {"outcome": asdict(self._outcome(state, answer)), "history": history, **facts}
+        meta |= {"facts": answer.facts} if answer.facts else {}
         kept = self.store.read_part("result")
         if kept is None or kept[1] != meta:  # a kill may have left that of an earlier call
             self.store.drop_part("result")

@@ -26,6 +26,9 @@ class Measurement:
     step; ``mean_batch_rows``: rows a step, over all steps. ``values``: mean squares along the basis. ``explained``:
     share of the held-out variance; ``suboptimality``: ``<P* - P, C>`` on the held-out rows, P* the best of rank k.
     ``max_sin_theta``: to the truth; ``change``: to the basis of the measurement before. None: not known.
+
+    Of components of the third ``moment`` ``rank`` is how many are found, ``values`` are weights, and an angle is that
+    of the true (earlier) component that is farthest from all that are found; held-out rows say nothing.
     """
 
     rows: int
@@ -42,6 +45,12 @@ class Measurement:
     suboptimality: float | None = None
     max_sin_theta: float | None = None
     change: float | None = None
+    moment: int = 2
+
+    @property
+    def size(self) -> str:
+        """Of the model, in words."""
+        return f"{self.rank} found" if self.moment == 3 else f"rank {self.rank}"
 
 
 class HeldOut:
@@ -124,6 +133,25 @@ class Measures:
         return cls(every=facts["every"], due=facts["due"], history=history, basis=arrays.get("measured_basis"))
 
 
+def angle(basis: Block, reference: Block, moment: int) -> float:
+    """Sine of the largest angle between two bases; of components, of the column of ``reference`` that is farthest from
+    the nearest of ``basis``."""
+    if moment == 2:
+        return max_sin_theta(basis, reference)
+    nearest = basis[:, np.abs(basis.T @ reference).argmax(axis=0)]
+    rest = reference - nearest * np.einsum("ij,ij->j", nearest, reference)
+    return float(np.linalg.norm(rest, axis=0).max())
+
+
+def require_directions(moment: int, held_out: Any) -> None:
+    """Refuse held-out rows where no directions are found that could capture their variance."""
+    if held_out is not None and moment != 2:
+        raise BadInputError(
+            "held_out rows measure captured variance, which components of the third moment are not meant to capture: "
+            "leave held_out out; the standard errors of the weights say how exact these are"
+        )
+
+
 def last_step(before: StreamInfo, info: StreamInfo) -> StreamInfo:
     """``info``, with what is known of the last step taken from ``before`` where it made none."""
     if info.steps:
@@ -141,6 +169,8 @@ def measure(
     held_out: HeldOut | None,
 ) -> tuple[Measurement, Block | None]:
     """The measurement of ``state``, and its basis (None where there are too few rows for one)."""
+    moment = model.algorithm.moment
+    require_directions(moment, held_out)
     bare = Measurement(
         rows=state.rows,
         batches=state.batches,
@@ -152,6 +182,7 @@ def measure(
         step_size=info.step_size,
         condition=info.condition,
         values=None,
+        moment=moment,
     )
     try:
         result = model.answer(state)
@@ -164,7 +195,7 @@ def measure(
         values=result.values.tolist(),
         explained=explained,
         suboptimality=suboptimality,
-        max_sin_theta=None if truth is None else max_sin_theta(basis, truth),
-        change=None if before is None else max_sin_theta(basis, before),
+        max_sin_theta=None if truth is None else angle(basis, truth, moment),
+        change=None if before is None else angle(basis, before, moment),
     )
     return full, basis

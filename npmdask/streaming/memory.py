@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, StreamPower
+from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, OnlineTensorPower, StreamPower
+from npmdask.algorithms.online_tensor import PIECE_ROWS
 from npmdask.errors import MemoryRefusedError
 from npmdask.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
 from npmdask.streaming.model import SCALE_FREE, Model
@@ -61,6 +62,8 @@ def columns_held(algorithm: Any, batch_rows: int, rank: int) -> int:
         return 6 * algorithm.iteration_rank
     if isinstance(algorithm, FrequentDirections):
         return 6 * algorithm.sketch_rows
+    if isinstance(algorithm, OnlineTensorPower):
+        return 6 * (k + algorithm.restarts) + 2 * PIECE_ROWS
     if isinstance(algorithm, MiniBatchMSG):
         return 8 * k
     if grows(algorithm):

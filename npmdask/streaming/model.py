@@ -18,7 +18,7 @@ from npmdask.linalg import Block
 from npmdask.randomness import generator
 from npmdask.streaming.centring import RunningMean, centred
 
-SCALE_FREE = ("spm", "frequent-directions")  # rows of another size change nothing but the values
+SCALE_FREE = ("spm", "frequent-directions", "online-tensor-power")  # rows of another size change nothing but the values
 LARGEST_SQUARE = 1e200  # mean square norm of a batch: sums of such squares stay far from overflow
 
 
@@ -122,7 +122,7 @@ class Model:
         return inner, replace(last, steps=steps)
 
     def answer(self, state: ModelState) -> StreamResult:
-        """The k leading directions so far, and the mean square of the rows along each.
+        """The k leading directions so far, and the mean square of the rows along each (or what else it finds).
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Model:
             Too few rows for an answer; the sentence says how many are needed.
         """
         result = self.algorithm.finalize(state.inner)
-        return replace(result, values=result.values * (state.unit or 1.0) ** 2)
+        return replace(result, values=result.values * (state.unit or 1.0) ** self.algorithm.moment)
 
     def project(self, state: ModelState, basis: Block, rows: np.ndarray) -> Block:
         """The rows (n x d), less the mean if the model is centred, along the basis: n x k."""

@@ -28,7 +28,8 @@ class StreamingPCA:
     ----------
     target_rank : k.
     algorithm : "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or
-        "frequent-directions"; docs/streaming.md says which for what.
+        "frequent-directions"; docs/streaming.md says which for what. "online-tensor-power" finds components of the
+        third moment instead: ``basis`` are those found so far (d x j, j <= k), ``values`` their weights.
     options : further parameters of the algorithm, like ``{"gap": 0.1}``; see its class.
     half_life : rows after which a row counts half, for streams that drift; None: nothing is forgotten.
     center : subtract the mean of the rows, which is learnt on the way.

@@ -16,7 +16,7 @@ from npmdask.linalg import Block
 from npmdask.problem import CHECKPOINT_FORMAT
 from npmdask.storage.kinds import for_matrices_only
 from npmdask.storage.layout import open_source
-from npmdask.streaming.measures import FIRST_BATCHES, HeldOut
+from npmdask.streaming.measures import FIRST_BATCHES, HeldOut, require_directions
 from npmdask.streaming.model import Model
 from npmdask.streaming.opening import Opened, Reading, open_stream
 from npmdask.streaming.request import StreamRequest, make_model
@@ -92,6 +92,7 @@ def make_stream_problem(source: Any, request: StreamRequest, reading: Reading, h
     opened = open_stream(source, reading, seed=request.seed)
     d, k = opened.stream.columns, request.target_rank
     model = make_model(request, d, opened.rows)
+    require_directions(model.algorithm.moment, held_out)
     rows, name = (None, None) if held_out is None else _held_out(held_out)
     return StreamProblem(
         request=request,
@@ -101,8 +102,13 @@ def make_stream_problem(source: Any, request: StreamRequest, reading: Reading, h
         held_out=None if rows is None else HeldOut(rows, k, d, center=request.center),
         held_out_source=name,
         held_out_identity=None if rows is None else hashlib.sha256(rows.tobytes()).hexdigest(),
-        truth=None if opened.truth is None or opened.truth.shape[1] < k else opened.truth[:, :k],
+        truth=_truth(opened, k) if model.algorithm.moment == 2 else None,
     )
+
+
+def _truth(opened: Opened, k: int) -> Block | None:
+    """The k leading of the planted directions, which are those of the second moment."""
+    return None if opened.truth is None or opened.truth.shape[1] < k else opened.truth[:, :k]
 
 
 def reopened(spec: dict[str, Any], store: str) -> StreamProblem:

@@ -34,14 +34,16 @@ def stream_page(store: RunStore) -> str:
         raise BadInputError(f"there is no stream with a commit in {store.path}: wait for the first, or run it again")
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
-    name = "variance" if centred else "mean square"
-    drawn = [gap_svg(history), angles_svg(history), _steps_svg(history)]
-    drawn += [spectrum_svg(values, f"{name} of the rows along it")] if len(values) else []
+    name = _of_values(found.moment, centred)
+    drawn = [gap_svg(history), angles_svg(history), _steps_svg(history, _of_rank(found.moment))]
+    drawn += (
+        [spectrum_svg(values, name if found.moment == 3 else f"{name} of the rows along it")] if len(values) else []
+    )
     sections = [
         *heading(store.path.name, found.sentence, good=found.current),
         tiles(_tiles(found, history, store.telemetry())),
         f'<div class="plots">{"".join(drawn)}</div>',
-        *_components(values, name),
+        *(_weights(values, found.facts) if found.moment == 3 else _components(values, name)),
         "<h2>Parameters</h2>",
         parameters(_spec(found.spec), TABLES),
     ]
@@ -58,15 +60,18 @@ def _tiles(found: Standing, history: tuple[Measurement, ...], telemetry: list[di
         ("rows that wait for their step", f"{found.rows_waiting:,}"),
         ("steps", f"{found.steps:,}"),
         ("rows a step", _number(last, "mean_batch_rows", "not yet", ",.1f")),
-        ("rank of the iterate", _number(last, "rank", "not yet", "d")),
+        (_of_rank(found.moment), _number(last, "rank", "not yet", "d")),
         ("rows a second, last call", "not kept" if rate is None else f"{rate:,.0f}"),
         ("peak memory", "not kept" if peak is None else bytes_text(peak)),
         ("memory limit", bytes_text(limit) if limit else "none"),
-        ("explained, held-out rows", _number(last, "explained", held, ".2%")),
-        ("suboptimality, held-out rows", _number(last, "suboptimality", held, ".2e")),
-        ("max sin θ to the truth", _number(last, "max_sin_theta", unknown, ".1e")),
-        ("change, max sin θ", _number(last, "change", "not yet", ".1e")),
     ]
+    if found.moment == 2:
+        facts += [
+            ("explained, held-out rows", _number(last, "explained", held, ".2%")),
+            ("suboptimality, held-out rows", _number(last, "suboptimality", held, ".2e")),
+            ("max sin θ to the truth", _number(last, "max_sin_theta", unknown, ".1e")),
+        ]
+    facts.append(("change, max sin θ", _number(last, "change", "not yet", ".1e")))
     files = found.files
     return facts if files is None else [*facts[:1], ("files done", f"{files[0]:,}"), *facts[1:]]
 
@@ -109,11 +114,13 @@ def gap_svg(history: tuple[Measurement, ...]) -> str:
 
 def angles_svg(history: tuple[Measurement, ...]) -> str:
     """Angles to the truth, and to the measurement before, against the rows taken."""
+    components = any(m.moment == 3 for m in history)
+    title = "Largest angle of a component" if components else "Largest principal angle"
     lines = [
         ("to the measurement before", *_known(history, lambda m: m.change, above=ROUNDING)),
         ("to the truth", *_known(history, lambda m: m.max_sin_theta)),
     ]
-    return _falling_svg("Largest principal angle", "max sin θ", lines)
+    return _falling_svg(title, "max sin θ", lines)
 
 
 def _known(
@@ -146,7 +153,7 @@ def _against_rows(title: str, y: str) -> tuple[Any, Any]:
     return figure, axis
 
 
-def _steps_svg(history: tuple[Measurement, ...]) -> str:
+def _steps_svg(history: tuple[Measurement, ...], name: str) -> str:
     """Rows of a step and rank of the iterate, where one of them changes: else the tiles say it all."""
     rows, sizes = _known(history, lambda m: m.batch_rows)
     ranks = [m.rank for m in history]
@@ -161,7 +168,7 @@ def _steps_svg(history: tuple[Measurement, ...]) -> str:
         axis.set_ylim(bottom=0)
     other = axis.twinx()
     other.step([m.rows for m in history], ranks, color=ORANGE, where="post", linewidth=1)
-    other.set_ylabel("rank of the iterate", color=ORANGE)
+    other.set_ylabel(name, color=ORANGE)
     other.set_ylim(0, max(ranks) + 1)
     other.yaxis.get_major_locator().set_params(integer=True)
     return svg(figure)
@@ -172,6 +179,27 @@ def _components(values: np.ndarray, name: str) -> list[str]:
         return []
     rows = ((i, f"{value:.10g}", f"{sqrt(max(value, 0.0)):.6g}") for i, value in enumerate(values.tolist(), 1))
     return ["<h2>Components</h2>", table(rows, ("component", f"{name} along it", "its root"))]
+
+
+def _of_rank(moment: int) -> str:
+    """What the rank of a measurement is called."""
+    return "components found" if moment == 3 else "rank of the iterate"
+
+
+def _of_values(moment: int, centred: bool) -> str:
+    """What a value is called."""
+    return "weight in the third moment" if moment == 3 else "variance" if centred else "mean square"
+
+
+def _weights(weights: np.ndarray, facts: dict[str, Any]) -> list[str]:
+    """Components of the third moment, with what the last answer says of them; those that are open have no weight."""
+    count = max(len(weights), len(facts.get("status", ())))
+    if not count:
+        return []
+    columns = ([f"{w:.10g}" for w in weights.tolist()], [f"{e:.1e}" for e in facts.get("standard_errors", ())])
+    shown = [[*column, *["-"] * (count - len(column))] for column in (*columns, list(facts.get("status", ())))]
+    rows = zip(range(1, count + 1), *shown, strict=True)
+    return ["<h2>Components</h2>", table(rows, ("component", "weight", "standard error", "status"))]
 
 
 def _spec(spec: dict[str, Any]) -> dict[str, Any]:

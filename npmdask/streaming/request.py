@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
+from npmdask.algorithms.online_tensor import ITERATIONS, default_restarts
 from npmdask.errors import BadInputError, closest
 from npmdask.options import built
 from npmdask.streaming.model import Model
@@ -18,6 +19,8 @@ BATCH_ROWS = 256
 FASTEST = 500  # halvings in a step: half of what a float can hold
 NEEDED = {
     "gap": "lambda_k - lambda_{k+1} of rows of mean square norm 1, to be tuned on a grid like 0.3, 0.1, 0.03",
+    "block_rows": "rows of an iteration; of N rows to come, N / (2 k (iterations + 1)) find all k components and leave "
+    "half of them to refine these",
     "ridge": "half of lambda_k - lambda_{k+1} of rows of mean square norm 1 is recommended",
 }
 
@@ -83,6 +86,8 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
     """
     if request.target_rank > d:
         raise BadInputError(f"target_rank = {request.target_rank} of rows with {d} columns: choose at most {d}")
+    if STREAM_REGISTRY[request.algorithm].moment != 2:
+        _refuse_of_directions(request)
     model = Model(
         algorithm=_algorithm(request, d, rows),
         d=d,
@@ -93,6 +98,20 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
     )
     model.init()  # says what does not fit
     return model
+
+
+def _refuse_of_directions(request: StreamRequest) -> None:
+    """What has a meaning for principal directions alone, where components of the third moment are asked for."""
+    if request.center:
+        raise BadInputError(
+            "center: the mean of a stream is learnt on the way, which is exact for the second moment of the rows and "
+            f"not for the third, whose components {request.algorithm} finds: subtract a known mean beforehand"
+        )
+    if request.half_life is not None:
+        raise BadInputError(
+            f"half_life = {request.half_life}: {request.algorithm} weighs all rows alike and follows no drift: leave "
+            "it out, or begin a new store when the data have changed"
+        )
 
 
 def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgorithm[Any]:
@@ -118,7 +137,16 @@ def _defaults(request: StreamRequest, d: int, rows: int | None) -> dict[str, Any
     if request.algorithm == "spm":
         block = request.batch_rows if rows is None else max(1, min(request.batch_rows, rows // 16))
         return {"iteration_rank": max(k, min(2 * k, d)), "block_rows": block, "memory": 1.0}
+    if request.algorithm == "online-tensor-power":
+        return {"restarts": default_restarts(k)} | _search_block(request, rows)
     return {"sketch_rows": 4 * k} if request.algorithm == "frequent-directions" else {}
+
+
+def _search_block(request: StreamRequest, rows: int | None) -> dict[str, Any]:
+    """Half of the rows to find all components and half to refine them, where it is known how many there are."""
+    asked = request.options.get("iterations")
+    iterations = asked if type(asked) is int and asked > 0 else ITERATIONS
+    return {} if rows is None else {"block_rows": max(2, rows // (2 * request.target_rank * (iterations + 1)))}
 
 
 def _memory(request: StreamRequest, options: dict[str, Any]) -> float:

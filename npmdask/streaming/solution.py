@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from npmdask.streaming.measures import Measurement
 @dataclass(frozen=True, kw_only=True)
 class StreamSolution:
     """``basis`` (d x k, orthonormal), ``values`` (k, mean squares of the rows along it: eigenvalues of their second
-    moment, or of their covariance where the model is centred), ``mean`` (d, or None).
+    moment, or of their covariance where the model is centred), ``mean`` (d, or None). Where ``moment`` is 3: the
+    components of the third moment that are found (d x j unit vectors, j <= k), and their weights.
 
     ``rows``: all that were taken, of which ``rows_used`` made steps and ``rows_waiting`` wait for theirs; ``skipped``:
     left out because they were not finite; ``new_rows``: of this call. ``last``: what was measured at the end;
-    ``history``: before. ``seconds``, ``rows_per_second``, ``peak_rss_bytes`` are of this call.
+    ``history``: before; ``facts``: what else is known of the answer. ``seconds``, ``rows_per_second``,
+    ``peak_rss_bytes`` are of this call.
     """
 
     basis: Block
@@ -39,6 +41,8 @@ class StreamSolution:
     store: str
     source: str
     warnings: tuple[str, ...] = ()
+    moment: int = 2
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rows_waiting(self) -> int:
@@ -66,13 +70,8 @@ def stream_summary(solution: StreamSolution) -> dict[str, Any]:
         "skipped": solution.skipped,
         "new_rows": solution.new_rows,
         "steps": solution.steps,
-        "rank": last.rank,
-        "mean_batch_rows": last.mean_batch_rows,
-        "values": solution.values.tolist(),
-        "explained": last.explained,
-        "suboptimality": last.suboptimality,
-        "max_sin_theta": last.max_sin_theta,
-        "change": last.change,
+        "moment": solution.moment,
+        **_quality(solution, last),
         "seconds": round(solution.seconds, 3),
         "rows_per_second": None if rate is None else round(rate, 1),
         "peak_rss_bytes": solution.peak_rss_bytes,
@@ -81,3 +80,12 @@ def stream_summary(solution: StreamSolution) -> dict[str, Any]:
         "source": solution.source,
         "warnings": list(solution.warnings),
     }
+
+
+def _quality(solution: StreamSolution, last: Measurement) -> dict[str, Any]:
+    """The answer's numbers, by the names that fit it."""
+    angles = {"max_sin_theta": last.max_sin_theta, "change": last.change}
+    if solution.moment == 2:
+        known = {"rank": last.rank, "mean_batch_rows": last.mean_batch_rows, "values": solution.values.tolist()}
+        return known | {"explained": last.explained, "suboptimality": last.suboptimality} | angles
+    return {"found": last.rank, "weights": solution.values.tolist(), **solution.facts, **angles}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.streaming.measures import Measurement
@@ -43,6 +44,16 @@ class Standing:
     @property
     def steps(self) -> int:
         return int(self.meta["state"]["inner"]["step"])
+
+    @property
+    def moment(self) -> int:
+        """Of the rows, whose components are found: 2 (principal directions) or 3."""
+        return int(STREAM_REGISTRY[self.spec["algorithm"]["name"]].moment)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else the last answer says, if it is of all rows."""
+        return dict(self.answered.get("facts", {})) if self.current and self.answered is not None else {}
 
     @property
     def skipped(self) -> int:
@@ -93,6 +104,8 @@ def _answered(store: RunStore) -> dict[str, Any] | None:
 
 def answer_of(store: str | Path) -> dict[str, np.ndarray]:
     """What the last commit of a stream's store (or a saved model) answers: basis (d x k), values (k), mean (d, if any).
+
+    Of the third moment: the components that are found, and their weights.
 
     Raises
     ------

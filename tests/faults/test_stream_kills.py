@@ -30,7 +30,9 @@ def kill_streams(folder: Path, algorithm: str, kinds: tuple[str, ...], *, rows: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "kind"), [("spm", "stored"), ("mb-rmsg", "directory"), ("oja", "piped")])
+@pytest.mark.parametrize(("algorithm", "kind"), [
+    ("spm", "stored"), ("mb-rmsg", "directory"), ("oja", "piped"), ("online-tensor-power", "piped"),
+])  # fmt: skip
 def test_a_killed_stream_ends_in_the_same_bits(tmp_path: Path, algorithm: str, kind: str) -> None:
     kill_streams(tmp_path, algorithm, (kind,), rows=CASES[algorithm].rows // 2, kills=3)
 

@@ -1,4 +1,5 @@
-"""What the tests of models of streams share: every algorithm with options that fit, rows, a counter of rows."""
+"""What the tests of models of streams share: every algorithm that finds directions, with options that fit; rows, a
+counter of rows. (Components of the third moment: test_components.)"""
 
 from __future__ import annotations
 

@@ -69,6 +69,8 @@ MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}
     ("store", {"algorithm": "mb-rmsg", "options": MB, "center": True}),
     ("store", {"batch_rows": 64, "algorithm": "frequent-directions"}),
     ("store", {"batch_rows": 16, "algorithm": "frequent-directions", "center": True}),
+    ("files", {"batch_rows": 16, "algorithm": "online-tensor-power",
+               "options": {"block_rows": 20, "restarts": 10, "iterations": 1}}),
 ])  # fmt: skip
 def test_the_prediction_is_enough_and_not_much_too_much(kind: str, options: Any, wide: dict[str, Path]) -> None:
     done = ran(wide[kind], **options)

@@ -16,6 +16,7 @@ from npmdask.algorithms import (
     MiniBatchMSG,
     MiniBatchRMSG,
     Oja,
+    OnlineTensorPower,
     StreamPower,
     state_fields,
 )
@@ -32,8 +33,11 @@ ALGORITHMS: dict[str, Any] = {
     "mb-msg": MiniBatchMSG(target_rank=K, gap=0.2, batch_rows=64, warm_rows=64),
     "mb-rmsg": MiniBatchRMSG(target_rank=K, gap=0.2, shift=10, batch_rows=64, warm_rows=64),
     "frequent-directions": FrequentDirections(target_rank=K, sketch_rows=4 * K),
+    "online-tensor-power": OnlineTensorPower(target_rank=K, block_rows=20, restarts=4, iterations=2),
 }
+DIRECTIONS = {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.moment == 2}
 every = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+of_directions = pytest.mark.parametrize("algorithm", DIRECTIONS.values(), ids=DIRECTIONS)
 
 
 def stream(rows: int, seed: int = 0, d: int = D) -> tuple[np.ndarray, np.ndarray]:
@@ -72,7 +76,7 @@ def test_the_registry_is_complete() -> None:
         assert type(algorithm) is STREAM_REGISTRY[name] and algorithm.name == name and algorithm.target_rank == K
 
 
-@every
+@of_directions
 def test_finds_the_planted_directions_and_their_variances(algorithm: Any) -> None:
     """Fails when a gradient has the wrong sign, a step size does not fall, or the values are not means."""
     rows, truth = stream(6000)
@@ -163,7 +167,7 @@ def test_memory_is_d_times_rank_and_batch(algorithm: Any, d: int) -> None:
         assert entries <= d * (4 * K + 64 + 16 * 6 * (algorithm.name in ("msg", "rmsg")))
 
 
-@every
+@of_directions
 def test_rows_that_span_less_than_k_directions(algorithm: Any) -> None:
     """The rest is drawn, orthonormal, and of value zero."""
     rows, truth = stream(600)
@@ -173,7 +177,7 @@ def test_rows_that_span_less_than_k_directions(algorithm: Any) -> None:
     assert result.values[2] < 1e-3
 
 
-@every
+@of_directions
 def test_batches_of_any_size(algorithm: Any) -> None:
     rows, truth = stream(4000)
     rng = np.random.default_rng(1)
