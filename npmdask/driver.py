@@ -133,6 +133,8 @@ class Driver:
                         residual_norms=info.residual_norms,
                         precision=info.precision,
                         finished=info.finished,
+                        settled=info.settled,
+                        said=info.said,
                     ))  # fmt: skip
                     outcome = self.problem.rule(views)
                     self._remember(views[-1], state, record, said)
@@ -249,6 +251,8 @@ class Driver:
                 "worst_residual": float(self.problem.rule.relative(view).max()),
                 "precision": view.precision,
                 "finished": view.finished,
+                "settled": view.settled,
+                "said": view.said,
                 "max_sin_theta": angle,
                 "bytes_read": 0 if public else record.bytes_read,
                 "chunks": 0 if public else record.chunks,

@@ -45,6 +45,8 @@ class StepView:
     residual_norms: np.ndarray
     precision: str
     finished: bool = False  # the algorithm says that there is nothing more to ask
+    settled: bool = True  # and that it has found what was to be found
+    said: str = ""  # the same in a sentence
 
 
 def views_of(history: list[dict[str, Any]]) -> list[StepView]:
@@ -56,6 +58,8 @@ def views_of(history: list[dict[str, Any]]) -> list[StepView]:
             residual_norms=np.array(h["residual_norms"]),
             precision=h["precision"],
             finished=h.get("finished", False),
+            settled=h.get("settled", True),
+            said=h.get("said", ""),
         )
         for h in history
     ]
@@ -110,6 +114,43 @@ class UntilFinished(FixedSteps):
         if not history or not history[-1].finished:
             return None
         return Outcome(name="released", sentence=f"made {history[-1].step} releases: {self.promise}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntilSettled:
+    """Stop where the algorithm knows its own end and says it: tensor power methods; or after ``max_steps``."""
+
+    tol: float
+    max_steps: int
+
+    until_share: ClassVar[None] = None
+
+    def __call__(self, history: list[StepView]) -> Outcome | None:
+        """Converged, if what was asked for is found; stagnated, if the algorithm ended without."""
+        if not history:
+            return None
+        now = history[-1]
+        if now.finished:
+            return Outcome(name="converged" if now.settled else "stagnated", sentence=now.said)
+        if now.step < self.max_steps:
+            return None
+        found = int(np.count_nonzero(now.ritz_values))
+        return Outcome(
+            name="max_steps",
+            sentence=f"not converged: max_steps = {self.max_steps} reached with {found} of {len(now.ritz_values)} "
+            "components found so far; continue with `npmdask resume STORE --max-steps N` or use more restarts",
+        )
+
+    def relative(self, view: StepView) -> np.ndarray:
+        """Residuals over weights; of a weight that is zero 1 until the end, and 0 from then on."""
+        size = np.abs(view.ritz_values)
+        zero = size == 0
+        share = np.asarray(view.residual_norms / np.where(zero, 1.0, size))
+        missing = 0.0 if view.finished else 1.0
+        return np.where(zero, missing, share)
+
+    def unresolved(self, view: StepView, values: np.ndarray) -> None:
+        """Nothing to find: there is no further pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

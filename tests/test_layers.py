@@ -20,7 +20,7 @@ FLOORS = [
     ["accounting.allocation", "accounting.shuffling"],
     ["accounting.batching"],
     ["accounting", "relations", "theory.private"],
-    ["theory.stochastic"],
+    ["theory.stochastic", "theory.tensor"],
     ["theory"],
     ["diagnostics", "memory", "sizes"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
@@ -64,9 +64,15 @@ FLOORS = [
         "algorithms._stream_protocol",
         "algorithms._factors",
         "algorithms._release_fit",
+        "algorithms._tensor_fit",
         "algorithms._tensors",
         "algorithms.capped_simplex",
     ],
+    ["algorithms._tensor_search"],
+    ["algorithms._tensor_report"],
+    ["algorithms._tensor_joint"],
+    ["algorithms._tensor_harvest", "algorithms._tensor_rounds"],
+    ["algorithms.tensor_power"],
     ["algorithms.power", "algorithms.krylov", "algorithms.private_power", "algorithms.private_alternating"],
     ["algorithms.stream_power", "algorithms.oja", "algorithms.convex", "algorithms.convex_batch"],
     ["algorithms.online_tensor"],
@@ -188,6 +194,7 @@ def test_rooms_keep_their_secrets() -> None:
 
 def test_algorithms_never_import_each_other() -> None:
     shared = {f"npmdask.{name}" for name in FLOORS[FLOOR_OF["algorithms._protocol"]]}
+    shared |= {f"npmdask.{name}" for name in FLOOR_OF if name.startswith("algorithms._")}
     for path in (PACKAGE / "algorithms").glob("[a-z]*.py"):
         others = {i for i in imports(path) if i.startswith("npmdask.algorithms.")} - shared
         assert not others, f"{path.name} imports {others}"

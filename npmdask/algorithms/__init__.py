@@ -14,6 +14,7 @@ from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
 from npmdask.algorithms.stream_power import StreamPower, StreamPowerState
+from npmdask.algorithms.tensor_power import TensorPower, restarts_for
 
 REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
 STREAM_REGISTRY: dict[str, type[Any]] = {
@@ -60,6 +61,8 @@ __all__ = [
     "StreamPower",
     "StreamPowerState",
     "StreamResult",
+    "TensorPower",
+    "restarts_for",
     "restored",
     "state_fields",
     "value_stddevs",

@@ -62,12 +62,42 @@ def noise_score(norm: float, d: int, order: int) -> float:
     return norm * min(GROUND_STATES[order] * math.sqrt(d * variance), 1.0)
 
 
-def norm_from(products: Block, order: int) -> float:
-    """The Frobenius norm that products with uniform unit vectors show: unbiased in its square for Gaussian tensors.
+def unbiased(left: float, found: int, d: int, order: int) -> float:
+    """The norm that noise had before ``found`` components were fitted: each takes d of its degrees of freedom."""
+    every = math.comb(d + order - 1, order)
+    return left * math.sqrt(every / max(every - found * d, every / 4))
 
-    The mean of ||T(I, u, ..., u)||^2 is (p - 1)! ||T||^2 / (d (d + 2) ... (d + 2 p - 4)), and a share of the traces,
-    which is smaller by a factor of d unless the tensor has large traces; then the estimate is too large.
+
+def like_noise(weights: np.ndarray, left: float, d: int, order: int) -> np.ndarray:
+    """Which of the components (m, weights by any sign) may be noise, where ``left`` is the norm of what none explains.
+
+    From the weakest on, as long as each has no more than the largest score of a Gaussian tensor as large as what is
+    left together with it and those before it. In few dimensions a rank-one tensor explains so much of any tensor that
+    all can pass; then they are none if they explain more together than that many would of noise.
     """
-    d = len(products)
-    ways = math.prod(d + 2 * i for i in range(order - 1)) / math.factorial(order - 1)
-    return math.sqrt(float(np.mean(np.einsum("dl,dl->l", products, products))) * ways)
+    sizes = np.abs(weights)
+    rising = np.argsort(sizes, kind="stable")
+    norms = np.sqrt(left**2 + np.cumsum(sizes[rising] ** 2))
+    ratio = noise_score(1.0, d, order)
+    passed = np.cumprod(sizes[rising] <= MARGIN * ratio * norms).astype(bool)
+    count = int(passed.sum())
+    if count and left**2 < 0.5 * max(1 - ratio**2, 0.1) ** count * norms[count - 1] ** 2:
+        count = 0
+    noise = np.zeros(len(sizes), dtype=bool)
+    noise[rising[:count]] = True
+    return noise
+
+
+def norm_from(products: Block, order: int) -> float:
+    """The Frobenius norm of a symmetric tensor from its ``products`` (d x L, L >= 2) with uniform unit vectors.
+
+    For p = 3 the mean of ||T(I, u, u)||^2 is (2 ||T||^2 + ||tau||^2) / (d (d + 2)) with tau_i = sum_j T_ijj, and the
+    mean of T(I, u, u) is tau / d: unbiased in the square. For p = 4 the part of the traces is not taken off; it is
+    smaller by a factor of d in noise.
+    """
+    d, count = products.shape
+    ways = math.prod(d + 2 * i for i in range(order - 1))
+    size = float(np.mean(np.einsum("dl,dl->l", products, products)))
+    mean = products.mean(axis=1)
+    traces = max((count * float(mean @ mean) - size) / (count - 1), 0.0) * d * d if order == 3 else 0.0
+    return math.sqrt(max(ways * size - traces, 0.0) / math.factorial(order - 1))

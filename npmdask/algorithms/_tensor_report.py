@@ -2,55 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import DOUBLE_EPS, MARGIN, noise_score
+from npmdask.algorithms._tensor_fit import DOUBLE_EPS, like_noise, noise_score, unbiased
+from npmdask.algorithms._tensor_search import Columns
 from npmdask.linalg import Block
 
 SHARP = 0.05  # a residual that once fell by this in a step: there is no noise to speak of around that fixed point
 
 
+@dataclass(frozen=True)
+class Components:
+    """k of them, of which the first have been found.
+
+    Parameters
+    ----------
+    vectors, products (d x k), weights, norms (k) : v, T(I, v, ...), w, and the residual norm of one and the same v.
+    trial : d x k, where they go in the next product.
+    sharpest : k, as of :class:`Columns`. landed : columns that ran into each. found_at : the product that found each.
+    """
+
+    vectors: Block
+    products: Block
+    trial: Block
+    weights: np.ndarray
+    norms: np.ndarray
+    sharpest: np.ndarray
+    landed: np.ndarray
+    found_at: np.ndarray
+
+
+def no_components(d: int, k: int) -> Components:
+    """k places for components in d dimensions."""
+    block, entries = np.zeros((d, k)), np.zeros(k)
+    return Components(block, block, block, entries, entries, entries + 1, entries, entries)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorState:
-    """Between two products: W columns on their way, and m = ``count`` of k components.
+    """Between two products: columns on their way (W), and m = ``count`` of k components.
 
     Parameters
     ----------
     stage : "search" for components, or "joint": all that there are, together.
     iteration : products since a component was last found, or since the joint stage began.
-    columns (d x W), ages, least, least_ages, shifts (W) : see _tensor_search.Columns.
-    trial : d x k, the components for the next product; the spare ones of the joint stage behind the first m.
-    ritz_vectors, products (d x k), ritz_values, residual_norms (k) : v, T(I, v, ...), w, ||rest|| of one and the same v.
-    landed (k) : columns that ran into each component; found_at (k) : number of the product that found it.
-    contraction (k) : the least ratio of two residuals one after the other.
-    lost : columns that went nowhere. norm, left : of T and of T without the components. scale : largest ||product||.
+    lost : columns that went nowhere. let_go : components that turned out to be none.
+    norm, left : of T, and of T without the components. scale : the largest ||T(I, u, ...)|| so far.
     """
 
     step: int
     stage: str
     count: int
     iteration: int
-    columns: Block
-    ages: np.ndarray
-    least: np.ndarray
-    least_ages: np.ndarray
-    shifts: np.ndarray
-    trial: Block
-    ritz_vectors: Block
-    ritz_values: np.ndarray
-    products: Block
-    residual_norms: np.ndarray
-    landed: np.ndarray
-    found_at: np.ndarray
-    contraction: np.ndarray
+    columns: Columns
+    components: Components
     lost: int
+    let_go: int
     norm: float
     left: float
     scale: float
     finished: bool
+
+    @property
+    def d(self) -> int:
+        return len(self.columns.block)
+
+    @property
+    def ritz_vectors(self) -> Block:
+        return self.components.vectors
+
+
+def with_scale(state: TensorState, released: Block) -> TensorState:
+    """One step on, with the size of its products."""
+    largest = float(np.linalg.norm(released, axis=0).max(initial=0.0))
+    return replace(state, step=state.step + 1, scale=max(state.scale, largest))
 
 
 def rounding(d: int, scale: float) -> float:
@@ -60,18 +88,28 @@ def rounding(d: int, scale: float) -> float:
 
 def converged(state: TensorState, tol: float) -> np.ndarray:
     """Which of the k components have a residual within ``tol`` of their weight, or of rounding."""
-    floor = rounding(len(state.columns), state.scale)
-    near: np.ndarray = state.residual_norms <= np.maximum(tol * np.abs(state.ritz_values), floor)
+    floor = rounding(state.d, state.scale)
+    near: np.ndarray = state.components.norms <= np.maximum(tol * np.abs(state.components.weights), floor)
     return near
+
+
+def errors_of(state: TensorState, norms: np.ndarray) -> float:
+    """The score that errors of components with residuals ``norms`` can pretend to have, and rounding.
+
+    An error e of a component w v leaves 3 w sym(v v e), whose largest score is 2 / sqrt(3) times w |e|.
+    """
+    return max(3 * float(norms.max(initial=0.0)), rounding(state.d, state.scale))
 
 
 def statuses(state: TensorState, tol: float, order: int) -> list[str]:
     """Of each component: "found", "surplus" (never found, or a weight that noise alone would give), or "open"."""
-    d, near = len(state.columns), converged(state, tol)
-    sizes, floor = np.abs(state.ritz_values), rounding(d, state.scale)
-    noise = max(MARGIN * noise_score(state.left, d, order), floor)
-    surplus = (np.arange(len(sizes)) >= state.count) | ((sizes <= noise) & (state.contraction > SHARP))
-    surplus |= sizes <= floor
+    m, d, parts = state.count, state.d, state.components
+    near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
+    blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
+    noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order)
+    near[m:] = False
+    surplus = noise | (sizes <= rounding(d, state.scale))
+    surplus[m:] |= sizes[m:] <= errors_of(state, parts.norms[:m])
     return ["surplus" if s else "found" if n else "open" for s, n in zip(surplus, near, strict=True)]
 
 
@@ -88,7 +126,7 @@ def said_of(state: TensorState, tol: float, order: int) -> str:
     found, surplus, open_ = (status.count(word) for word in ("found", "surplus", "open"))
     relative = [
         float(norm / abs(value)) if value else 0.0
-        for norm, value, word in zip(state.residual_norms, state.ritz_values, status, strict=True)
+        for norm, value, word in zip(state.components.norms, state.components.weights, status, strict=True)
         if word != "surplus"
     ]
     worst = max(relative, default=0.0)
@@ -111,7 +149,7 @@ def said_of(state: TensorState, tol: float, order: int) -> str:
 def sorted_by_weight(state: TensorState, tol: float, order: int) -> np.ndarray:
     """Numbers of the components by falling |weight|, surplus ones last."""
     surplus = np.array([word == "surplus" for word in statuses(state, tol, order)])
-    return np.lexsort((-np.abs(state.ritz_values), surplus))
+    return np.lexsort((-np.abs(state.components.weights), surplus))
 
 
 def facts_of(state: TensorState, numbers: np.ndarray, tol: float, order: int) -> dict[str, Any]:
@@ -121,11 +159,12 @@ def facts_of(state: TensorState, numbers: np.ndarray, tol: float, order: int) ->
     return {
         "status": [status[number] for number in numbers],
         "relative_residual": state.left / state.norm if known else 0.0,
-        "noise_score": noise_score(state.left, len(state.columns), order),
+        "noise_score": noise_score(unbiased(state.left, state.count, state.d, order), state.d, order),
         "rounds": state.count,
         "products": state.step,
-        "landed": state.landed[numbers].astype(int).tolist(),
-        "found_at": state.found_at[numbers].astype(int).tolist(),
+        "landed": state.components.landed[numbers].astype(int).tolist(),
+        "found_at": state.components.found_at[numbers].astype(int).tolist(),
         "lost": state.lost,
-        "signs": [int(sign) for sign in np.sign(state.ritz_values[numbers])],
+        "let_go": state.let_go,
+        "signs": [int(sign) for sign in np.sign(state.components.weights[numbers])],
     }

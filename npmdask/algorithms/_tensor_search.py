@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -10,8 +11,12 @@ from npmdask.algorithms._tensor_fit import SAME
 from npmdask.algorithms._tensors import scores_of, unit_columns
 from npmdask.linalg import Block
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 STALLED = 8  # products without a residual that is smaller by a tenth: the column oscillates, and is shifted
 MOST_SHIFT = 3.0  # times the score; p - 1 makes every step climb (Kolda and Mayo 2011, SS-HOPM)
+BASIN = 0.02  # a relative residual below this is that of a column on its way into a fixed point
 
 
 class Sight(NamedTuple):
@@ -30,20 +35,52 @@ class Sight(NamedTuple):
         return out
 
 
-class Columns(NamedTuple):
-    """L columns on their way: unit vectors (d x L), products since each start, least relative residual, when, shift."""
+@dataclass(frozen=True)
+class Columns:
+    """L columns on their way.
+
+    Parameters
+    ----------
+    block : d x L, unit vectors; and of each (L): ages, products since its start; least, its least relative residual;
+        least_ages, when that was; shifts, see :func:`advanced`; sharpest, the least ratio of a relative residual to the
+        one before, in the basin of a fixed point and without a shift.
+    """
 
     block: Block
     ages: np.ndarray
     least: np.ndarray
     least_ages: np.ndarray
     shifts: np.ndarray
+    sharpest: np.ndarray
+
+
+G = TypeVar("G", bound="DataclassInstance")
+
+
+def picked(group: G, which: slice | np.ndarray | list[int]) -> G:
+    """The columns or entries ``which`` of every array of a group."""
+    return replace(group, **{f.name: getattr(group, f.name)[..., which] for f in fields(group)})
+
+
+def joined(first: G, second: G) -> G:
+    """The arrays of two groups, one behind the other."""
+    both = {f.name: (getattr(first, f.name), getattr(second, f.name)) for f in fields(first)}
+    return replace(first, **{name: np.concatenate(pair, axis=-1) for name, pair in both.items()})
+
+
+def put(group: G, start: int, part: G) -> G:
+    """A copy of the group with ``part`` in its columns or entries from ``start`` on."""
+    return joined(joined(picked(group, slice(0, start)), part), picked(group, slice(start + _size(part), None)))
+
+
+def _size(group: DataclassInstance) -> int:
+    return int(getattr(group, fields(group)[0].name).shape[-1])
 
 
 def fresh(block: Block) -> Columns:
     """Columns that have just started."""
     zeros = np.zeros(block.shape[1])
-    return Columns(block, zeros, np.full(block.shape[1], np.inf), zeros, zeros)
+    return Columns(block, zeros, np.full(block.shape[1], np.inf), zeros, zeros, zeros + 1)
 
 
 def seen(products: Block, block: Block) -> Sight:
@@ -52,22 +89,38 @@ def seen(products: Block, block: Block) -> Sight:
     return Sight(products, scores, np.linalg.norm(products - block * scores, axis=0))
 
 
-def advanced(columns: Columns, sight: Sight, order: int, *, shifted: bool = True) -> Columns:
-    """One power step: u <- g / ||g||, up to sign for an even order, with a shift where the column has stalled.
-
-    A column whose product is zero stays. A shift adds ``shift |score| u`` before normalising; it begins at 1 when the
-    residual has stalled, and grows to where no step can lower the score.
-    """
+def watched(columns: Columns, sight: Sight) -> Columns:
+    """The columns with what their last residual says."""
     relative = sight.relative
+    ratio = np.ones(len(relative))
+    np.divide(
+        relative, columns.least, out=ratio, where=(0 < columns.least) & (columns.least < BASIN) & (columns.shifts == 0)
+    )
     better = relative < 0.9 * columns.least
-    least = np.where(better, relative, columns.least)
-    least_ages = np.where(better, columns.ages, columns.least_ages)
-    stalled = (columns.ages - least_ages >= STALLED) & shifted
+    return replace(
+        columns,
+        least=np.where(better, relative, columns.least),
+        least_ages=np.where(better, columns.ages, columns.least_ages),
+        sharpest=np.minimum(columns.sharpest, ratio),
+    )
+
+
+def advanced(columns: Columns, sight: Sight, order: int, *, shifted: bool = True) -> Columns:
+    """One power step of ``watched`` columns: u <- g / ||g||, up to sign for an even order.
+
+    A column whose product is zero stays. Where the residual has stalled, and where ``shifted``, u <- g + s |score| u
+    before normalising, with a shift s that begins at 1 and grows to where no step can lower the score.
+    """
+    stalled = (columns.ages - columns.least_ages >= STALLED) & shifted
     shifts = np.where(stalled, np.minimum(2 * columns.shifts + 1, MOST_SHIFT), columns.shifts)
-    least_ages = np.where(stalled, columns.ages, least_ages)
     signs = np.where(sight.scores < 0, -1.0, 1.0) if order % 2 == 0 else 1.0
-    block = stepped(columns.block, sight.products * signs + columns.block * (shifts * np.abs(sight.scores)))
-    return Columns(block, columns.ages + 1, least, least_ages, shifts)
+    return replace(
+        columns,
+        block=stepped(columns.block, sight.products * signs + columns.block * (shifts * np.abs(sight.scores))),
+        ages=columns.ages + 1,
+        least_ages=np.where(stalled, columns.ages, columns.least_ages),
+        shifts=shifts,
+    )
 
 
 def stepped(block: Block, products: Block) -> Block:
@@ -79,7 +132,8 @@ def stepped(block: Block, products: Block) -> Block:
 def replaced(columns: Columns, which: np.ndarray, starts: Block) -> Columns:
     """Fresh ``starts`` (d x L) in place of the columns of the mask ``which``."""
     new = fresh(starts)
-    return Columns(*(np.where(which, begun, old) for begun, old in zip(new, columns, strict=True)))
+    both = {f.name: (getattr(new, f.name), getattr(columns, f.name)) for f in fields(columns)}
+    return Columns(**{name: np.where(which, begun, old) for name, (begun, old) in both.items()})
 
 
 def nearest(block: Block, vectors: Block) -> np.ndarray:
@@ -87,8 +141,7 @@ def nearest(block: Block, vectors: Block) -> np.ndarray:
     if vectors.shape[1] == 0:
         return np.full(block.shape[1], -1)
     cosines = np.abs(vectors.T @ block)
-    closest = cosines.argmax(axis=0)
-    return np.where(cosines.max(axis=0) > SAME, closest, -1)
+    return np.where(cosines.max(axis=0) > SAME, cosines.argmax(axis=0), -1)
 
 
 def distinct(block: Block, candidates: np.ndarray, against: Block, most: int) -> list[int]:
@@ -101,3 +154,10 @@ def distinct(block: Block, candidates: np.ndarray, against: Block, most: int) ->
         if nearest(block[:, [number]], known)[0] < 0:
             taken.append(number)
     return taken
+
+
+def copies(vectors: Block, weights: np.ndarray) -> np.ndarray:
+    """Which of the vectors (d x m) coincide with another of greater |weight|, or of the same that comes before."""
+    rank = np.argsort(np.argsort(-np.abs(weights), kind="stable"), kind="stable")
+    same = np.abs(vectors.T @ vectors) > SAME
+    return np.asarray((same & (rank[None, :] < rank[:, None])).any(axis=1))

@@ -1,0 +1,112 @@
+"""When the robust tensor power method is proved to work (Wang and Anandkumar 2016), and where the proof is not enough.
+
+The theorems leave constants open: they are arguments here, 1 unless said otherwise. T = sum_i lambda_i v_i^3 with
+orthonormal v_i (k of them, in d dimensions), lambda_min the least weight; T + E is decomposed, ||E|| <= epsilon.
+
+Theorem 2.2 is not sound as printed where k is small: it asks for epsilon <= C_1 lambda_min / sqrt(k), but a random
+start has v_i^T u of order 1 / sqrt(d) only, the first product has a signal of lambda / d and may have noise of epsilon
+beside it, and without epsilon <= c lambda_min / sqrt(d) the signal is lost (:func:`hiding_product`). Here that
+condition is added.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from npmdask.errors import BadInputError, closest
+from npmdask.linalg import Block
+from npmdask.theory.private import Prediction
+
+NOISES = ("adversarial", "round", "weakly correlated")
+
+
+def restarts(k: int, *, least: float = 2.0, constant: float = 1.0) -> int:
+    """L of Theorems 2.1 and 2.2: constant max(K_0, k) log max(K_0, k), with K_0 = ``least``."""
+    _require(k=k, least=least, constant=constant)
+    many = max(least, k)
+    return max(1, math.ceil(constant * many * math.log(many)))
+
+
+def iterations(lambda_max: float, d: int, epsilon: float, *, constant: float = 1.0) -> int:
+    """R of Theorem 2.2: constant log(lambda_max d / epsilon)."""
+    _require(lambda_max=lambda_max, d=d, epsilon=epsilon, constant=constant)
+    return max(1, math.ceil(constant * math.log(max(lambda_max * d / epsilon, 1.0))))
+
+
+def tolerated_noise(
+    noise: str, lambda_min: float, *, d: int, k: int, constants: tuple[float, float, float] = (1.0, 1.0, 1.0)
+) -> Prediction:
+    """The largest ||E|| for which all components are proved to be found, by how the noise E is related to them.
+
+    Parameters
+    ----------
+    noise : "adversarial" (anything: lambda_min / d, Theorem 2.1), "round" (as Gaussian noise, |E(v, u, u)| <=
+        ||E(I, u, u)|| / sqrt(d): lambda_min / sqrt(d)) or "weakly correlated" (||E(v, I, I)|| <= C_0 lambda_min / d:
+        lambda_min / sqrt(k), and no more than c lambda_min / sqrt(d), which the paper does not ask for).
+    constants : C_0 of equation 4, C_1 of equations 3 and 5, and c.
+    """
+    if noise not in NOISES:
+        raise BadInputError(f"noise = {noise!r}: {closest(noise, list(NOISES))}")
+    _require(lambda_min=lambda_min, d=d, k=k)
+    c0, c1, c = constants
+    printed = {
+        "adversarial": min(c0, c1) / d,
+        "round": min(c0 / math.sqrt(d), c1 / math.sqrt(k)),
+        "weakly correlated": c1 / math.sqrt(k),
+    }[noise]
+    sound = min(printed, c / math.sqrt(d))
+    return Prediction(lambda_min * sound, {"C_0": c0, "C_1": c1, "c": c}, {"as_printed": sound == printed})
+
+
+def sample_complexity(
+    sigma: float, lambda_min: float, epsilon: float, *, d: int, k: int, constants: tuple[float, float] = (1.0, 1.0)
+) -> Prediction:
+    """n of Theorem 3.1, samples of *one* product of Algorithm 2, without its logarithms.
+
+    constant max(sigma^2 d / epsilon^2, sigma^2 d^2 / lambda_min^2): printed with min, but its proof needs both.
+    ``constants``: that one, and C_1 of the condition epsilon <= C_1 lambda_min / sqrt(k).
+    """
+    _require(sigma=sigma, lambda_min=lambda_min, epsilon=epsilon, d=d, k=k)
+    constant, c1 = constants
+    many = constant * sigma**2 * max(d / epsilon**2, d**2 / lambda_min**2)
+    return Prediction(
+        many, {"constant": constant, "C_1": c1}, {"error_small_enough": epsilon <= c1 * lambda_min / math.sqrt(k)}
+    )
+
+
+def private_epsilon(
+    lambda_min: float, mu: float, *, d: int, k: int, delta: float, lambda_max: float, constant: float = 1.0
+) -> float:
+    """The least epsilon of Theorem 4.2 (equation 7): constant mu_0 k^2 log(lambda_max d / delta) / lambda_min.
+
+    For the first component only, with incoherence mu_0 = (d / k) max_i ||V^T e_i||^2 (equation 6). Input perturbation
+    needs an epsilon that grows like d.
+    """
+    _require(lambda_min=lambda_min, mu=mu, d=d, k=k, delta=delta, lambda_max=lambda_max, constant=constant)
+    return constant * mu * k**2 * math.log(max(lambda_max * d / delta, 1.0)) / lambda_min
+
+
+def incoherence(vectors: Block) -> float:
+    """mu_0 of Assumption 4.1 for orthonormal ``vectors`` (d x k): 1 where spread evenly, at the worst d / k."""
+    d, k = vectors.shape
+    return float(d / k * np.einsum("dk,dk->d", vectors, vectors).max())
+
+
+def hiding_product(block: Block, v: np.ndarray, w: np.ndarray, size: float) -> Block:
+    """(v v v + E)(I, u, u) for every column u of ``block``, E = size sym(w (x) (I - v v^T)), v and w orthonormal.
+
+    E(v, ., .) = 0 and ||E(I, u, u)|| <= size for all unit u, so that every printed condition of Theorem 2.2 holds in
+    any dimension with size <= C_1; but starts find v only for size <= c / sqrt(d).
+    """
+    along, across = v @ block, w @ block
+    rest = np.einsum("dl,dl->l", block, block) - along**2
+    noise = np.outer(w, rest) + 2 * across * (block - np.outer(v, along))
+    return np.asarray(np.outer(v, along**2) + size / 3 * noise)
+
+
+def _require(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not number > 0:
+            raise BadInputError(f"{name} = {number} must be positive")
