@@ -27,8 +27,8 @@ from benchmarks.tensor_page import publish, tables
 from benchmarks.tensor_series import SERIES, Series
 
 NAME = "paper_tensor"
-TRIALS = 45
-FIGURES = ("noise", "online", "private")
+TRIALS = {"noise": 45, "online": 24, "private": 45}
+FIGURES = tuple(TRIALS)
 Outcome = tuple[float, float]  # level, as a power of 2, and 1 or 0; or 0 and what was measured
 Point = tuple[str, int]  # of a series, at an x
 
@@ -71,7 +71,7 @@ def level_of(point: Point, outcomes: Sequence[Outcome]) -> float:
 def measure(figure: str, trials: Trials, count: int, jobs: int) -> None:
     """Make what is missing: trials of a point one after the other, points beside each other."""
     points = [(name, x) for name, series in SERIES.items() if series.figure == figure for x in series.x]
-    open_ = {p: SERIES[p[0]].trials(p[1], count) - len(trials.of.get(p, [])) for p in points}
+    open_ = {p: count - len(trials.of.get(p, [])) for p in points}
     open_ = {p: left for p, left in open_.items() if left > 0}
     message(f"{figure}: {sum(open_.values())} trials to make at {len(open_)} points")
     for point, outcome in done(open_, trials, jobs):
@@ -112,7 +112,12 @@ def summary(point: Point, outcomes: Sequence[Outcome]) -> dict[str, float]:
     numbers = np.array([found for _, found in outcomes])
     logs = np.log(np.maximum(numbers, 1e-300))
     spread = float(logs.std(ddof=1) / np.sqrt(len(logs))) if len(logs) > 1 else 0.0
-    return {"value": float(np.exp(logs.mean())), "stderr": spread, "mean": float(numbers.mean()), "trials": len(numbers)}
+    return {
+        "value": float(np.exp(logs.mean())),
+        "stderr": spread,
+        "mean": float(numbers.mean()),
+        "trials": len(numbers),
+    }
 
 
 def found_of(figure: str, trials: Trials) -> dict[str, Any]:
@@ -130,12 +135,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure, keep, and publish; print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_tensor", description=__doc__)
     parser.add_argument("--figure", required=True, choices=(*FIGURES, "all"))
-    parser.add_argument("--trials", type=int, default=TRIALS, help="of every point; a third at the largest")
+    parser.add_argument("--trials", type=int, help="of every point; otherwise 45, and 24 online")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "tensor", help="where trials are kept")
     parser.add_argument("--draw", action="store_true", help="from what is kept, without measuring")
     asked = parser.parse_args(argv)
-    if asked.trials < 3:
+    if asked.trials is not None and asked.trials < 3:
         parser.error(f"--trials {asked.trials}: at least three are needed for a standard error")
     if asked.jobs < 1:
         parser.error(f"--jobs {asked.jobs}: at least one process is needed")
@@ -144,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         asked.folder.mkdir(parents=True, exist_ok=True)
         trials = Trials(asked.folder / "trials.csv")
         for figure in figures:
-            measure(figure, trials, asked.trials, asked.jobs)
+            measure(figure, trials, asked.trials or TRIALS[figure], asked.jobs)
             keep(NAME, {figure: found_of(figure, trials)})
     found = kept(NAME)
     found = {figure: found[figure] for figure in figures}

@@ -8,6 +8,7 @@ fitted by a logistic curve (the mean of the posterior on a grid, which is finite
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ def next_level(guess: float, outcomes: Sequence[tuple[float, bool]], harder: int
     if not outcomes:
         return guess
     level, won = outcomes[-1]
-    turns = sum(a != b for (_, a), (_, b) in zip(outcomes, outcomes[1:], strict=False))
+    turns = sum(a != b for (_, a), (_, b) in pairwise(outcomes))
     return level + harder * (1 if won else -1) * max(FIRST / 2**turns, LEAST)
 
 

@@ -19,7 +19,9 @@ from npmdask.randomness import generator
 
 RESTARTS, ITERATIONS = 10, 12  # L and R of Algorithm 1, in all figures of noise
 GROUND = 1.6569  # ||E||_op / sqrt(d) of a symmetric Gaussian tensor, d large: the ground state of the spherical 3-spin
-NEAR = 0.9  # cosine at which a component counts as recovered: the error of the paper's bound is far below that of chance
+NEAR = (
+    0.9  # cosine at which a component counts as recovered: the error of the paper's bound is far below that of chance
+)
 COUPLED, CENTRED = 0.75, 2.0  # of adversarial(), chosen once, on a scan at d = 64, where success is monotone
 Contraction = Callable[[Block], Block]
 
@@ -97,9 +99,8 @@ def components(contraction: Contraction, d: int, k: int, *, seed: int, restarts:
     """Algorithm 1 as printed, by this project's class: d x k."""
     algorithm = TensorPower(target_rank=k, restarts=restarts, iterations=ITERATIONS, seed=seed)
     state = algorithm.init(d, rng=generator(seed))
-    with np.errstate(divide="ignore", invalid="ignore"):  # rates of convergence of columns that are exact: 0 / 0
-        while state.count < k:
-            state, _ = algorithm.update(state, contraction(algorithm.query(state).block))
+    while state.count < k:
+        state, _ = algorithm.update(state, contraction(algorithm.query(state).block))
     return algorithm.finalize(state).vectors
 
 

@@ -1,6 +1,6 @@
 """The online tensor power method (Wang and Anandkumar 2016, Algorithm 2) on rows that satisfy its assumptions.
 
-x = sum_i s_i y_i v_i + z: y_i independent, of two values (probability P of the rare one), mean 0 and variance 1, skewed;
+x = sum_i s_i y_i v_i + z: y_i independent, of two values (RARE: how often the rare one), mean 0, variance 1, skewed;
 z has d independent signs +-1. Means are 0 and z is symmetric, so E x (x) x (x) x = sum_i weight_i v_i (x) v_i (x) v_i
 exactly, weight_i = SKEW s_i^3, and rows are bounded. The v_i are the first k unit vectors, which no start knows.
 """
@@ -69,9 +69,15 @@ def samples_trial(d: int, n: float, seed: int) -> bool:
 
 
 def state_bytes(d: int) -> int:
-    """Of a state: what is held between batches."""
-    state = streamed(d, 64, 0)
-    return sum(value.nbytes for value in vars(state).values() if isinstance(value, np.ndarray))
+    """The largest state of a search for two components, L restarts and rows that wait included."""
+    rng = generator(0, "online tensor state", d)
+    rows = rows_of(d, EQUAL, rng)
+    method = OnlineTensorPower(target_rank=len(EQUAL), block_rows=64, restarts=RESTARTS, iterations=2, refine=False)
+    state, largest = method.init(d, rng=rng), 0
+    while len(state.weights) < len(EQUAL):
+        state, _ = method.update(state, rows(16))
+        largest = max(largest, sum(value.nbytes for value in vars(state).values() if isinstance(value, np.ndarray)))
+    return largest
 
 
 def deflated_online(rows: Rows, d: int, n: int, k: int, *, printed: bool, seed: int) -> Block:

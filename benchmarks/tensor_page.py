@@ -25,7 +25,7 @@ CALIBRATIONS = {
     "private, as printed": ("private", printed_epsilon, BLUE, "s--"),
     "input perturbation, exact": ("input", input_epsilon, ORANGE, "o-"),
 }
-CLAIMED_EPSILON = {"private, exact": 0.0, "private, as printed": 0.0, "input perturbation, exact": 1.0}
+LOGARITHMIC = ("private, exact", "private, as printed")  # whose epsilon is claimed to grow with no power of d
 Line = dict[str, Any]
 
 
@@ -140,8 +140,9 @@ def private_tables(lines: dict[str, Line]) -> dict[str, Rows]:
     rows = [["what", "against", "trials of a point", "measured power", "claimed", "holds"]]
     values = [["what", "d", "epsilon", "95 % band"]]
     for name, line in epsilons(lines).items():
-        rows.append(_private_row(f"epsilon, {name}", line, CLAIMED_EPSILON[name]))
-        if CLAIMED_EPSILON[name] == 0:
+        logarithmic = name in LOGARITHMIC
+        rows.append(_private_row(f"epsilon, {name}", line, None if logarithmic else 1.0))
+        if logarithmic:
             rows.append(_private_row(f"epsilon / ln d, {name}", _over_logarithm(line), 0.0))
         for x, value, stderr in zip(line["x"], line["value"], line["stderr"], strict=True):
             low, high = Level(value, stderr).band
@@ -187,7 +188,7 @@ def online_figure(lines: dict[str, Line]) -> Any:
         _curve(axis, lines[name], SERIES[name].label, BLUE, "o-")
         axis.set(xlabel="rows n of an iteration" if SERIES[name].vary == "n" else "d", ylabel="error")
     for name, color in (("samples", BLUE), ("found", ORANGE)):
-        _curve(axes[0, 2], lines[name], SERIES[name].label, color, "o-")
+        _curve(axes[0, 2], lines[name], SERIES[name].label, color, "o-", SERIES[name].fit)
     axes[0, 2].set(xlabel="d", ylabel="rows n of an iteration")
     return _finished(figure, axes[0])
 

@@ -1,9 +1,9 @@
 """How much noise the first component survives: private tensor power method, and noise on the tensor itself.
 
 The neighbouring relation is Definition 4.2 of Wang and Anandkumar 2016 (N7), sensitivities 6 max |u_i|^2 of
-T(I, u, u), 6 max |u_i|^3 of T(u, u, u), 6 of the tensor in the Frobenius norm. A trial asks whether a noise is survived;
-what epsilon that noise gives is arithmetic, so exact and printed calibration share their trials. Noise comes from public
-seeds: right in size, private in no way.
+T(I, u, u), 6 max |u_i|^3 of T(u, u, u), 6 of the tensor in the Frobenius norm. A trial asks whether a noise is
+survived; what epsilon that noise gives is arithmetic, so exact and printed calibration share their trials. Noise comes
+from public seeds: right in size, private in no way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def flat(d: int) -> Block:
 
 
 def private_trial(d: int, level: float, seed: int) -> bool:
-    """Whether round 1 of Algorithm 3 ends near v_1; noise of standard deviation ``level`` per sensitivity, weights 1."""
+    """Whether round 1 of Algorithm 3 ends near v_1; weights 1, noise of ``level`` per sensitivity."""
     rng = generator(seed, "private tensor trial", d)
     vectors = flat(d)
     block = unit_columns(rng.standard_normal((d, RESTARTS)))
@@ -47,7 +47,7 @@ def private_trial(d: int, level: float, seed: int) -> bool:
 
 
 def input_trial(d: int, level: float, seed: int) -> bool:
-    """The same with one symmetric Gaussian tensor (Frobenius geometry) of ``level`` per sensitivity, and exact steps."""
+    """The same with one symmetric Gaussian tensor (Frobenius geometry) of ``level`` per sensitivity."""
     rng = generator(seed, "perturbed tensor trial", d)
     vectors, tensor = flat(d), RevealedTensor(d, rng)
     block = unit_columns(rng.standard_normal((d, RESTARTS)))

@@ -59,7 +59,9 @@ class RevealedTensor:
     def _outside_answers(self, new: Block, d: int) -> Block:
         """What of the answers lies outside Q (d x L), drawn given that nothing of earlier answers does."""
         cross = (self.asked.T @ new) ** 2 / 3
-        left = (new.T @ new) ** 2 / 3 - cross.T @ np.linalg.pinv(_gram(self.asked), rcond=NOTHING, hermitian=True) @ cross
+        left = (new.T @ new) ** 2 / 3 - cross.T @ np.linalg.pinv(
+            _gram(self.asked), rcond=NOTHING, hermitian=True
+        ) @ cross
         values, vectors = np.linalg.eigh(left)
         root = vectors * np.sqrt(np.where(values > NOTHING, values, 0.0))
         noise = self.rng.standard_normal((d, new.shape[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ class Series:
 
     ``run(x, level, seed)`` is a trial: whether it succeeds at ``level``, or, where there is no ``guess``, a number.
     ``guess(x)``: a level to begin with. ``harder``: 1 where a higher level is harder, -1 where a lower one is.
-    ``claimed``: the power of x in the paper. ``large``: from this x on a third of the trials is made.
+    ``claimed``: the power of x in the paper.
     ``fit``: x from which on a power law is fitted; before it something else decides.
     """
 
@@ -37,11 +36,7 @@ class Series:
     guess: Callable[[int], float] | None = None
     harder: int = 1
     claimed: float | None = None
-    large: int = sys.maxsize
     fit: int = 0
-
-    def trials(self, x: int, count: int) -> int:
-        return max(3, count // 3) if x >= self.large else count
 
 
 def _power(model: str, d: int, level: float, seed: int, k: int = 1) -> bool:
@@ -79,19 +74,18 @@ def _root(factor: float) -> Callable[[int], float]:
 SERIES = {
     "adversarial": Series(
         "noise", "adversarial, k = 1 (the hardest found)", "d", DIMENSIONS, partial(_power, "adversarial"),
-        _root(1.2), claimed=-1.0, large=8192,
+        _root(1.2), claimed=-1.0,
     ),
     "round": Series(
         "noise", "Gaussian, k = 1", "d", (32, 64, 128, 256, 512, 1024, 2048), partial(_power, "round"),
-        _root(6.4), claimed=-0.5, large=2048, fit=256,
+        _root(6.4), claimed=-0.5, fit=256,
     ),
     "weak": Series(
         "noise", "weakly correlated, k = 1", "d", DIMENSIONS, partial(_power, "weak"), _root(2.8), claimed=0.0,
-        large=8192,
     ),
     "weak over k": Series(
         "noise", f"weakly correlated, d = {OVER_K}", "k", (1, 2, 4, 8, 16), _over_k, lambda k: 3.2 / OVER_K**0.5,
-        claimed=-0.5, large=8,
+        claimed=-0.5,
     ),
     "power, round": Series(
         "noise", "tensor power method, Gaussian, k = 4", "d", (32, 64, 128), partial(_power, "round", k=4), _root(6.0)
@@ -108,18 +102,17 @@ SERIES = {
     ),
     "error over n": Series(
         "online", f"error, d = {OVER_N}", "n", (4096, 8192, 16384, 32768, 65536), _error_over_n, claimed=-0.5,
-        large=65536,
     ),
     "error over d": Series(
-        "online", f"error, n = {ROWS_OVER_D:,}", "d", (16, 32, 64, 128), _error_over_d, claimed=0.5, large=128
+        "online", f"error, n = {ROWS_OVER_D:,}", "d", (16, 32, 64, 128), _error_over_d, claimed=0.5,
     ),
     "samples": Series(
         "online", "rows n for an error of 2 / sqrt(d)", "d", (16, 32, 64, 128, 256), samples_trial,
-        lambda d: 0.6 * d * d, harder=-1, claimed=2.0, large=128,
+        lambda d: 0.6 * d * d, harder=-1, claimed=2.0,
     ),
     "found": Series(
-        "online", "rows n to find all components", "d", (16, 32, 64, 128, 256), _found, lambda d: 0.4 * d * d,
-        harder=-1, claimed=2.0, large=128,
+        "online", "rows n to find all components", "d", (16, 32, 64, 128, 256, 512, 1024), _found,
+        lambda d: max(12 * d, 0.06 * d * d), harder=-1, claimed=2.0, fit=256,
     ),
     "printed line": Series("online", "deflation as printed", "n", (50_000,), partial(_deflation, True)),
     "corrected line": Series("online", "deflation corrected", "n", (50_000,), partial(_deflation, False)),
@@ -128,6 +121,5 @@ SERIES = {
     ),
     "input": Series(
         "private", "input perturbation", "d", (32, 64, 128, 256, 512, 1024, 2048), input_trial, lambda d: 1.0 / d,
-        large=2048,
     ),
 }  # fmt: skip
