@@ -211,8 +211,14 @@ def _curve(axis: Any, line: Line, label: str, color: str, style: str, first: int
 
 
 def _finished(figure: Any, axes: Any) -> Any:
+    """Legends, and ticks where points are: logarithmic axes of less than a decade have none of their own."""
     for axis in axes:
         axis.minorticks_off()
+        x = sorted({int(v) for line in axis.get_lines() for v in line.get_xdata()})
+        axis.set_xticks(x, [f"{v:,}" for v in x], rotation=45)
+        low, high = axis.get_ylim()
+        y = [m * 10.0**e for e in range(-4, 6) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
+        axis.set_yticks(y, [_number(v) for v in y])
         axis.legend(fontsize=7, frameon=False)
     return figure
 
