@@ -17,7 +17,7 @@ from npmdask.linalg import Block
 
 # E_p: the ground state of the spherical p-spin model (Auffinger, Ben Arous and Cerny 2013), by order p.
 GROUND_STATES = {3: 1.6573, 4: 1.7942}
-MARGIN = 1.15  # over what a Gaussian tensor of the same norm would give: none of 600 simulated ones had more
+MARGIN = 1.15  # over what a Gaussian tensor of the same norm would give: none of 300 simulated ones had more
 SAME = 0.9  # two directions of a larger |cosine| are one component
 DOUBLE_EPS = float(np.finfo(np.float64).eps)
 UNRESOLVED = 64 * DOUBLE_EPS  # of ||T||^2: a difference of squares that is smaller is rounding
@@ -68,7 +68,7 @@ def unbiased(left: float, found: int, d: int, order: int) -> float:
     return left * math.sqrt(every / max(every - found * d, every / 4))
 
 
-def like_noise(weights: np.ndarray, left: float, d: int, order: int) -> np.ndarray:
+def like_noise(weights: np.ndarray, left: float, d: int, order: int, margin: float) -> np.ndarray:
     """Which of the components (m, weights by any sign) may be noise, where ``left`` is the norm of what none explains.
 
     From the weakest on, as long as each has no more than the largest score of a Gaussian tensor as large as what is
@@ -79,7 +79,7 @@ def like_noise(weights: np.ndarray, left: float, d: int, order: int) -> np.ndarr
     rising = np.argsort(sizes, kind="stable")
     norms = np.sqrt(left**2 + np.cumsum(sizes[rising] ** 2))
     ratio = noise_score(1.0, d, order)
-    passed = np.cumprod(sizes[rising] <= MARGIN * ratio * norms).astype(bool)
+    passed = np.cumprod(sizes[rising] <= margin * ratio * norms).astype(bool)
     count = int(passed.sum())
     if count and left**2 < 0.5 * max(1 - ratio**2, 0.1) ** count * norms[count - 1] ** 2:
         count = 0

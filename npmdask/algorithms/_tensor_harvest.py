@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.algorithms._tensor_fit import Fit, fitted, like_noise, unbiased
 from npmdask.algorithms._tensor_joint import CLEAR, NEAR, PROBES, Joint
-from npmdask.algorithms._tensor_report import SHARP, TensorState, no_components
+from npmdask.algorithms._tensor_report import SHARP, TensorState, errors_of, no_components
 from npmdask.algorithms._tensor_search import (
     Columns,
     Sight,
@@ -85,7 +85,7 @@ class Harvest(Joint):
         """
         scores, relative = self.sizes(sight.scores), sight.relative
         sure = (scores > self.noise(state)) | (columns.sharpest <= SHARP)
-        ready = (relative <= np.where(sure, NEAR, CLEAR)) & (scores > self.errors(state, held[2].norms))
+        ready = (relative <= np.where(sure, NEAR, CLEAR)) & (scores > errors_of(state, held[2].norms))
         falling, most = np.argsort(-scores, kind="stable"), self.target_rank - state.count
         taken = distinct(columns.block, falling[ready[falling]], held[0], most)
         if taken:
@@ -112,7 +112,7 @@ class Harvest(Joint):
         left = max(state.left**2 - (fit.explained - held[2].explained), 0.0) ** 0.5
         doubtful = np.flatnonzero(~sure[taken])
         before = unbiased(left, vectors.shape[1], state.d, self.order)
-        kept[doubtful] &= ~like_noise(scores[taken][doubtful], before, state.d, self.order)
+        kept[doubtful] &= ~like_noise(scores[taken][doubtful], before, state.d, self.order, state.margin)
         return [number for number, keep in zip(taken, kept, strict=True) if keep]
 
     def _searching(self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int) -> TensorState:

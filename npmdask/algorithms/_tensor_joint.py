@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import MARGIN, UNRESOLVED, Fit, fitted, noise_score, norm_from, unbiased
-from npmdask.algorithms._tensor_report import Components, TensorState, converged, rounding, statuses
+from npmdask.algorithms._tensor_fit import UNRESOLVED, Fit, fitted, noise_score, norm_from, unbiased
+from npmdask.algorithms._tensor_report import Components, TensorState, converged, errors_of, rounding, statuses
 from npmdask.algorithms._tensor_search import Sight, distinct, fresh, picked, put, seen, stepped
 from npmdask.algorithms._tensors import deflated, random_units
 from npmdask.linalg import Block
@@ -41,21 +41,15 @@ class Joint:
 
     def noise(self, state: TensorState) -> float:
         """The score that noise as large as what is left would reach."""
-        return MARGIN * noise_score(unbiased(state.left, state.count, state.d, self.order), state.d, self.order)
-
-    def errors(self, state: TensorState, norms: np.ndarray) -> float:
-        """What errors of components with residuals ``norms`` can pretend to be, and rounding.
-
-        An error e of a component w v leaves 3 w sym(v v e), whose largest score is 2 / sqrt(3) times w |e|.
-        """
-        return max(3 * float(norms.max(initial=0.0)), rounding(state.d, state.scale))
+        left = unbiased(state.left, state.count, state.d, self.order)
+        return state.margin * noise_score(left, state.d, self.order)
 
     def silent(self, state: TensorState, sight: Sight, norms: np.ndarray) -> bool:
         """Whether what is left has been searched for long enough and shows no more than noise, or than rounding."""
         resolved = state.left > UNRESOLVED**0.5 * state.norm
         if state.iteration < (PATIENCE if resolved else 3):
             return False
-        level = max(self.noise(state), self.errors(state, norms))
+        level = max(self.noise(state), errors_of(state, norms))
         return bool(np.abs(sight.scores).max(initial=0.0) <= level)
 
     def with_norms(self, state: TensorState, fit: Fit, random: Block) -> TensorState:

@@ -51,6 +51,7 @@ class TensorState:
     iteration : products since a component was last found, or since the joint stage began.
     lost : columns that went nowhere. let_go : components that turned out to be none.
     norm, left : of T, and of T without the components. scale : the largest ||T(I, u, ...)|| so far.
+    margin : over what noise would give, that a component must have; 0: all that rounding does not give count.
     """
 
     step: int
@@ -64,6 +65,7 @@ class TensorState:
     norm: float
     left: float
     scale: float
+    margin: float
     finished: bool
 
     @property
@@ -93,14 +95,23 @@ def converged(state: TensorState, tol: float) -> np.ndarray:
     return near
 
 
+def errors_of(state: TensorState, norms: np.ndarray) -> float:
+    """The score that errors of components with residuals ``norms`` can pretend to have, and rounding.
+
+    An error e of a component w v leaves 3 w sym(v v e), whose largest score is 2 / sqrt(3) times w |e|.
+    """
+    return max(3 * float(norms.max(initial=0.0)), rounding(state.d, state.scale))
+
+
 def statuses(state: TensorState, tol: float, order: int) -> list[str]:
     """Of each component: "found", "surplus" (never found, or a weight that noise alone would give), or "open"."""
     m, d, parts = state.count, state.d, state.components
     near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
     blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
-    noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order)
+    noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order, state.margin)
     near[m:] = False
     surplus = noise | (sizes <= rounding(d, state.scale))
+    surplus[m:] |= sizes[m:] <= errors_of(state, parts.norms[:m])
     return ["surplus" if s else "found" if n else "open" for s, n in zip(surplus, near, strict=True)]
 
 
@@ -150,7 +161,7 @@ def facts_of(state: TensorState, numbers: np.ndarray, tol: float, order: int) ->
     return {
         "status": [status[number] for number in numbers],
         "relative_residual": state.left / state.norm if known else 0.0,
-        "noise_score": noise_score(state.left, state.d, order),
+        "noise_score": noise_score(unbiased(state.left, state.count, state.d, order), state.d, order),
         "rounds": state.count,
         "products": state.step,
         "landed": state.components.landed[numbers].astype(int).tolist(),

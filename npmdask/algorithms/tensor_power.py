@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result, restored, state_fields
+from npmdask.algorithms._tensor_fit import MARGIN
 from npmdask.algorithms._tensor_harvest import Harvest
 from npmdask.algorithms._tensor_joint import PROBES
 from npmdask.algorithms._tensor_report import (
@@ -47,7 +48,7 @@ SEARCHERS = 16  # columns of a harvest at least, where all components are held
 
 
 def restarts_for(target_rank: int, *, harvest: bool) -> int:
-    """L where nothing is said: 10 in a round as others have it; 4 k + 20 to harvest k components together (measured)."""
+    """L where nothing is said: 10 in a round as others have it; 4 k + 20 to harvest k together (measured)."""
     return 4 * target_rank + 20 if harvest else max(10, target_rank)
 
 
@@ -67,6 +68,8 @@ class TensorPower:
     squared_norm : ||T||^2 where it is known; else it is estimated from products with random columns. What is left of
         it tells noise from components.
     most_iterations : after so many products without a fixed point the best column is taken as it is.
+    margin : a weight up to so many times what noise alone would give is surplus; 0: only rounding is, where the number
+        of components is known from elsewhere (in white coordinates, from the rank of the second moment).
     """
 
     name: ClassVar[str] = "tensor-power"
@@ -81,6 +84,7 @@ class TensorPower:
     order: int = 3
     squared_norm: float | None = None
     most_iterations: int = 100
+    margin: float = MARGIN
 
     def __post_init__(self) -> None:
         if self.harvest and self.iterations is not None:
@@ -98,7 +102,7 @@ class TensorPower:
 
     @property
     def state_blocks(self) -> int:
-        """d x L blocks of float64 held at once: columns, product, deflated, next, a copy; d x k ones in another five."""
+        """d x L blocks of float64 at once: columns, product, deflated, next, a copy; d x k ones in another five."""
         return 12
 
     def init(
@@ -124,6 +128,7 @@ class TensorPower:
             norm=0.0,
             left=0.0,
             scale=0.0,
+            margin=self.margin,
             finished=False,
         )
 

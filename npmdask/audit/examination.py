@@ -28,12 +28,15 @@ from npmdask.audit.statistics import (
     p_value,
     thresholds,
 )
+from npmdask.audit.tensor_path import TensorPath
 from npmdask.errors import BadInputError, closest
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
-from npmdask.operators import BoundedProduct, BoundedSymmetric, ClippedGram
-from npmdask.relations import REGISTRY, Relation, make_relation
+from npmdask.mechanisms.private_tensor import TensorGaussian
+from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTensor, ClippedGram
+from npmdask.relations import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import open_source
+from npmdask.storage.tensor import TensorReader
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
@@ -45,6 +48,8 @@ ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
 def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     """The private operator of the product's own code for data of this kind, in memory."""
     relation, reader = instance.relation, open_source(data, instance.kind).reader
+    if isinstance(reader, TensorReader):
+        return BoundedTensor(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
     assert isinstance(reader, DenseReader)
     if instance.kind == "samples":
         return ClippedGram(reader=reader, clip_norm=relation.clip_norm, image_norm=instance.image_norm)
@@ -55,6 +60,11 @@ def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
 def release_path(instance: Instance, mechanism: str, budget: Budget, steps: int) -> ReleasePath:
     """The release path as it should be, for this pair of neighbours."""
     rounding = operator_of(instance, instance.here).rounding(instance.p)
+    if isinstance(instance.relation, TensorRelation):
+        of_columns = TensorGaussian(
+            relation=instance.relation, budget=budget, columns=instance.p, steps=steps, rounding=rounding
+        )
+        return TensorPath(instance, of_columns, steps=steps, operator_of=operator_of)
     made = MECHANISMS[mechanism](
         relation=instance.relation, budget=budget, releases=steps, rounding=rounding, image_norm=instance.image_norm
     )
@@ -110,7 +120,7 @@ def _path_wise(path: ReleasePath, here: Transcript, there: Transcript, spent: fl
 
 def audit(
     *,
-    relations: Sequence[Relation | str] = tuple(REGISTRY),
+    relations: Sequence[Relation | str] = (*REGISTRY, *TENSORS),
     mechanisms: Sequence[str] = tuple(MECHANISMS),
     epsilon: float = 4.0,
     delta: float = 1e-6,
@@ -145,6 +155,8 @@ def audit(
                 for one in oracle_paths(mechanism, relation.name, Budget(epsilon, delta), steps):
                     yield examine_oracle(one, runs=max(runs // ONE_BY_ONE, LEAST_RUNS))
                 continue
+            if isinstance(relation, TensorRelation) and mechanism != "gaussian":
+                continue
             budget = Budget(epsilon, delta if mechanism == "gaussian" else 0.0)
             for instance in instances(relation, MECHANISMS[mechanism].norm):
                 path = release_path(instance, mechanism, budget, steps)
@@ -161,6 +173,8 @@ def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -
     if PATHS.keys() >= set(mechanisms) and not any(offered(m, r.name) for m in mechanisms for r in relations):
         for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
         raise BadInputError(f"{mechanisms[0]} promises nothing for these relations: choose {' or '.join(for_it)}")
+    if "gaussian" not in mechanisms and all(isinstance(relation, TensorRelation) for relation in relations):
+        raise BadInputError(f"only Gaussian noise promises anything for {' and '.join(TENSORS)}: choose gaussian")
 
 
 def _relation(relation: Relation | str) -> Relation:

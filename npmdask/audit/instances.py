@@ -10,6 +10,8 @@ one fixed pair attains the sensitivity in all steps, although X is not known in 
     add, remove, zero   E = a a^T, a = b e_1       b^2
     replace             E = a a^T - a' a'^T, a = b e_1, a' = b e_2    sqrt(2) b^2
 
+    a tensor    E = 6 c (or c), d = 1            6 c (or c), see npmdask.audit.tensor_path
+
 For pure epsilon the 1-norm counts. With d = p = 1 it equals the others; where two rows must change (a pair, a
 replacement) d = p = 2 and the data are so large against the noise that X stays near the start (1 1; 1 -1) / sqrt(2),
 at which E X has the largest 1-norm. How much of the sensitivity a pair attains is measured and reported, not assumed.
@@ -48,7 +50,7 @@ class Instance:
     Parameters
     ----------
     name : what the pair is for.
-    kind : of the store: "samples" (rows are records), "symmetric" or "matrix".
+    kind : of the store: "samples" (rows are records), "symmetric", "matrix" or "tensor".
     here, there : the data of the world A and of its neighbour A'.
     p : columns of the block. start : the public X_0 (d x p), or None for a random one in every run.
     image_norm : what the images of records are clipped to, in every step, or None where they are not.
@@ -71,6 +73,8 @@ class Instance:
 
 def instances(relation: Any, norm: Norm) -> tuple[Instance, ...]:
     """The pair that attains the sensitivity in ``norm``, the one with d > p, and of records one with clipped images."""
+    if relation.kinds == ("tensor",):
+        return (_tensor(relation),)
     if norm == "l2":
         attaining = _pair(relation, "attains", d=2, p=2)
     elif relation.name in TWO_ROWS:
@@ -79,6 +83,13 @@ def instances(relation: Any, norm: Norm) -> tuple[Instance, ...]:
         attaining = _pair(relation, "attains", d=1, p=1)
     wide = _pair(relation, "wide", d=6, p=2)
     return (attaining, wide, _images(relation)) if relation.name.startswith("record") else (attaining, wide)
+
+
+def _tensor(relation: Any) -> Instance:
+    """The only entry of a 1 x 1 x 1 tensor, at either end of what may change, in two columns that ask the same."""
+    half = np.full((1, 1, 1), min(relation.changes[2] / 2, relation.clip_norm))
+    start = np.ones((1, 2))
+    return Instance(name="attains", relation=relation, kind="tensor", here=-half, there=half, p=2, start=start)
 
 
 def _images(relation: Any) -> Instance:

@@ -64,8 +64,12 @@ class ReleasePath:
             blocks = _apart(self.operators[world].prepare(_aside(blocks)), runs)
             published = self.step(world, blocks, keys, step, together)
             transcript += published
-            blocks = orth_many(published[0].value)
+            blocks = self.following(published[0].value)
         return transcript
+
+    def following(self, released: Values) -> Values:
+        """The blocks of the next step, from what was released in this one."""
+        return orth_many(released)
 
     def step(self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool) -> Transcript:
         """Everything that one step makes public; the first is the release that the run goes on with."""

@@ -62,6 +62,7 @@ class TensorGaussian:
     single: PrivateGaussian = field(init=False)
 
     name: ClassVar[str] = PrivateGaussian.name
+    norm: ClassVar[str] = PrivateGaussian.norm
     image_norm: ClassVar[None] = None  # which is of records
 
     def __post_init__(self) -> None:

@@ -22,14 +22,18 @@ class TensorOptions:
     """``algorithm.options`` of a tensor: L, R and how rounds end; see :class:`npmdask.algorithms.TensorPower`.
 
     ``harvest``: all distinct fixed points of a round at once; left out, wherever ``iterations`` is left out.
+    ``margin``: weights up to so many times what noise would give are surplus.
     """
 
     restarts: int | None = None
     iterations: int | None = None
     harvest: bool | None = None
     most_iterations: int = 100
+    margin: float | None = None
 
     def __post_init__(self) -> None:
+        if self.margin is not None and not 0 <= self.margin < float("inf"):
+            raise ValueError(f"margin = {self.margin} must be a number from 0 on")
         for name in ("restarts", "iterations", "most_iterations"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -79,6 +83,7 @@ def pose_tensor(
         seed=question.seed,
         tol=question.tol,
         squared_norm=question.squared_norm,
+        **({} if asked.margin is None else {"margin": asked.margin}),
     )
     return algorithm, UntilSettled(tol=question.tol, max_steps=question.max_steps or MOST_STEPS)
 

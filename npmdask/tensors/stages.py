@@ -36,6 +36,8 @@ from npmdask.storage.tensor import place_of
 from npmdask.storage.tensor_writer import TensorWriter
 from npmdask.tensors.posing import NAME, TensorQuestion, pose_tensor
 
+WHITE = {"margin": 0.0}  # in white coordinates the second moment has said how many components there are
+
 
 class _Unended(Observers):
     """Tells of everything but the end: a stage is not the job."""
@@ -140,14 +142,15 @@ class Job:
         path = self.held.path / "moments.zarr"
         if not path.exists():
             write_cube(path, tensor)
-        request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
+        request = Request(target_rank=k, algorithm=NAME, options={**options, **WHITE}, tol=tol, seed=self.seed)
         return self._decomposed(make_problem(open_source(path), request), of_data=False)
 
     def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Decomposed:
         """The components of a moment that is never formed: every product is a pass over the data."""
         question = TensorQuestion(target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order)
+        options = {**options, **WHITE}
         algorithm, rule = pose_tensor(question, options, f"the moment of {self.source.path}")
-        request = Request(target_rank=k, algorithm=NAME, options=dict(options), tol=tol, seed=self.seed)
+        request = Request(target_rank=k, algorithm=NAME, options=options, tol=tol, seed=self.seed)
         problem = Problem(
             source=self.source,
             request=request,

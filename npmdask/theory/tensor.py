@@ -5,8 +5,8 @@ orthonormal v_i (k of them, in d dimensions), lambda_min the least weight; T + E
 
 Theorem 2.2 is not sound as printed where k is small: it asks for epsilon <= C_1 lambda_min / sqrt(k), but a random
 start has v_i^T u of order 1 / sqrt(d) only, the first product has a signal of lambda / d and may have noise of epsilon
-beside it, and without epsilon <= c lambda_min / sqrt(d) the signal is lost (:func:`hiding_product`). Here that condition
-is added.
+beside it, and without epsilon <= c lambda_min / sqrt(d) the signal is lost (:func:`hiding_product`). Here that
+condition is added.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from npmdask.errors import BadInputError
 from npmdask.linalg import Block, orth
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian
-from npmdask.relations import REGISTRY, make_relation
+from npmdask.relations import REGISTRY, TENSORS, make_relation
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 
@@ -45,6 +45,18 @@ def test_gaussian_noise_spends_exactly_what_is_claimed(relation: str) -> None:
     assert 1 - 1e-5 < tight.attained <= 1 + 1e-9 and wide.attained <= 1 + 1e-9
     require_attained_by_images(relation, images)
     assert tight.mu is not None and MU in tight.mu and tight.mu.low > MU / 2
+
+
+@pytest.mark.parametrize("relation", TENSORS)
+def test_gaussian_noise_on_a_tensor_spends_exactly_what_is_claimed(relation: str) -> None:
+    """Contractions, and scores in the last step. Mutants: L not counted; 1 for 6 on the diagonal."""
+    (found,) = audit(relations=[relation], epsilon=8.0, steps=2, runs=2000)
+    assert found.passed, found.verdict
+    assert 1 - 1e-3 < found.attained <= 1 + 1e-9 and found.mu is not None and MU in found.mu and found.mu.low > MU / 2
+    path = release_path(instances(make_relation(relation, clip_norm=4096.0), "l2")[0], "gaussian", BUDGET, 2)
+    assert examine(path, BUDGET, runs=300, together=False).passed
+    with pytest.raises(BadInputError, match="choose gaussian"):
+        list(audit(relations=[relation], mechanisms=["laplace"]))
 
 
 def require_attained_by_images(relation: str, images: list[Finding]) -> None:

@@ -277,9 +277,9 @@ def test_a_second_run_on_a_copy_of_the_folder_releases_the_same(undisturbed: Wor
 JOB = """
 import sys
 from pathlib import Path
-from npmdask.operators import ClippedGram, RecordImages
+from npmdask.operators import BoundedTensor, ClippedGram, RecordImages
 import time
-for operator in (ClippedGram, RecordImages):
+for operator in (BoundedTensor, ClippedGram, RecordImages):
     def slowly(self, slabs, block, partial=operator.partial):
         time.sleep(WAIT)
         return partial(self, slabs, block)
@@ -289,14 +289,24 @@ resume(Path(sys.argv[1]))
 """
 
 
+def world_of(oracle: str, folder: Path) -> World:
+    if oracle == "tensor":
+        return of_tensor(folder / "world", planted())
+    return make_world(folder / "world", records(4000)) if oracle == "private power" else of_records(folder, oracle)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "oracle",
-    ["private power", "tight", *(pytest.param(o, marks=pytest.mark.heavy) for o in OF_RECORDS if o != "tight")],
+    [
+        "private power",
+        "tight",
+        *(pytest.param(o, marks=pytest.mark.heavy) for o in (*OF_RECORDS, "tensor") if o != "tight"),
+    ],
 )
 def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
     """Real processes, killed at random: the same bits as undisturbed, every release once, one reservation."""
-    world = make_world(tmp_path / "world", records(4000)) if oracle == "private power" else of_records(tmp_path, oracle)
+    world = world_of(oracle, tmp_path)
     wait = 1.5 if oracle == "private power" else 8 / world.problem().private.releases  # in all a few kills long
     job = JOB.replace("WAIT", str(wait))
     prepared(world)

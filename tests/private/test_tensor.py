@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import npmdask.tensor_parts as tensor_parts
-from npmdask.accounting import mu_for
+from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower
 from npmdask.api import resume
 from npmdask.cli import main
@@ -198,3 +198,13 @@ def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> N
         make_problem(open_source(planted(), "tensor"), request)
     with pytest.raises(BadInputError, match="is for symmetric tensors"):
         make_problem(open_source(np.eye(5), "symmetric"), replace(request, algorithm="tensor-power"))
+
+
+def test_a_delta_that_is_no_promise_for_so_many_entries_is_said(world: World) -> None:
+    """20 (20 + 1) (20 + 2) / 6 = 1540 entries with their permutations."""
+    from npmdask.ledger.granting import delta_warnings
+    from npmdask.storage.layout import open_source
+
+    source = open_source(world.data)
+    assert f"{1 / 1540:.1e}" in delta_warnings(source, "tensor_orbit", Budget(1.0, 1e-3))[0]
+    assert not delta_warnings(source, "tensor_entry", Budget(1.0, 1e-6))
