@@ -21,13 +21,12 @@ from npmdask.sizes import parse_memory
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
 from npmdask.stored_problem import identity_of, keep_locked, locked_result, problem_of, resources_of
+from npmdask.tensors.posing import JOBS
 from npmdask.warm_start import find_start, keep_start
 
 if TYPE_CHECKING:
     from npmdask.jobs import Answer
     from npmdask.streaming import StreamSolution
-
-JOBS = ("topics", "mixture", "ica")  # which have several stages; npmdask.jobs
 
 
 def top_k(
@@ -218,12 +217,7 @@ def _resume_stream(path: Path, memory: str | int | None, others: tuple[Any, ...]
 
 
 def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
-    if resources.workers < 0 or (resources.threads is not None and resources.threads < 1):
-        raise BadInputError("workers must be at least 0 and threads at least 1")
-    if resources.cluster is not None and (resources.workers or resources.threads):
-        raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
-    if not resources.commit_seconds >= 0:
-        raise BadInputError(f"commit_seconds = {resources.commit_seconds} must be at least 0 (it is a time)")
+    resources.require_possible()
     if problem.searches:
         return solve_share(problem, held, resources, observer or Observer())
     return Driver(problem, held, resources, observer or Observer()).run()
@@ -275,6 +269,8 @@ def deflate(
             f"{path} is a private release, and more components would be further products with the data, which nobody "
             "has paid for; start a new private run with a larger target_rank, on what is left of the budget"
         )
+    if (RunStore(path).read_spec() or {}).get("data", {}).get("kind") in JOBS:
+        raise RefusedError(f"{path} is a job of several stages, which are not deflated: ask for more in a new store")
     if not (path / "result").is_dir():
         raise BadInputError(f"{path} holds no finished run; `npmdask resume {path}` finishes it")
     arrays, meta = read_bundle(path / "result")

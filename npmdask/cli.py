@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.cli_data import add_generate, add_ingest
-from npmdask.cli_jobs import add_ica, add_mixture, add_moments, add_topics, print_answer
+from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_topics, print_answer
 from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 
-NOT_CONVERGED, INTERRUPTED = 4, 130
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

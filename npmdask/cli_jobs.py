@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+NOT_CONVERGED = 4  # exit code of what came to its end without an answer
+
 
 def add_topics(commands: Any) -> None:
     p = commands.add_parser("topics", help="topics of documents: words, weights, coherence, perplexity, a page")
@@ -85,7 +87,7 @@ def print_answer(answer: Any, as_json: bool, words: int = 10) -> int:
         print(text_of(answer.model, words, coherence=answer.coherence))
     else:
         print("\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1)))
-    return 0 if answer.answered else 3
+    return 0 if answer.answered else NOT_CONVERGED
 
 
 def add_mixture(commands: Any) -> None:

@@ -3,6 +3,8 @@
 Of a private run all that was released: the spread of the values, and the low-rank factors ``A ~ left @ right.T``.
 Of a stream ``basis``, ``values`` and ``mean`` (if it is centred) as of its last commit: it has an answer while it runs,
 and when it was killed, too.
+Of a job its arrays under their names: ``topics``, ``alpha`` and ``vocabulary``, or those of a mixture or of independent
+components.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from npmdask.errors import BadInputError, CommitError
 from npmdask.left import left_blocks, open_left_product
 from npmdask.storage.bundle import Arrays, read_bundle
 from npmdask.streaming.standing import answer_of, is_stream
+from npmdask.tensors.posing import JOBS
+from npmdask.topics.model import PART as TOPICS
+from npmdask.topics.vocabulary import words_of_array
 
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
 
@@ -32,7 +37,9 @@ def export(store: str | Path, target: str | Path) -> list[str]:
     BadInputError
         The run is not finished; or the stream has not committed rows enough for an answer.
     """
-    arrays, names = _of_stream(store) if is_stream(RunStore(store).read_spec()) else _of_run(store)
+    spec = RunStore(store).read_spec()
+    of = _of_stream if is_stream(spec) else _of_job if (spec or {}).get("data", {}).get("kind") in JOBS else _of_run
+    arrays, names = of(store)
     target = Path(target)
     aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
     try:
@@ -60,6 +67,18 @@ def _of_run(store: str | Path) -> tuple[Arrays, list[str]]:
         raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
     arrays, _ = read_bundle(result)
     return arrays, ["basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays)]
+
+
+def _of_job(store: str | Path) -> tuple[Arrays, list[str]]:
+    """Of topics their words too; of samples all that was found."""
+    held = RunStore(store)
+    found = held.read_part(TOPICS) or held.read_part("result")
+    if found is None:
+        raise BadInputError(f"{store} holds no answer yet; `npmdask resume {store}` finishes the job")
+    arrays = dict(found[0])
+    if "words" in arrays:
+        arrays["vocabulary"] = np.array(words_of_array(arrays.pop("words")))
+    return arrays, list(arrays)
 
 
 def _of_stream(store: str | Path) -> tuple[Arrays, list[str]]:

@@ -15,11 +15,11 @@ from npmdask.latent.answers import LatentAnswer, read_latent, resume_latent
 from npmdask.page import heading, page, parameters, spectrum_svg, table, tiles
 from npmdask.progress import Observer
 from npmdask.solution import Resources
+from npmdask.tensors.posing import JOBS
 from npmdask.topics.job import TopicAnswer, read_topics, resume_topics
 from npmdask.topics.page import TopicFacts, page_of
 
-TOPICS, MIXTURE, ICA = "topics", "mixture", "ica"
-KINDS = (TOPICS, MIXTURE, ICA)
+TOPICS = "topics"
 TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
 
 Answer = TopicAnswer | LatentAnswer
@@ -28,7 +28,7 @@ Answer = TopicAnswer | LatentAnswer
 def kind_of(spec: dict[str, Any]) -> str | None:
     """The kind of a job, from the parameters of its store; None for a run of another sort."""
     kind = spec["data"].get("kind")
-    return kind if kind in KINDS else None
+    return kind if kind in JOBS else None
 
 
 def is_job(answer: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.errors import BadInputError
 from npmdask.left import left_factor
 from npmdask.linalg import Block
 from npmdask.memory import ProcessPeak
@@ -22,6 +23,15 @@ class Resources:
     workers: int = 0  # processes; 0: threads of this process
     cluster: str | None = None  # address of a Dask scheduler, whose workers are used instead
     commit_seconds: float = 30.0  # between two commits inside a pass
+
+    def require_possible(self) -> None:
+        """Raise BadInputError for numbers that cannot be, or that do not go together."""
+        if self.workers < 0 or (self.threads is not None and self.threads < 1):
+            raise BadInputError("workers must be at least 0 and threads at least 1")
+        if self.cluster is not None and (self.workers or self.threads):
+            raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
+        if not self.commit_seconds >= 0:
+            raise BadInputError(f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from npmdask.solution import Resources
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.layout import open_source
 from npmdask.tensor_parts import NAME as TENSOR_POWER
+from npmdask.tensors.posing import JOBS
 from npmdask.warm_start import read_start
 
 
@@ -34,7 +36,7 @@ def problem_of(held: RunStore) -> Problem:
         return _private_of(spec)
     if "nodes" in spec:
         return _centre_of(spec)
-    if "lens" in spec:
+    if "lens" in spec or _is_of_job(held.path.parent):
         raise BadInputError(f"{held.path} is a stage of a longer job; go on with {held.path.parent} instead")
     if spec["stop"].get("until_share") is not None:
         raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
@@ -54,6 +56,12 @@ def problem_of(held: RunStore) -> Problem:
     source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
     begun = read_start(held) if start else None
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
+
+
+def _is_of_job(folder: Path) -> bool:
+    """Whether a folder is that of a job, which made what lies below it and goes on with that itself."""
+    spec = RunStore(folder).read_spec() if (folder / "run.json").is_file() else None
+    return spec is not None and spec["data"].get("kind") in JOBS
 
 
 def _centre_of(spec: dict[str, Any]) -> Problem:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, RefusedError
@@ -36,6 +37,7 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
             raise BadInputError(f"there is no run to start from in {path}; name the store of one, or leave `start` out")
         return kept
     _require_not_private(RunStore(path))
+    _require_of_matrix(RunStore(path))
     return start_of(RunStore(path))
 
 
@@ -45,6 +47,16 @@ def _require_not_private(earlier: RunStore) -> None:
         raise RefusedError(
             f"the run to start from, {earlier.path}, is a private release: a run that is not private would mix exact "
             "products with it in one folder, and a private one starts from its public seed; leave `start` out"
+        )
+
+
+def _require_of_matrix(earlier: RunStore) -> None:
+    """Steps of streams, tensors and jobs hold no block that a run could begin with."""
+    name = (earlier.read_spec() or {})["algorithm"]["name"]
+    if name not in ALGORITHMS:
+        raise RefusedError(
+            f"the run to start from, {earlier.path}, is of {name}: a run can begin with the vectors of "
+            f"{' or '.join(ALGORITHMS)} only; leave `start` out"
         )
 
 

@@ -55,7 +55,13 @@ def components_of(store: str | Path) -> Components:
     result = held.read_part("result")
     if result is None:
         raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
-    basis, data = result[0]["basis"], spec["data"]
+    data = spec["data"]
+    if "basis" not in result[0] or data["kind"] == "tensor":
+        raise BadInputError(
+            f"{store} holds no components of rows, but those of {'a' if data['kind'] != 'ica' else 'an'} "
+            f"{data['kind']}: read its answer with `npmdask export {store} OUT.npz`"
+        )
+    basis = result[0]["basis"]
     if not (data["center"] or data["scale"]):
         return Components(weights=basis)
     mean, std = _statistics(held, spec)

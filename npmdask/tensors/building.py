@@ -29,6 +29,7 @@ from npmdask.storage.tensor import place_of
 from npmdask.storage.tensor_writer import TensorWriter
 
 SUMS_BYTES = 2**30  # for the sums of a pass where no limit is given
+ASKED = "asked"  # the part that says what the others were gathered for
 SPARE = 0.5  # of what a limit leaves: the rest is for reading
 
 Made = Callable[[range], Operator]
@@ -73,14 +74,19 @@ def build_moments(
         ``dest`` exists, or is being written; the memory does not hold the sums of one block.
     """
     opened, target, asked = open_source(source), Path(dest).absolute(), resources or Resources()
+    place = target.with_name(target.name + ".partial.passes")
     if target.exists():
+        shutil.rmtree(place, ignore_errors=True)  # a kill may have come between writing and clearing up
         raise RefusedError(f"{target} exists already; choose another name, or take it away first")
+    if block is not None and block < 1:
+        raise BadInputError(f"block = {block} must be at least 1")
     d = opened.shape[1]
     identity = {"moments": {"fingerprint": opened.fingerprint, "alpha0": alpha0, "center": center, "half": half_length}}
+    asked.require_possible()
     with locked(target):
         writer = TensorWriter(target, size=d, dtype=np.dtype(np.float64), side=block, identity=identity)
-        place = target.with_name(target.name + ".partial.passes")
         with RunStore(place) as held:
+            _forget_others(held, writer.identity)
 
             def collect(name: str, operator: Operator) -> np.ndarray:
                 return gather(
@@ -100,6 +106,17 @@ def build_moments(
     return Built(dest=target, side=d, block=writer.side, passes=passes, fingerprint=printed)
 
 
+def _forget_others(held: RunStore, identity: dict[str, Any]) -> None:
+    """What was gathered of other moments under this name, and not written, is not this building's."""
+    found = held.read_part(ASKED)
+    if found is not None and found[1] == identity:
+        return
+    for part in list(held.path.iterdir()):
+        if (part / "manifest.json").exists():
+            held.drop_part(part.name)
+    held.write_part(ASKED, {}, identity)
+
+
 def _write(
     writer: TensorWriter, made: Made, collect: Callable[[str, Operator], np.ndarray], held: RunStore, memory: int
 ) -> int:
@@ -113,6 +130,7 @@ def _write(
         for unit in range(writer.next_unit, units.stop):
             shape = (min(b, writer.size - at * b) for at in place_of(unit, writer.grid))
             writer.write(blocks[unit - units.start][tuple(slice(length) for length in shape)])
+        writer.commit()  # before what it was made of goes
         held.drop_part(name)
     return passes
 

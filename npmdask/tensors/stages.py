@@ -91,6 +91,9 @@ class Job:
     passes: int = 0
     bytes_read: int = 0
 
+    def __post_init__(self) -> None:
+        self.resources.require_possible()
+
     @property
     def reader(self) -> Any:
         return self.source.reader

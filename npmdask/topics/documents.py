@@ -141,6 +141,15 @@ def document_frequencies(documents: Documents) -> tuple[np.ndarray, int]:
     return found, rows
 
 
+def require_bounds(min_df: int, max_df: float) -> None:
+    """Raise BadInputError for bounds of :func:`kept_words` that cannot be."""
+    if min_df < 1 or not 0 < max_df <= 1:
+        raise BadInputError(
+            f"min_df = {min_df}, max_df = {max_df}: min_df is a number of documents (1 or more), max_df a share of "
+            "them (above 0, at most 1)"
+        )
+
+
 def kept_words(frequencies: np.ndarray, rows: int, *, min_df: int = 1, max_df: float = 1.0) -> np.ndarray:
     """The columns (rising) of words that are in at least ``min_df`` documents and at most the share ``max_df`` of them.
 
@@ -149,11 +158,7 @@ def kept_words(frequencies: np.ndarray, rows: int, *, min_df: int = 1, max_df: f
     BadInputError
         Bounds that cannot be, or that no word is within.
     """
-    if min_df < 1 or not 0 < max_df <= 1:
-        raise BadInputError(
-            f"min_df = {min_df}, max_df = {max_df}: min_df is a number of documents (1 or more), max_df a share of "
-            "them (above 0, at most 1)"
-        )
+    require_bounds(min_df, max_df)
     kept = np.flatnonzero((frequencies >= min_df) & (frequencies <= max_df * rows))
     if not len(kept):
         raise BadInputError(

@@ -20,6 +20,7 @@ from npmdask.topics.documents import (
     document_frequencies,
     documents_of,
     kept_words,
+    require_bounds,
     with_words,
     write_documents,
 )
@@ -46,6 +47,7 @@ class Cut:
     def __post_init__(self) -> None:
         if not 0 <= self.held_out <= 0.5:
             raise BadInputError(f"held_out = {self.held_out} is a share of the documents, from 0 to 0.5")
+        require_bounds(self.min_df, self.max_df)
 
     @property
     def every(self) -> int:
@@ -69,6 +71,11 @@ def prepare(held: RunStore, source: Any, vocabulary: Any, cut: Cut) -> None:
         _require_same(held, found[1], asked)
         return
     documents = documents_of(source)
+    if documents.rows is not None and documents.rows < cut.every:
+        raise BadInputError(
+            f"held_out = {cut.held_out:g} is one document of {cut.every}, and {documents.name} has {documents.rows}: "
+            "hold out none of them (0)"
+        )
     words = _words(documents, vocabulary)
     kept = _kept(documents, cut)
     chosen = with_words(replace(documents, vocabulary=words), kept)
