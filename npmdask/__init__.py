@@ -12,18 +12,33 @@ from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError
 from npmdask.privacy import Privacy
 
 if TYPE_CHECKING:
+    from npmdask.latent.estimators import ICA, Mixture
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
+    from npmdask.topics.estimator import Topics
+
+LATER = {
+    "ICA": "npmdask.latent.estimators",
+    "Mixture": "npmdask.latent.estimators",
+    "StreamSolution": "npmdask.streaming",
+    "StreamingPCA": "npmdask.streaming",
+    "Topics": "npmdask.topics.estimator",
+    "stream_components": "npmdask.streaming",
+    "stream_pca": "npmdask.streaming",
+}
 
 __all__ = [
+    "ICA",
     "BadInputError",
     "BudgetError",
     "CommitError",
+    "Mixture",
     "NpmdaskError",
     "Privacy",
     "RefusedError",
     "Solution",
     "StreamSolution",
     "StreamingPCA",
+    "Topics",
     "deflate",
     "resume",
     "stream_components",
@@ -33,9 +48,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Streams bring the readers of every format: a tenth of a second that other runs do not need."""
-    if name in ("StreamSolution", "StreamingPCA", "stream_components", "stream_pca"):
-        import npmdask.streaming
+    """What brings the readers of every format: a tenth of a second that other runs do not need."""
+    if name not in LATER:
+        raise AttributeError(f"module 'npmdask' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(npmdask.streaming, name)
-    raise AttributeError(f"module 'npmdask' has no attribute {name!r}")
+    return getattr(import_module(LATER[name]), name)

@@ -147,7 +147,7 @@ FLOORS = [
     ["tensors.stages"],
     ["latent.jobs"],
     ["latent.independent", "latent.mixtures"],
-    ["latent", "latent.answers", "tensors", "tensors.building"],
+    ["latent", "latent.answers", "latent.estimators", "tensors", "tensors.building"],
     ["streaming.centring", "streaming.opening"],
     ["streaming.model"],
     ["streaming.request", "streaming.measures", "streaming.memory"],

@@ -4,7 +4,7 @@
 
     1. whitening        leading pairs of the covariance of the centred rows
     2. decomposition    M4(I, u, u, u) in white coordinates, a pass for all restarts at once     SampleFourth
-    3. back             columns of A; the sources of any rows are (x - mean) W V
+    3. back             columns of A; the sources of any rows are (x - mean) W V^-T
 
 ``d^4`` is never stored. Kurtoses have both signs: a component is chosen by the size of its score (Anandkumar et al.
 2014, section 3.2.1; Hyvaerinen 1999 for the step).
@@ -100,7 +100,7 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
     }
     arrays = {
         "mixing": recovered.components,
-        "unmixing": white.matrix @ found.solution.basis[:, kept],
+        "unmixing": white.matrix @ np.linalg.pinv(found.solution.basis[:, kept]).T,  # undoes the mixing exactly
         "mean": mean,
         "kurtoses": recovered.weights,
     }

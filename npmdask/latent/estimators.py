@@ -1,0 +1,139 @@
+"""Mixtures and independent components in the manner of scikit-learn, without needing it."""
+
+from __future__ import annotations
+
+import tempfile
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError, closest
+from npmdask.latent.independent import IndependentComponents, fit_independent_components
+from npmdask.latent.mixtures import GaussianMixture, fit_mixture
+from npmdask.linalg import Block
+from npmdask.sizes import parse_memory
+from npmdask.solution import Resources
+
+
+class _OfSamples:
+    """Parameters by name, and a folder for the run."""
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        memory: str | int | None = None,
+        store: str | Path | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.memory = memory
+        self.store = store
+        self.random_state = random_state
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name, as scikit-learn's ``clone`` asks for them."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name; returns self."""
+        known = list(signature(type(self)).parameters)
+        for name, value in params.items():
+            if name not in known:
+                raise BadInputError(f"{type(self).__name__} has no parameter {name!r}: {closest(name, known)}")
+            setattr(self, name, value)
+        return self
+
+    def _fitted(self, fit: Any, X: Any) -> Any:
+        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
+            return fit(
+                X,
+                self.n_components,
+                store=Path(folder) / "run" if self.store is None else self.store,
+                resources=Resources(memory=parse_memory(self.memory)),
+                seed=self.random_state,
+            )
+
+
+class Mixture(_OfSamples):
+    """A mixture of spherical Gaussians by moments, in a few passes whatever the number of rows.
+
+    Parameters
+    ----------
+    n_components : k, fewer than columns. memory : limit, e.g. "1GiB". store : folder of the run, which a killed fit
+        goes on from; a temporary one if None. random_state : seed of the random starts.
+
+    Attributes (after ``fit``)
+    --------------------------
+    model_ : :class:`npmdask.latent.GaussianMixture`. means_ : k x d. weights_ : k, sum 1.
+    """
+
+    model_: GaussianMixture
+
+    def fit(self, X: Any, y: Any = None) -> Mixture:
+        """Find the components of samples (array, store or path); returns self. ``y`` is there for pipelines only."""
+        self.model_ = self._fitted(fit_mixture, X)
+        return self
+
+    @property
+    def means_(self) -> Block:
+        return np.ascontiguousarray(_known(self).means.T)
+
+    @property
+    def weights_(self) -> np.ndarray:
+        weights: np.ndarray = _known(self).weights
+        return weights / weights.sum()
+
+    def predict_proba(self, X: np.ndarray) -> Block:
+        """Probabilities of the components given each row (n x k)."""
+        shares: Block = _known(self).responsibilities(np.asarray(X, np.float64))
+        return shares
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """The most probable component of each row (n)."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+
+class ICA(_OfSamples):
+    """Independent components by the fourth-order tensor power method, in passes over the rows.
+
+    Parameters as of :class:`Mixture`.
+
+    Attributes (after ``fit``)
+    --------------------------
+    model_ : :class:`npmdask.latent.IndependentComponents`. mixing_ : d x k. components_ : k x d, the unmixing.
+    """
+
+    model_: IndependentComponents
+
+    def fit(self, X: Any, y: Any = None) -> ICA:
+        """Find the components of samples (array, store or path); returns self. ``y`` is there for pipelines only."""
+        self.model_ = self._fitted(fit_independent_components, X)
+        return self
+
+    @property
+    def mixing_(self) -> Block:
+        mixing: Block = _known(self).mixing
+        return mixing
+
+    @property
+    def components_(self) -> Block:
+        return np.ascontiguousarray(_known(self).unmixing.T)
+
+    def transform(self, X: np.ndarray) -> Block:
+        """The sources of rows (n x k), of variance 1, up to sign."""
+        sources: Block = _known(self).sources(np.asarray(X, np.float64))
+        return sources
+
+    def fit_transform(self, X: np.ndarray, y: Any = None) -> Block:
+        """``fit``, and the sources of the same rows."""
+        return self.fit(X).transform(X)
+
+
+def _known(estimator: Any) -> Any:
+    found = getattr(estimator, "model_", None)
+    if found is None:
+        raise BadInputError(f"{type(estimator).__name__} knows nothing yet: call fit first")
+    return found
