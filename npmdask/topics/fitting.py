@@ -207,7 +207,7 @@ def _model(
         "tensor_status": decomposed.facts["status"],
         "tensor_sentence": decomposed.outcome.sentence,
         "negative_mass": negative[order].tolist(),
-        "weights_sum": float(recovered.weights.sum()),  # of LDA: a free check of alpha0; of single topics: of 1
+        "weights_sum": float(recovered.weights.sum()),  # alpha0, of single topics 1, if the model holds
         "passes": 1 + pairs.total_data_passes + (1 if request.moments == "held" else decomposed.total_data_passes),
     }
     alpha = recovered.weights[order]
