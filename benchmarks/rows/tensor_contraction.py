@@ -155,8 +155,8 @@ ROWS = (
     ),
     Row(
         name="tensor-contraction",
-        what="speed of that contraction from the page cache over the fastest NumPy program that reads the same blocks "
-        "and does the same matrix products",
+        what="speed of a contraction T(I, u, u), d = 1000, L = 50, from the page cache over the fastest NumPy program "
+        "that reads the same blocks and does the same matrix products",
         target=0.7,
         run=throughput,
         data=("tensor",),
