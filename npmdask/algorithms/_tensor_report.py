@@ -104,15 +104,27 @@ def errors_of(state: TensorState, norms: np.ndarray) -> float:
 
 
 def statuses(state: TensorState, tol: float, order: int) -> list[str]:
-    """Of each component: "found", "surplus" (never found, or a weight that noise alone would give), or "open"."""
+    """Of each component: "found", "surplus" (never found, or a weight that noise alone would give, or what is left
+    of larger components), or "open"."""
     m, d, parts = state.count, state.d, state.components
     near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
     blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
     noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order, state.margin)
     near[m:] = False
-    surplus = noise | (sizes <= rounding(d, state.scale))
+    surplus = noise | (sizes <= rounding(d, state.scale)) | (sizes <= _left_behind(sizes, parts.norms, near))
     surplus[m:] |= sizes[m:] <= errors_of(state, parts.norms[:m])
     return ["surplus" if s else "found" if n else "open" for s, n in zip(surplus, near, strict=True)]
+
+
+def _left_behind(sizes: np.ndarray, norms: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """(k) What the larger components, found as well as tol asks, leave of themselves: a weight of that size is theirs.
+
+    Taken off with the residual r a component leaves ``v v r`` in its three orders, 1.16 |r| as T(u, u, u) at most;
+    those of several add up as their squares do. Twice that.
+    """
+    larger = sizes[None, :] > sizes[:, None]
+    left: np.ndarray = 2 * np.sqrt((larger * np.where(near, norms, 0.0) ** 2).sum(axis=1))
+    return left
 
 
 def settled(state: TensorState, tol: float, order: int) -> bool:
