@@ -104,7 +104,9 @@ def errors_of(state: TensorState, norms: np.ndarray) -> float:
 
 
 def statuses(state: TensorState, tol: float, order: int) -> list[str]:
-    """Of each component: "found", "surplus" (never found, or a weight that noise alone would give), or "open"."""
+    """Of each component: "found"; "surplus": a search to the end does not find it, or its weight is one that noise
+    alone would give; or "open", as all that are not found while the search goes on.
+    """
     m, d, parts = state.count, state.d, state.components
     near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
     blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
@@ -112,6 +114,7 @@ def statuses(state: TensorState, tol: float, order: int) -> list[str]:
     near[m:] = False
     surplus = noise | (sizes <= rounding(d, state.scale))
     surplus[m:] |= sizes[m:] <= errors_of(state, parts.norms[:m])
+    surplus[m:] &= state.stage != "search"
     return ["surplus" if s else "found" if n else "open" for s, n in zip(surplus, near, strict=True)]
 
 
