@@ -76,8 +76,10 @@ class TopicRequest:
             raise BadInputError(f"seed = {self.seed} must not be negative")
 
     def options(self) -> dict[str, Any]:
-        """Of the tensor power method; a product with a tensor that is held costs nothing, so that rounds can be thorough:
-        real text is no exact mixture, and one component after the other leaves less of its tensor than a harvest."""
+        """Of the tensor power method. A product with a tensor that is held costs nothing, so that rounds can be
+        thorough: real text is no exact mixture, and one component after the other leaves less of its tensor than a
+        harvest.
+        """
         held = self.moments == "held"
         asked = {
             "restarts": 2 * self.topics + 10 if held and self.restarts is None else self.restarts,
