@@ -1,4 +1,4 @@
-"""Third moments built out of core: the numbers of dense sums, the same bits in any number of passes and after deaths."""
+"""Third moments built out of core: the numbers of dense sums, the same bits in any number of passes or after deaths."""
 
 from __future__ import annotations
 
