@@ -29,6 +29,7 @@ from npmdask.tensors.lenses import MomentLens
 from npmdask.tensors.stages import Job
 
 NAME = "ica"
+NOISE = 3.0  # deviations of a kurtosis below which it tells of no source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
     facts = {
         "spectrum": pairs.values.tolist(),
         "condition": white.condition,
-        "warnings": found.warnings("components"),
+        "warnings": [*found.warnings("components"), *_like_gaussian(recovered.weights, job.source.shape[0])],
         "sentence": found.solution.outcome.sentence,
     }
     arrays = {
@@ -105,3 +106,16 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
         "kurtoses": recovered.weights,
     }
     return arrays, {"facts": facts}
+
+
+def _like_gaussian(kurtoses: np.ndarray, n: int) -> list[str]:
+    """A sentence where n samples of Gaussian noise would show such kurtoses: sqrt(24 / n) is their deviation in one
+    direction, and the largest of k dimensions is about sqrt(k) times as large."""
+    bound = NOISE * float(np.sqrt(24 * len(kurtoses) / n))
+    weak = int((np.abs(kurtoses) < bound).sum())
+    if not weak:
+        return []
+    return [
+        f"{weak} of {len(kurtoses)} components have a kurtosis below {bound:.2g}, which {n} samples of Gaussian noise "
+        "would show as well: take fewer components, or more samples"
+    ]

@@ -75,7 +75,7 @@ def work(kind: str, folder: Path, threads: int) -> None:
         source = folder / "docword.txt"
         run_topics(source, TOPICS, folder / "vocab.txt", store=run, resources=resources, moments=moments)
     elif kind == "building":
-        building.SUMS_BYTES = 2**20  # several passes
+        building.SUMS_BYTES = 2**21  # several passes
         if not (folder / "run").exists():
             building.build_moments(folder / "documents.zarr", run, alpha0=1.0, block=10, resources=resources)
     else:

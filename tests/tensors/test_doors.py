@@ -82,7 +82,12 @@ def test_a_run_that_was_too_short_goes_on(folder: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("options", "products"),
-    [({"harvest": True}, None), ({"restarts": 5}, None), ({"restarts": 7, "iterations": 9}, 31), ({"harvest": False}, None)],  # noqa: E501
+    [
+        ({"harvest": True}, None),
+        ({"restarts": 5}, None),
+        ({"restarts": 7, "iterations": 9}, 31),
+        ({"harvest": False}, None),
+    ],
 )
 def test_options_reach_the_algorithm(folder: Path, options: dict[str, Any], products: int | None, capsys: Any) -> None:
     solution = npmdask.top_k("t.zarr", 3, options=options)

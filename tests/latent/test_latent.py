@@ -1,0 +1,183 @@
+"""Mixtures and independent components through their doors: what was planted is found, with any number of threads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npmdask.cli import main
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.solution import Resources
+from tests.conftest import same_bytes, write_zarr
+
+D, K, N = 8, 3, 20_000
+STDDEV = 0.5
+SHARES = np.array([0.5, 0.3, 0.2])
+
+
+def mixture(seed: int = 0, k: int = K) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (n x d) of a mixture, and its means (d x k)."""
+    rng = np.random.default_rng(seed)
+    means = 3 * np.linalg.qr(rng.standard_normal((D, k)))[0] + 0.3
+    which = rng.choice(k, N, p=SHARES[:k] / SHARES[:k].sum())
+    return means[:, which].T + STDDEV * rng.standard_normal((N, D)), means
+
+
+def mixed(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, the mixing matrix (d x k), and kurtoses: exponential, uniform (negative), Laplace."""
+    rng = np.random.default_rng(seed)
+    sources = np.stack([rng.exponential(size=N) - 1, rng.uniform(-(3**0.5), 3**0.5, N), rng.laplace(size=N) / 2**0.5])
+    mixing = rng.standard_normal((D, K))
+    return sources.T @ mixing.T + 5, mixing, np.array([6.0, -1.2, 3.0])
+
+
+def closest(found: np.ndarray, true: np.ndarray, *, signs: bool = False) -> np.ndarray:
+    """Which true column (d x k) each found one is, by cosine."""
+    cosines = found.T @ true / np.outer(np.linalg.norm(found, axis=0), np.linalg.norm(true, axis=0))
+    return np.argmax(abs(cosines) if signs else cosines, axis=1)
+
+
+def test_means_and_weights_of_a_mixture(tmp_path: Path) -> None:
+    rows, means = mixture()
+    found = fit_mixture(write_zarr(tmp_path / "x.zarr", rows, (3000, D)), K, store=tmp_path / "run")
+    order = closest(found.means, means)
+    assert sorted(order) == [0, 1, 2] and (np.diff(found.weights) <= 0).all()
+    np.testing.assert_allclose(found.means, means[:, order], atol=0.12)
+    np.testing.assert_allclose(found.weights, SHARES[order], atol=0.02)
+    assert found.variance == pytest.approx(STDDEV**2, rel=0.03)
+    assert found.facts["weights_sum"] == pytest.approx(1, abs=0.02)
+    told = found.responsibilities(means.T)
+    assert (told.argmax(axis=1)[order] == range(K)).all() and told.sum(axis=1) == pytest.approx(np.ones(K))
+
+
+def test_independent_components_of_both_signs(tmp_path: Path) -> None:
+    rows, mixing, kurtoses = mixed()
+    found = fit_independent_components(write_zarr(tmp_path / "x.zarr", rows, (3000, D)), K, store=tmp_path / "run")
+    order = closest(found.mixing, mixing, signs=True)
+    assert sorted(order) == [0, 1, 2]
+    turned = found.mixing * np.sign(np.einsum("dk,dk->k", found.mixing, mixing[:, order]))
+    np.testing.assert_allclose(turned, mixing[:, order], atol=0.12)
+    np.testing.assert_allclose(found.kurtoses, kurtoses[order], rtol=0.25)
+    np.testing.assert_allclose(np.cov(found.sources(rows).T), np.eye(K), atol=0.06)
+    np.testing.assert_allclose(found.mean, rows.mean(axis=0))
+
+
+@pytest.mark.parametrize("fit", [fit_mixture, fit_independent_components])
+def test_an_array_in_memory_a_second_call_and_threads(tmp_path: Path, fit: Any) -> None:
+    rows = (mixture() if fit is fit_mixture else mixed())[0]
+    first = fit(rows, K, store=tmp_path / "one", resources=Resources(threads=1))
+    fit(rows, K, store=tmp_path / "two", resources=Resources(threads=2))
+    for stage in (tmp_path / "one").glob("**/result"):
+        same_bytes(stage.parent, tmp_path / "two" / stage.parent.relative_to(tmp_path / "one"))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("telemetry.jsonl")}
+    again = fit(rows, K, store=tmp_path / "one")
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("telemetry.jsonl")}
+    assert first.facts == again.facts
+    with pytest.raises(RefusedError, match=r"algorithm.components \(3 in the checkpoint, 2 now\)"):
+        fit(rows, 2, store=tmp_path / "one")
+    with pytest.raises(RefusedError, match=r"data.fingerprint"):
+        fit(rows + 1, K, store=tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_a_worker_process_changes_no_bit(tmp_path: Path) -> None:
+    source = write_zarr(tmp_path / "x.zarr", mixture()[0], (3000, D))
+    fit_mixture(source, K, store=tmp_path / "threads")
+    fit_mixture(source, K, store=tmp_path / "worker", resources=Resources(workers=1, threads=1))
+    same_bytes(tmp_path / "threads", tmp_path / "worker")
+
+
+def test_gaussian_noise_is_said_to_be_none(tmp_path: Path) -> None:
+    found = fit_independent_components(np.random.default_rng(0).standard_normal((N, D)), 2, store=tmp_path / "run")
+    assert "2 of 2 components have a kurtosis below" in found.facts["warnings"][-1]
+    rows, _, _ = mixed()
+    assert not fit_independent_components(rows, K, store=tmp_path / "sources").facts["warnings"]
+
+
+def test_one_component(tmp_path: Path) -> None:
+    rows, means = mixture(k=1)
+    found = fit_mixture(rows, 1, store=tmp_path / "run")
+    np.testing.assert_allclose(found.means, means, atol=0.05)
+    assert found.weights[0] == pytest.approx(1, abs=0.02)
+    rng = np.random.default_rng(0)
+    one = fit_independent_components(np.outer(rng.exponential(size=5000), np.arange(1, 5)), 1, store=tmp_path / "ica")
+    assert one.kurtoses[0] == pytest.approx(6, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("fit", "k", "source", "error", "said"),
+    [
+        (fit_mixture, 8, "rows", BadInputError, "fewer components than columns"),
+        (fit_mixture, 9, "rows", BadInputError, "at most 8"),
+        (fit_mixture, 0, "rows", BadInputError, "components = 0"),
+        (fit_independent_components, 9, "rows", BadInputError, "at most 8"),
+        (fit_independent_components, 3, "flat", BadInputError, "M2 supports only 1 of 3"),
+        (fit_mixture, 2, np.zeros((50, 4)), BadInputError, "M2 has no positive"),
+        (fit_mixture, 2, "nothing.zarr", BadInputError, "nothing"),
+    ],
+)
+def test_sentences(tmp_path: Path, fit: Any, k: int, source: Any, error: type[NpmdaskError], said: str) -> None:
+    rng = np.random.default_rng(0)
+    made = {
+        "rows": mixture()[0],
+        "flat": np.outer(rng.exponential(size=500), np.ones(D)),
+    }
+    with pytest.raises(error, match=said):
+        fit(made.get(source, source) if isinstance(source, str) else source, k, store=tmp_path / "run")
+    with pytest.raises(BadInputError, match="threads"):
+        fit(made["rows"], 2, store=tmp_path / "bad", resources=Resources(threads=0))
+    with pytest.raises(RefusedError, match="is too small"):
+        fit(made["rows"], 2, store=tmp_path / "little", resources=Resources(memory=2**20))
+
+
+@pytest.mark.parametrize("kind", ["mixture", "ica"])
+def test_the_commands(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (mixture() if kind == "mixture" else mixed())[0]
+    np.save("x.npy", rows)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        return code, *capsys.readouterr()
+
+    run("ingest", "x.npy", "x.zarr", "--quiet")
+    code, out, err = run(kind, "x.zarr", "--components", "3", "--quiet")
+    assert code == 0 and len(out.splitlines()) == 3 and f"npmdask report {tmp_path}/runs/{kind}-x" in err
+    code, out, _ = run(kind, "x.zarr", "--components", "3", "--json", "--quiet")
+    facts = json.loads(out)
+    assert facts["outcome"] == "converged" and len(facts["weights"]) == 3 and facts["kind"] == kind
+    store = f"runs/{kind}-x"
+    code, out, _ = run("inspect", store, "--json")
+    assert json.loads(out)["state"] == "finished" and json.loads(out)["weights"] == facts["weights"]
+    assert run("report", store)[0] == 0
+    page = Path(store, "report.html").read_text()
+    assert page.count("<svg") == 2 and ("weight" if kind == "mixture" else "excess kurtosis") in page
+    code, out, _ = run("resume", store, "--json", "--quiet")
+    assert json.loads(out) == facts
+    assert run("export", store, "o.npz")[0] == 0
+    with np.load("o.npz") as answer:
+        assert set(answer) == (
+            {"means", "weights"} if kind == "mixture" else {"mixing", "unmixing", "mean", "kurtoses"}
+        )
+    for arguments, said in (
+        (["deflate", store, "1", "--store", "more"], "a job of several stages"),
+        (["transform", store, "x.zarr", "y.zarr"], "no components of rows"),
+        (["resume", store, "--max-steps", "9"], "only memory, workers and threads"),
+        (["resume", f"{store}/whitening"], "is a stage of a longer job; go on with"),
+        (["resume", f"{store}/decomposition", "--tol", "0.1"], "is a stage of a longer job; go on with"),
+    ):
+        code, _, err = run(*arguments)
+        assert code in (2, 3) and said in err, err
+
+
+def test_what_did_not_converge_is_said_and_has_its_exit_code(tmp_path: Path, capsys: Any) -> None:
+    source = write_zarr(tmp_path / "x.zarr", mixture()[0], (3000, D))
+    found = fit_mixture(source, K, store=tmp_path / "run", iterations=1, restarts=1)
+    assert found.facts["sentence"].startswith("not converged")
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 4
+    assert "not converged" in capsys.readouterr().err
