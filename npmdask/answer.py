@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import Result
 from npmdask.left import refine_with_left
 from npmdask.linalg import Block
+from npmdask.moments import match
 from npmdask.operators import Gram, Operator
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import Truth
 
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
@@ -20,6 +23,20 @@ def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
         return theta
     theta = np.maximum(theta, 0.0)  # A^T A has no negative eigenvalues; rounding has
     return np.sqrt(theta) if kind in ("matrix", "sparse") else theta
+
+
+def recovery_of(truth: Truth | None, result: Result) -> dict[str, Any]:
+    """How near the components of a tensor are to those that were planted: how many are recovered, and the worst errors.
+
+    Of those that have a match: the norm of the difference of unit vectors, and the relative error of weights.
+    """
+    if truth is None or truth.basis.shape[0] != len(result.vectors):
+        return {}
+    found = match(truth.basis, truth.values, result.vectors, result.values)
+    errors = {"worst_vector_error": found.errors, "worst_weight_error": found.weight_errors}
+    matched = found.found >= 0
+    worst = {name: float(np.max(values[matched], initial=0.0)) for name, values in errors.items()}
+    return {"recovery": {"planted": len(truth.values), "recovered": found.recovered, **worst}}
 
 
 def answer_arrays(

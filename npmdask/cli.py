@@ -53,7 +53,10 @@ def _interrupt(signum: int, frame: Any) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="npmdask", description="Top-k singular vectors of data larger than memory.")
+    parser = argparse.ArgumentParser(
+        prog="npmdask",
+        description="Spectral analysis of data larger than memory: components, tensors, topics; also private.",
+    )
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)

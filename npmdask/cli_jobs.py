@@ -17,6 +17,7 @@ def add_topics(commands: Any) -> None:
     p.add_argument("--topics", type=int, required=True, metavar="K", help="how many")
     p.add_argument("--store", help="folder of the job (default: runs/topics-NAME)")
     p.add_argument("--alpha0", type=float, default=1.0, help="sum of the Dirichlet parameters; 0: one topic a document")
+    p.add_argument("--half-length", type=float, default=100.0, help="a document of N words counts N / (N + this)")
     p.add_argument("--min-df", type=int, default=1, help="leave out words in fewer documents")
     p.add_argument("--max-df", type=float, default=1.0, help="leave out words in more than this share of them")
     p.add_argument("--held-out", type=float, default=0.1, help="share of documents for the perplexity; 0: none")
@@ -65,6 +66,7 @@ def _topics(a: argparse.Namespace) -> int:
         resources=_resources(a),
         observer=ProgressBar(quiet=a.quiet),
         alpha0=a.alpha0,
+        half_length=a.half_length,
         moments=a.moments,
         restarts=a.restarts,
         seed=a.seed,
@@ -131,6 +133,7 @@ def add_moments(commands: Any) -> None:
     p.add_argument("source", help="a store of kind sparse (counts of words), or of samples")
     p.add_argument("dest", help="store to create; `npmdask run` decomposes it")
     p.add_argument("--alpha0", type=float, default=0.0, help="of documents: LDA; 0: a single topic each")
+    p.add_argument("--half-length", type=float, default=100.0, help="a document of N words counts N / (N + this)")
     p.add_argument("--center", action="store_true", help="of samples: the central moment")
     p.add_argument("--block", type=int, help="side of a stored block (default: chosen)")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB: it decides the number of passes")
@@ -147,6 +150,7 @@ def _moments(a: argparse.Namespace) -> int:
         a.source,
         a.dest,
         alpha0=a.alpha0,
+        half_length=a.half_length,
         center=a.center,
         block=a.block,
         resources=_resources(a),

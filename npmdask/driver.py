@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
-from npmdask.answer import answer_arrays, in_units
+from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.binding import bind
 from npmdask.checkpoint import RunStore
 from npmdask.checks import require_scale, require_symmetric
@@ -287,6 +287,8 @@ class Driver:
         if "left_rotation" in arrays:
             outcome = self.problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
         facts = {"outcome": asdict(outcome), "explained_share": explained, "facts": result.facts}
+        if self.problem.source.kind == "tensor":
+            facts["facts"] = result.facts | recovery_of(self.problem.source.truth, result)
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)

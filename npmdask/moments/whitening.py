@@ -73,11 +73,14 @@ def whiten(eigenvalues: np.ndarray, eigenvectors: Block, k: int) -> Whitening:
     floor = len(eigenvectors) * np.finfo(np.float64).eps * np.abs(eigenvalues).max()
     positive = int((values > floor).sum())
     if positive < k:
+        noise = max(floor, -float(eigenvalues.min()))  # what is negative is noise, and so may be what is smaller
+        supported = int((values > noise).sum())
         raise BadInputError(
-            f"M2 supports only {positive} of {k} components: its other eigenvalues are not positive; take k = "
-            f"{positive} or fewer, or use more data"
-            if positive
-            else "M2 has no positive eigenvalue: these data do not follow the model, or are too few; use more data"
+            f"M2 supports only {supported} of {k} components: its eigenvalue of {-noise:.2g} is noise, and so may be "
+            f"all that are smaller; take k = {supported} or fewer, leave out frequent words, or use more data"
+            if supported
+            else "M2 has no positive eigenvalue that stands out from its negative ones: these data do not follow the "
+            "model, or are too few; use more data"
         )
     roots, vectors = np.sqrt(values), eigenvectors[:, order]
     return Whitening(

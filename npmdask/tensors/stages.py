@@ -116,7 +116,7 @@ class Job:
         return product
 
     def leading_pairs(self, lens: Lens, k: int, tol: float) -> Solution:
-        """The k leading eigenpairs of a second moment: the stage "whitening"."""
+        """The k leading eigenpairs, by size, of a second moment: the stage "whitening"."""
         self.observer.on_stage("whitening: leading pairs of the second moment")
         d = lens.dimension(self.source)
         rank = min(k, d)

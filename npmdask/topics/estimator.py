@@ -13,6 +13,7 @@ import numpy as np
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, closest
 from npmdask.linalg import Block
+from npmdask.operators.words import HALF_LENGTH
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources
 from npmdask.topics.documents import documents_of
@@ -31,6 +32,7 @@ class Topics:
     ----------
     n_components : topics (k).
     alpha0 : sum of the Dirichlet parameters of a document's shares; small: few topics in a document.
+    half_length : a document of N words counts N / (N + half_length).
     min_df, max_df : words in fewer documents than ``min_df``, or in more than the share ``max_df``, are left out.
     memory : limit for the fit, e.g. "1GiB".
     store : folder of the run, which a killed fit goes on from; a temporary one if None.
@@ -51,6 +53,7 @@ class Topics:
         n_components: int = 10,
         *,
         alpha0: float = 1.0,
+        half_length: float = HALF_LENGTH,
         min_df: int = 1,
         max_df: float = 1.0,
         memory: str | int | None = None,
@@ -61,6 +64,7 @@ class Topics:
     ) -> None:
         self.n_components = n_components
         self.alpha0 = alpha0
+        self.half_length = half_length
         self.min_df = min_df
         self.max_df = max_df
         self.memory = memory
@@ -106,6 +110,7 @@ class Topics:
                 cut=Cut(held_out=0.0, min_df=self.min_df, max_df=self.max_df),
                 resources=Resources(memory=parse_memory(self.memory)),
                 alpha0=self.alpha0,
+                half_length=self.half_length,
                 seed=self.random_state,
             )
         self.model_ = answer.model

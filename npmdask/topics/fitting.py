@@ -215,7 +215,7 @@ def _model(
         "documents": sums.documents,
         "skipped": sums.skipped,
         "word_count": sums.words,
-        "spectrum": pairs.values.tolist(),
+        "spectrum": np.sort(pairs.values[pairs.values > 0])[::-1].tolist(),
         "condition": white.condition,
         "warnings": [*([white.warning] if white.warning else []), *found.warnings("topics")],
         "tensor_weights": decomposed.values[kept][order].tolist(),

@@ -26,6 +26,7 @@ def test_parameters() -> None:
     assert found.get_params() == {
         "n_components": 7,
         "alpha0": 0.5,
+        "half_length": 100.0,
         "min_df": 1,
         "max_df": 0.5,
         "memory": None,
