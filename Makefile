@@ -12,7 +12,7 @@ $(STAMP): infra/requirements.lock pyproject.toml infra/make-env
 	@sh infra/make-env $(PYTHON)
 	@touch $(STAMP)
 
-run: env            ## the main job: 4 GiB of samples through the Prefect flow, inside 1 GiB of memory
+run: env            ## the main job: 4 GiB of samples through the Prefect flow, inside 1 GiB of memory; topics of real text
 	@$(BIN)/python -m flows.main_job
 
 private: env        ## a scheduled private release of the same data, three times, until the budget refuses the fourth

@@ -23,6 +23,7 @@ MIB = 2**20
 COLUMNS = 2048
 RANK = 20
 PRIVATE_COLUMNS = 1000
+TENSOR_GRID, TENSOR_SHARE = 10, 0.22  # blocks along a tensor; of the dense bytes that is so much
 SPARE = 2**30  # bytes of disk that are left free
 PROXY_ROWS = 8192  # of "peers", at most a quarter: where contestants look for their cheapest sufficient parameters
 
@@ -145,6 +146,13 @@ def _private(path: Path, size: int) -> None:
     write_records(path, batches, rows, PRIVATE_COLUMNS)
 
 
+def _tensor(path: Path, size: int) -> None:
+    """A symmetric tensor, float64, without noise, ten blocks along a side: 0.22 of d^3 numbers; truth beside it."""
+    side = round((size / 8 / TENSOR_SHARE) ** (1 / 3) / TENSOR_GRID)
+    d, cube = side * TENSOR_GRID, (side, side, side)
+    generate(path, problem="tensor", columns=d, rank=RANK, dtype="float64", chunks=cube)
+
+
 RECIPES: dict[str, Recipe] = {
     "samples": Recipe(64, 8192, _harmonic),
     "main": Recipe(64, 4096, _harmonic),
@@ -153,6 +161,7 @@ RECIPES: dict[str, Recipe] = {
     "slabs": Recipe(64, 4096, _slabs),
     "packed": Recipe(64, 4096, _packed),
     "sparse": Recipe(12, 1200, _sparse),
+    "tensor": Recipe(14, 1680, _tensor),
     "private": Recipe(16, 3815, _private),
     "peers": Recipe(16, 2048, _peers, copies=2.5),
 }

@@ -32,3 +32,10 @@ def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
 def rounded(seconds: Mapping[str, list[float]]) -> dict[str, list[float]]:
     """All rounds, for the record."""
     return {name: [round(value, 4) for value in values] for name, values in seconds.items()}
+
+
+def clocked(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What a call returns, and its CPU seconds (all threads, user and system) and seconds."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    found = call()
+    return found, {"cpu_seconds": time.process_time() - cpu, "wall_seconds": time.perf_counter() - wall}

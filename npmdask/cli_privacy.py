@@ -31,7 +31,7 @@ def _add_grant(p: Any) -> None:
     p.add_argument("source", help="an ingested store")
     p.add_argument("--relation", required=True, help="what is protected: record_replace, entry, ...; no default")
     p.add_argument("--clip-norm", type=float, required=True, help="public bound of a record's norm, or of every entry")
-    p.add_argument("--change", type=float, default=1.0, help="of matrices: by how much neighbours differ (default 1)")
+    p.add_argument("--change", type=float, default=1.0, help="by how much an entry of neighbours differs (default 1)")
     p.add_argument("--epsilon", type=float, required=True, help="what all runs may spend together")
     p.add_argument("--delta", type=float, required=True, help="far below 1 / (number of records); 0 for pure epsilon")
     p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="instead of the store's own")

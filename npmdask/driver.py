@@ -105,9 +105,9 @@ class Driver:
     def steps(self) -> Iterator[Step]:
         """The loop: yields every step after its commit; leaves the result in the store."""
         with single_threaded_blas():
+            plan = self._plan()  # before a state that may be larger than what is allowed
             state, views = self._load()
             outcome = self.problem.rule(views)
-            plan = self._plan()
             self.custody.open(self._history)
             executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
             self._warnings += getattr(executor, "warnings", [])
@@ -273,7 +273,7 @@ class Driver:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
             arrays, statement = parts.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
-            self.store.write_part("result", arrays, meta | {"statement": statement})
+            self.store.write_part("result", arrays, meta | {"statement": statement, "facts": result.facts})
             return
 
         def final_pass(final: Operator) -> tuple[Block, SlabRecord]:

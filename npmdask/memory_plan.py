@@ -49,10 +49,12 @@ def plan_memory(
     threads: int | None,
     workers: int,
     locked: int = 0,
+    columns: str = "an iteration_rank",
 ) -> MemoryPlan:
     """Choose the number of threads that fits the limit (the result has the same bits with any number).
 
     ``state_blocks``: how many d x (p + locked) blocks of float64 the algorithm and its checkpoint hold at once.
+    ``columns``: what a person calls p, in a sentence.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def plan_memory(
         plan = _needed(operator, p + locked, state_blocks, limit, base, count, workers)
         if limit is None or plan.predicted_peak <= limit:
             return plan
-    raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked))
+    raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked, columns))
 
 
 def _needed(
@@ -93,7 +95,9 @@ def largest_rank(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int
     return bisect_left(range(1, p + 1), True, key=lambda columns: not fits(columns))
 
 
-def _too_little(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int) -> str:
+def _too_little(
+    plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int, columns: str
+) -> str:
     """What does not fit, and everything that would: memory, ranks, chunks, processes."""
     mib, limit = 2**20, plan.limit or 0
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
@@ -102,7 +106,8 @@ def _too_little(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int,
         # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).
         default = rank - 10 if rank >= 64 else min(rank // 2, rank - 10)
         room = f"target_rank up to {default} if it is left out, " if default > 0 else ""
-        remedies.append(f"or an iteration_rank of at most {rank} ({room}up to {rank} if it is given)")
+        room = f" ({room}up to {rank} if it is given)" if columns == "an iteration_rank" else ""
+        remedies.append(f"or {columns} of at most {rank}{room}")
     rows = _chunk_rows_that_fit(plan, operator, p + locked, state_blocks, base)
     if rows:
         remedies.append(f"or chunks of at most {rows} rows (`npmdask ingest SRC DEST --chunks {rows} COLUMNS`)")

@@ -25,7 +25,7 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.custody import PrivateCustody, name_of_run
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.mechanisms import EntriesGaussian
 from npmdask.privacy import Privacy
 from npmdask.private_parts import require_registered
@@ -66,17 +66,34 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
     opened, mechanism = _checked(open_source(source), privacy)
     folder = target.with_name(target.name + FOLDER)
     _require_own(target, folder)
-    with locked(target), RunStore(folder, private=True) as store:
-        bind_spec(_spec(opened, privacy, mechanism), store, {}, once={"source": opened.path})
-        custody = PrivateCustody(privacy, opened, mechanism, store)
-        if not target.exists():
-            custody.open([])
-            custody.begin(1)
-            _write(opened, target, mechanism, custody, _statement(mechanism, privacy, name_of_run(store)), progress)
-        custody.finish()
+    try:
+        with locked(target), RunStore(folder, private=True) as store:
+            bind_spec(_spec(opened, privacy, mechanism), store, {}, once={"source": opened.path})
+            _copy(opened, target, mechanism, privacy, store, progress)
+    except BudgetError:
+        if not (folder / "run.json").exists():  # refused before it began, and nothing in it is needed again
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     statement, printed = _record(target)["perturbed"], open_source(target).fingerprint
     shutil.rmtree(folder)
     return Perturbed(dest=target, fingerprint=printed, seconds=time.perf_counter() - began, statement=statement)
+
+
+def _copy(
+    source: Source,
+    target: Path,
+    mechanism: EntriesGaussian,
+    privacy: Privacy,
+    store: RunStore,
+    progress: Progress | None,
+) -> None:
+    """Charge, write what is not written yet, and close the account."""
+    custody = PrivateCustody(privacy, source, mechanism, store)
+    if not target.exists():
+        custody.open([])
+        custody.begin(1)
+        _write(source, target, mechanism, custody, _statement(mechanism, privacy, name_of_run(store)), progress)
+    custody.finish()
 
 
 def _require_own(target: Path, folder: Path) -> None:

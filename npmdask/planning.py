@@ -91,6 +91,7 @@ def memory_of(problem: Problem, resources: Resources, base: int) -> MemoryPlan:
             threads=1 if resources.cluster else resources.threads,  # the tasks are elsewhere
             workers=resources.workers,
             locked=_locked(problem),
+            columns="restarts" if problem.kind == "tensor" else "an iteration_rank",
         )
         for operator in problem.sides()  # what fits both takes fewer threads, or more memory
     ]

@@ -85,7 +85,7 @@ def make_problem(
 
 def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
     """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
-    _require_public(request, earlier)
+    _require_public(source, request, earlier)
     options = request.options or {}
     if source.kind == "tensor":
         pieces = make_tensor_pieces(source, privacy, options, int(request.target_rank), request.seed)
@@ -177,7 +177,7 @@ def _require_plain(request: Request, earlier: object) -> None:
         raise RefusedError("a distributed run starts from its seed: warm starts and deflation are not offered for it")
 
 
-def _require_public(request: Request, earlier: object) -> None:
+def _require_public(source: Source, request: Request, earlier: object) -> None:
     """What a private run cannot have, because it would be a function of the data that nobody pays for."""
     if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
         raise RefusedError(
@@ -196,19 +196,19 @@ def _require_public(request: Request, earlier: object) -> None:
             f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
             "both out, the [privacy] table chooses the noise"
         )
-    if request.algorithm in (TENSOR, *RECORD_ORACLES):
-        _require_own_steps(request)
+    if source.kind == "tensor" or request.algorithm in RECORD_ORACLES:
+        _require_own_steps(request, TENSOR if source.kind == "tensor" else request.algorithm)
     if earlier is not None:
         raise RefusedError(
             "a private run starts from its public seed: warm starts and deflation are not offered for it"
         )
 
 
-def _require_own_steps(request: Request) -> None:
+def _require_own_steps(request: Request, algorithm: str) -> None:
     """What oracles of records and the tensor power method choose by their own options."""
     if request.max_steps is not None or request.iteration_rank is not None:
         raise BadInputError(
-            f"max_steps and iteration_rank are not of {request.algorithm}: it finds one direction after the other, and "
+            f"max_steps and iteration_rank are not of {algorithm}: it finds one direction after the other, and "
             "how many releases that takes follows from its options (steps, batch, or restarts and iterations); leave "
             "them out"
         )

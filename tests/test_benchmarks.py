@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,12 @@ from benchmarks.docs import PAGE, write_table
 from benchmarks.floor import programs, slab_files
 from benchmarks.private_cases import make_case, symmetric_noise
 from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
+from benchmarks.rows.tensor_surplus import is_right
+from benchmarks.tensor_cases import matched, planted
+from benchmarks.tensor_floor import block_files
+from benchmarks.tensor_floor import programs as contraction_floors
+from benchmarks.topic_cases import topic_errors
+from npmdask.storage.generate import generate
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = {"row", "figure", "target", "holds", "command", "machine", "details"}
@@ -124,9 +132,48 @@ def test_too_little_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(tmp_path.iterdir())
 
 
+def test_a_component_that_was_not_found_counts_as_far_away() -> None:
+    tensor, truth = planted(12, np.array([3.0, 2.0, 1.0]), noise=0.1)
+    assert all(np.array_equal(tensor, tensor.transpose(order)) for order in permutations(range(3)))
+    exact = planted(12, np.array([3.0, 2.0, 1.0]))[0]
+    np.testing.assert_allclose(np.einsum("ijk,jr,kr->ir", exact, truth, truth), truth * [3.0, 2.0, 1.0], atol=1e-12)
+    turned = np.stack([truth[:, 2] * 5, np.full(12, np.nan), truth[:, 0] + 0.1 * truth[:, 1]], axis=1)
+    near = float(np.linalg.norm(np.array([1, 0.1]) / 1.01**0.5 - np.array([1, 0])))
+    np.testing.assert_allclose(matched(turned, truth), [near, 1.0, 0.0], atol=1e-7)
+    np.testing.assert_allclose(topic_errors(np.eye(4)[:, [2, 0]], np.eye(4)[:, :3]), [0, 2, 0])
+
+
+def test_a_verdict_on_surplus_components_is_wrong_for_any_of_its_reasons() -> None:
+    truth, facts = np.eye(5)[:, :2], {"status": ["found", "found", "surplus", "surplus"]}
+
+    def judged(**change: Any) -> bool:
+        answer = {"basis": np.eye(5)[:, :4], "values": np.ones(4), "residual_norms": np.zeros(4), "facts": facts}
+        return is_right(SimpleNamespace(**(answer | change)), truth)
+
+    assert judged()
+    assert not judged(values=np.array([1, 1, np.nan, 0]))
+    assert not judged(facts={"status": ["found", "found", "open", "surplus"]})
+    assert not judged(facts={"status": ["found", "surplus", "surplus", "surplus"]})
+    assert not judged(basis=np.eye(5)[:, [0, 2, 1, 3]])
+
+
+def test_the_floor_of_a_contraction_reads_every_block(tmp_path: Path) -> None:
+    generate(tmp_path / "t", problem="tensor", columns=12, rank=2, dtype="float64", chunks=(4, 4, 4))
+    files = block_files(tmp_path / "t", 3)
+    assert [distinct for _, distinct in files].count(True) == 1 and len(files) == 10
+    sums = [program() for program in contraction_floors(files, 4, 5, 2).values()]
+    assert sums[0] != 0 and sums == pytest.approx([sums[0]] * 3)
+    assert {path for path, _ in files} == {
+        path for path in cache.files_of(tmp_path / "t" / "data") if path.name != "zarr.json"
+    }
+    os.truncate(files[7][0], 100)
+    with pytest.raises(ValueError, match="holds 100 bytes"):
+        contraction_floors(files, 4, 5, 2)["one thread"]()
+
+
 @pytest.mark.slow
-def test_three_rows_run_for_real(tmp_path: Path) -> None:
-    names = ["pass-warm", "sparse", "peak-memory"]
+def test_some_rows_run_for_real(tmp_path: Path) -> None:
+    names = ["pass-warm", "sparse", "peak-memory", "tensor-bytes", "tensor-private-noise"]
     env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks", *names, "--scale", "small"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
@@ -139,4 +186,5 @@ def test_three_rows_run_for_real(tmp_path: Path) -> None:
         assert line["figure"] > 0 and line["failures"] == []
     assert lines["peak-memory"]["details"]["npmdask"]["max_sin_theta"] < 1e-3
     assert max(lines["pass-warm"]["details"]["relative_error"].values()) < 1e-4
+    assert lines["tensor-bytes"]["holds"] and lines["tensor-private-noise"]["holds"]
     assert not list(tmp_path.iterdir())  # the data are gone

@@ -12,8 +12,9 @@ import pytest
 
 from npmdask.algorithms import Result, TensorPower, restarts_for, state_fields
 from npmdask.algorithms._tensor_fit import GROUND_STATES, MARGIN, like_noise, noise_score, norm_from
+from npmdask.api import top_k
 from npmdask.chunked import single_threaded_blas
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.linalg import Block
 from npmdask.randomness import generator
 from npmdask.stopping import Outcome, StepView, UntilSettled, views_of
@@ -335,8 +336,8 @@ def test_noise_has_the_largest_score_that_is_expected_of_it() -> None:
     for d, order in ((20, 3), (40, 3), (12, 4)):
         tensor = gaussian(d, 9, order)
         norm = float(np.linalg.norm(tensor))
-        block = np.linalg.qr(np.random.default_rng(d).standard_normal((d, d)))[0]
-        for _ in range(150):
+        block = np.linalg.qr(np.random.default_rng(d).standard_normal((d, d)))[0][:, :12]
+        for _ in range(80):
             product = contract(tensor, block)
             scores = np.einsum("dl,dl->l", product, block)
             block = product * np.where(scores < 0, -1.0, 1.0) ** (order + 1) + np.abs(scores) * block
@@ -378,12 +379,19 @@ def test_the_rule_says_why() -> None:
     short = drive(method(truth.tensor, 3, harvest=False), truth.tensor, max_steps=12)
     assert short.outcome.name == "max_steps" and "components found so far" in short.outcome.sentence
     assert "npmdask resume" in short.outcome.sentence
+    begun = drive(method(truth.tensor, 3), truth.tensor, max_steps=1)
+    assert begun.status == ["open"] * 3, "nobody has looked for them yet"
     rule = UntilSettled(tol=1e-9, max_steps=5)
     assert rule.relative(short.views[0]).tolist() == [1.0, 1.0, 1.0]
     remembered = {"step": 1, "ritz_values": [1.0], "residual_norms": [0.0], "precision": "float64"}
     old, new = views_of([remembered, remembered | {"finished": True, "settled": False, "said": "so"}])
     assert old.settled and old.said == "" and rule([old]) is None
     assert rule([new]) == Outcome(name="stagnated", sentence="so")
+
+
+def test_restarts_that_no_memory_holds_are_refused_before_they_are_drawn() -> None:
+    with pytest.raises(MemoryRefusedError, match=r"or restarts of at most \d+$"):
+        top_k(planted(10, np.ones(2)).tensor, 2, kind="tensor", memory="4GB", options={"restarts": 10**9})
 
 
 @pytest.mark.parametrize("kind", ["saddle", "copy"])

@@ -104,8 +104,10 @@ def errors_of(state: TensorState, norms: np.ndarray) -> float:
 
 
 def statuses(state: TensorState, tol: float, order: int) -> list[str]:
-    """Of each component: "found", "surplus" (never found, or a weight that noise alone would give, or what is left
-    of larger components), or "open"."""
+    """Of each component: "found"; "surplus": a search to the end does not find it, or its weight is one that noise
+    alone would give, or what is left of larger components; or "open", as all that are not found while the search goes
+    on.
+    """
     m, d, parts = state.count, state.d, state.components
     near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
     blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
@@ -113,6 +115,7 @@ def statuses(state: TensorState, tol: float, order: int) -> list[str]:
     near[m:] = False
     surplus = noise | (sizes <= rounding(d, state.scale)) | (sizes <= _left_behind(sizes, parts.norms, near))
     surplus[m:] |= sizes[m:] <= errors_of(state, parts.norms[:m])
+    surplus[m:] &= state.stage != "search"
     return ["surplus" if s else "found" if n else "open" for s, n in zip(surplus, near, strict=True)]
 
 

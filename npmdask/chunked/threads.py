@@ -75,6 +75,8 @@ class Threads:
         ``on_task`` is told of every finished run; what ``keeper`` knows of the pass is not computed again.
         """
         runs, keeper = runs_of(operator), keeper or Keeper()
+        if len(runs) == 1 and not keeper.parts:
+            return self._at_once(operator, runs[0], block, on_task)
         whole = dask.delayed(operator, name="operator", traverse=False)
         held = dask.delayed(block, name="block", traverse=False)
         task, join = dask.delayed(_run, pure=False), dask.delayed(_join, pure=False)
@@ -92,6 +94,13 @@ class Threads:
             (total,) = dask.compute(
                 build(root(len(runs))), scheduler="threads", num_workers=self.threads, optimize_graph=False
             )
+        return operator.finish(total, block), total.record
+
+    def _at_once(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, SlabRecord]:
+        """A pass of one run: nothing to schedule, to join or to keep, and a graph takes longer than small data."""
+        with single_threaded_blas():
+            total = compute_run(operator, run, block)
+        on_task(total.record)
         return operator.finish(total, block), total.record
 
     def peaks(self) -> list[ProcessPeak]:

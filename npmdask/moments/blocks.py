@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import lru_cache
+from itertools import combinations_with_replacement
 
-from npmdask.errors import MemoryRefusedError
+from npmdask.errors import BadInputError, MemoryRefusedError
 
 HELD = 12  # times that the sums of a group are held at once: those that wait to be joined, one task's, the answer's
 
@@ -13,7 +14,15 @@ HELD = 12  # times that the sums of a group are held at once: those that wait to
 @lru_cache(maxsize=8)
 def unique_blocks(grid: int) -> tuple[tuple[int, int, int], ...]:
     """The blocks (i, j, k), i <= j <= k < ``grid``, in lexicographic order: unit t is entry t."""
-    return tuple((i, j, k) for i in range(grid) for j in range(i, grid) for k in range(j, grid))
+    return tuple(combinations_with_replacement(range(grid), 3))
+
+
+def blocks_of(wanted: range, grid: int) -> tuple[tuple[int, int, int], ...]:
+    """The blocks of the units ``wanted``. Raises BadInputError if there are no such units."""
+    count = len(unique_blocks(grid))
+    if not (0 <= wanted.start < wanted.stop <= count and wanted.step == 1):
+        raise BadInputError(f"the tensor has blocks 0 to {count - 1}: {wanted} is no range of them")
+    return unique_blocks(grid)[wanted.start : wanted.stop]
 
 
 def group_bytes(d: int, side: int, units: int) -> int:

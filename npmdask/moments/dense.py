@@ -1,9 +1,8 @@
-"""Small dense tensors: the multilinear form, symmetric parts, the incoherence of components."""
+"""Small dense tensors: the multilinear form, and the symmetric tensor that holds any other."""
 
 from __future__ import annotations
 
 from itertools import pairwise, permutations
-from math import factorial
 
 import numpy as np
 
@@ -27,16 +26,6 @@ def multilinear(tensor: np.ndarray, *maps: Block | None) -> np.ndarray:
     return tensor
 
 
-def symmetric_part(tensor: np.ndarray) -> np.ndarray:
-    """The nearest symmetric tensor: the mean over all orders of the indices. The sides must be equal."""
-    if len(set(tensor.shape)) != 1:
-        raise BadInputError(f"a tensor of shape {tensor.shape} has no symmetric part: embed it (moments.embedded)")
-    total = np.zeros(tensor.shape)
-    for order in permutations(range(tensor.ndim)):
-        total += tensor.transpose(order)
-    return total / factorial(tensor.ndim)
-
-
 def embedded(tensor: np.ndarray) -> np.ndarray:
     """A symmetric tensor of side ``n_1 + ... + n_q`` that holds any tensor and its transposes as blocks.
 
@@ -49,12 +38,3 @@ def embedded(tensor: np.ndarray) -> np.ndarray:
     for order in permutations(range(tensor.ndim)):
         whole[tuple(places[mode] for mode in order)] = tensor.transpose(order)
     return whole
-
-
-def incoherence(vectors: Block) -> float:
-    """``mu_0 = (d / k) max_i ||V^T e_i||^2`` of unit vectors V (d x k): 1 at best, d / k if V holds a unit vector.
-
-    Wang and Anandkumar (2016), theorem 4.2: what private noise costs grows with it.
-    """
-    d, k = vectors.shape
-    return float(d / k * (vectors**2).sum(axis=1).max())

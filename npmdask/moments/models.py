@@ -61,7 +61,11 @@ class LDA:
             raise BadInputError(f"alpha0 = {self.alpha0} must be a positive number; without mixing take SingleTopic()")
 
     def unwhiten(self, whitening: Whitening, weights: np.ndarray, vectors: Block) -> Recovered:
-        """Topics (sum 1 in theory) and ``alpha_i``, whose sum is a free check of ``alpha0``."""
+        """Topics (sum 1 in theory) and ``alpha_i``.
+
+        Their sum is alpha0 wherever k topics explain M2, whose entries sum to 1 / (alpha0 + 1) whatever alpha0 is: a
+        check of the model, and none of alpha0.
+        """
         weights, vectors = _turned(weights, vectors)
         a0 = self.alpha0
         topics = (whitening.back @ vectors) * ((a0 + 2) / 2 * weights)

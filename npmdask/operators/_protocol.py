@@ -100,6 +100,35 @@ class BySlabs:
         self.reader.read_ahead(units[:1])
 
 
+class ByBlocks:
+    """An operator whose units are the blocks that stand for all of a symmetric array; a pass reads each of them."""
+
+    reader: Any
+
+    @property
+    def block_rows(self) -> int:
+        return int(self.reader.shape[0])
+
+    @property
+    def units(self) -> int:
+        return int(self.reader.units)
+
+    @property
+    def pass_bytes(self) -> int:
+        return int(self.reader.nbytes)
+
+    @property
+    def pass_chunks(self) -> int:
+        return int(self.reader.units)
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined: two of d x p for each level of the tree."""
+        return pending_sums(self.block_rows, p, runs)
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
+
+
 def pending_sums(rows: int, p: int, runs: list[range]) -> int:
     """Bytes of two sums of ``rows`` x p for each level of the tree of ``runs``."""
     return 2 * len(runs).bit_length() * rows * p * 8

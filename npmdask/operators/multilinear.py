@@ -11,13 +11,13 @@ from npmdask.errors import BadInputError
 from npmdask.linalg import Block, symmetric_part
 from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import Strips, room_bytes
-from npmdask.operators.tensor import ByBlocks, require_finite
+from npmdask.operators.tensor import OfTensor, require_finite
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.tensor import Place, TensorReader, multiplicity, squares_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedMultilinear(ByBlocks):
+class PackedMultilinear(OfTensor):
     """T(A, B, C)_abc = sum_ijk T_ijk A_ia B_jb C_kc for a block [A B C], unfolded: m1 x (m2 m3), C varying fastest.
 
     Without ``widths`` the block is A = B = C (whitening: T(W, W, W), m x m^2). Whatever they are, one form of the whole

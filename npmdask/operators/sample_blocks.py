@@ -7,9 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.moments.blocks import unique_blocks
+from npmdask.moments.blocks import blocks_of
 from npmdask.operators._protocol import STRIP_BYTES, Partial, least_run, pending_sums, require_finite
 from npmdask.operators.gram import Gram
 from npmdask.storage.dense import SlabRecord, scratch
@@ -33,9 +32,7 @@ class SampleBlocks(Gram):
     wanted: range
 
     def __post_init__(self) -> None:
-        count = len(unique_blocks(self._grid))
-        if not (0 <= self.wanted.start < self.wanted.stop <= count and self.wanted.step == 1):
-            raise BadInputError(f"the tensor has blocks 0 to {count - 1}: {self.wanted} is no range of them")
+        blocks_of(self.wanted, self._grid)
 
     @property
     def block_rows(self) -> int:
@@ -76,9 +73,7 @@ class SampleBlocks(Gram):
 
     def _add(self, sums: np.ndarray, rows: np.ndarray) -> None:
         b, pairs, held = self.side, None, None
-        for values, (i, j, k) in zip(
-            sums, unique_blocks(self._grid)[self.wanted.start : self.wanted.stop], strict=True
-        ):
+        for values, (i, j, k) in zip(sums, blocks_of(self.wanted, self._grid), strict=True):
             if held != (i, j):
                 first, second = rows[:, i * b : (i + 1) * b], rows[:, j * b : (j + 1) * b]
                 pairs, held = (first[:, :, None] * second[:, None, :]).reshape(len(rows), b * b), (i, j)

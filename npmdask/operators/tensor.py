@@ -11,7 +11,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.operators._protocol import RUN_BYTES, Partial, pending_sums
+from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial
 from npmdask.operators.block_strips import room_bytes
 from npmdask.operators.contraction import Contraction
 from npmdask.storage.dense import SlabRecord
@@ -19,26 +19,10 @@ from npmdask.storage.tensor import TensorReader
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByBlocks:
-    """An operator whose units are the stored blocks (i <= j <= k) of a symmetric tensor, all of which a pass reads."""
+class OfTensor(ByBlocks):
+    """An operator whose units are the stored blocks (i <= j <= k) of a symmetric tensor."""
 
     reader: TensorReader
-
-    @property
-    def block_rows(self) -> int:
-        return self.reader.size
-
-    @property
-    def units(self) -> int:
-        return self.reader.units
-
-    @property
-    def pass_bytes(self) -> int:
-        return self.reader.nbytes
-
-    @property
-    def pass_chunks(self) -> int:
-        return self.reader.units
 
     @property
     def run_bytes(self) -> int:
@@ -49,12 +33,9 @@ class ByBlocks:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
         self.reader.read_ahead(units[:1])
 
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
-
 
 @dataclass(frozen=True, kw_only=True)
-class PackedTensor(ByBlocks):
+class PackedTensor(OfTensor):
     """T(I, u_l, u_l) (d x L) for the columns u_l of a block, or with ``scores`` T(u_l, u_l, u_l) (1 x L).
 
     Matrix products are formed in the dtype of the block and added in float64. What is counted for each block, and how
@@ -77,10 +58,6 @@ class PackedTensor(ByBlocks):
             return product
         scores: Block = np.einsum("dl,dl->l", product, block)[None]
         return scores
-
-    def pending_bytes(self, p: int, runs: list[range]) -> int:
-        """Memory of the sums that wait to be joined."""
-        return pending_sums(self.block_rows, p, runs)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns: vectors once and twice, the sum and its copy."""

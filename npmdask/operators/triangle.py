@@ -9,12 +9,12 @@ import numpy as np
 
 from npmdask.linalg import Block
 from npmdask.operators._protocol import (
+    ByBlocks,
     Partial,
     add_back,
     add_product,
     as_dtype,
     least_run,
-    pending_sums,
     require_finite,
     zeros_for_sum,
 )
@@ -23,7 +23,7 @@ from npmdask.storage.triangle import TriangleReader
 
 
 @dataclass(frozen=True, kw_only=True)
-class Triangle:
+class Triangle(ByBlocks):
     """A symmetric d x d matrix: ``A @ X`` from the chunks on and above the diagonal.
 
     A tile C of an off-diagonal chunk acts where it lies (C @ X) and where its mirror image lies (C^T @ X). The
@@ -33,29 +33,9 @@ class Triangle:
     reader: TriangleReader
 
     @property
-    def block_rows(self) -> int:
-        return self.reader.shape[0]
-
-    @property
-    def units(self) -> int:
-        return self.reader.units
-
-    @property
-    def pass_bytes(self) -> int:
-        return self.reader.nbytes
-
-    @property
-    def pass_chunks(self) -> int:
-        return self.reader.units
-
-    @property
     def run_bytes(self) -> int:
         """The least that a run reads: every d x p sum is also cleared and joined, which costs as much again."""
         return least_run(4 * self.block_rows)
-
-    def pending_bytes(self, p: int, runs: list[range]) -> int:
-        """Memory of the sums that wait to be joined."""
-        return pending_sums(self.block_rows, p, runs)
 
     def read_ahead(self, units: range) -> None:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
@@ -82,9 +62,6 @@ class Triangle:
     def _tile(self, values: np.ndarray, dtype: Any) -> np.ndarray:
         """Entries as they are multiplied."""
         return as_dtype(values, dtype)
-
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
 
     def finish(self, total: Partial, block: Block) -> Block:
         return total.products[0]

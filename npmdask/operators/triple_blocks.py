@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix
 
-from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.moments.blocks import unique_blocks
+from npmdask.moments.blocks import blocks_of
 from npmdask.moments.dirichlet import cube_share, triple_share
 from npmdask.operators._protocol import Partial, least_run, pending_sums
 from npmdask.operators.sparse import SPARSE_ROWS, row_strips
@@ -46,9 +45,7 @@ class TripleBlocks(ByDocuments):
 
     def __post_init__(self) -> None:
         require_alpha0(self.alpha0)
-        count = len(unique_blocks(self._grid))
-        if not (0 <= self.wanted.start < self.wanted.stop <= count and self.wanted.step == 1):
-            raise BadInputError(f"the tensor has blocks 0 to {count - 1}: {self.wanted} is no range of them")
+        blocks_of(self.wanted, self._grid)
 
     @property
     def block_rows(self) -> int:
@@ -72,8 +69,8 @@ class TripleBlocks(ByDocuments):
         return -(-int(self.reader.shape[1]) // self.side)
 
     @cached_property
-    def _places(self) -> list[tuple[int, int, int]]:
-        return list(unique_blocks(self._grid)[self.wanted.start : self.wanted.stop])
+    def _places(self) -> tuple[tuple[int, int, int], ...]:
+        return blocks_of(self.wanted, self._grid)
 
     @cached_property
     def _block_rows(self) -> list[int]:

@@ -37,8 +37,9 @@ from npmdask.topics.model import PART, TopicModel
 from npmdask.topics.vocabulary import words_of_array
 
 KIND = "topics"
-MATRIX_TOL = 1e-6  # relative residual of pairs of M2: far below what a sample of documents says of it
-TENSOR_TOL = 1e-3  # of components, whose sampling errors are hundreds of times that
+MATRIX_TOL = 1e-4  # relative residual of pairs of M2, which a sample of documents knows to some per cent
+OF_SAMPLING = 0.1  # of a tensor's sampling error: what its decomposition may add
+TENSOR_TOLS = (1e-6, 1e-2)  # of the decomposition, at least and at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +76,16 @@ class TopicRequest:
             raise BadInputError(f"seed = {self.seed} must not be negative")
 
     def options(self) -> dict[str, Any]:
-        """Of the tensor power method."""
-        asked = {"restarts": self.restarts, "iterations": self.iterations, "harvest": self.harvest}
+        """Of the tensor power method. A product with a tensor that is held costs nothing, so that rounds can be
+        thorough: real text is no exact mixture, and one component after the other leaves less of its tensor than a
+        harvest.
+        """
+        held = self.moments == "held"
+        asked = {
+            "restarts": 2 * self.topics + 10 if held and self.restarts is None else self.restarts,
+            "iterations": self.iterations,
+            "harvest": False if held and self.harvest is None else self.harvest,
+        }
         return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -133,12 +142,18 @@ def require_documents(source: Source) -> CsrReader:
     return source.reader
 
 
+def tensor_tol(source: Source, request: TopicRequest) -> float:
+    """Relative residual of components: a tenth of their sampling error, about sqrt(k / documents)."""
+    least, most = TENSOR_TOLS
+    return float(min(max(OF_SAMPLING * np.sqrt(request.topics / source.shape[0]), least), most))
+
+
 def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
     return {
         "data": {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": KIND},
         "algorithm": {"name": KIND, **asdict(request)},
         "mechanism": {"mechanism": "none"},
-        "stop": {"matrix_tol": MATRIX_TOL, "tensor_tol": TENSOR_TOL},
+        "stop": {"matrix_tol": MATRIX_TOL, "tensor_tol": tensor_tol(source, request)},
         "run": {"seed": request.seed},
         "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
     }
@@ -173,7 +188,7 @@ def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, r
     if request.moments == "held":
         operator = WhitenedTriples(reader=reader, **common)
         cube = job.gather("triples", operator, np.zeros((k, 1))).reshape(k, k, k)
-        return job.components_of_held(cube, k, TENSOR_TOL, request.options())
+        return job.components_of_held(cube, k, tensor_tol(job.source, request), request.options())
     lens = MomentLens(
         kind="tensor",
         name="triples of words",
@@ -182,7 +197,7 @@ def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, r
         facts={"alpha0": request.alpha0, "half_length": request.half_length},
         arrays=(sums.mean, sums.third, white.matrix),
     )
-    return job.components_of(lens, k, TENSOR_TOL, request.options())
+    return job.components_of(lens, k, tensor_tol(job.source, request), request.options())
 
 
 def _model(
@@ -207,7 +222,7 @@ def _model(
         "tensor_status": decomposed.facts["status"],
         "tensor_sentence": decomposed.outcome.sentence,
         "negative_mass": negative[order].tolist(),
-        "weights_sum": float(recovered.weights.sum()),  # of LDA: a free check of alpha0; of single topics: of 1
+        "weights_sum": float(recovered.weights.sum()),  # alpha0, of single topics 1, if the model holds
         "passes": 1 + pairs.total_data_passes + (1 if request.moments == "held" else decomposed.total_data_passes),
     }
     alpha = recovered.weights[order]

@@ -117,7 +117,7 @@ def _doubts(facts: TopicFacts) -> list[str]:
     if given is not None and abs(facts.model.alpha0 - given) > ALPHA0_TOLERANCE * given:
         said.append(
             f"The alphas that were found sum to {facts.model.alpha0:.3g} and should to {given:.3g}: the documents are "
-            "no mixtures with this alpha0; try another."
+            "no mixtures of so many topics. Take the alphas as proportions, or leave out frequent words (max_df)."
         )
     if facts.perplexity is not None and facts.perplexity.model >= facts.perplexity.unigram:
         said.append(

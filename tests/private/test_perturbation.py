@@ -180,6 +180,7 @@ def test_what_is_refused(world: World) -> None:
         with pytest.raises(NpmdaskError, match=said):
             perturb(world.data, dest, replace(world.privacy, **change))
     assert not dest.exists() and not world.ledger.status("people").runs
+    assert not dest.with_name("noisy.zarr.perturbing").exists(), "what was refused leaves nothing behind"
     with pytest.raises(BadInputError, match="perturb is for tensors"):
         perturb(np.eye(4), dest, world.privacy)
 

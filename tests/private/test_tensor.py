@@ -50,7 +50,7 @@ def test_the_components_are_those_of_the_tensor_and_every_column_is_charged(worl
     assert run.finished and set(run.committed) == set(range(1, solution.steps + 1))
     assert run.event["releases"] == K and run.event["multiplier"] == pytest.approx(math.sqrt(K) / mu, rel=1e-9)
     said = solution.statement
-    assert json.loads(json.dumps(said)) == said and said["status"] == ["found"] * RANK
+    assert json.loads(json.dumps(said)) == said and said["status"] == solution.facts["status"] == ["found"] * RANK
     assert said["columns_released"] == K and 0 < said["noise_to_paper"] < 0.17
     page = write_report(world.folder / "run").read_text()
     assert all(digest[:16] in page for digest in run.committed.values()) and "<td>scores</td>" in page
@@ -145,7 +145,7 @@ def test_what_is_shown_follows_from_the_releases(two: tuple[World, World], monke
     monkeypatch.setattr(PrivateGaussian, "release", release_fixed)
     watchers: list[Any] = [Watcher(), Watcher()]
     one, other = (shown(world, watcher) for world, watcher in zip(two, watchers, strict=True))
-    assert one.keys() == other.keys() and len(one) > 10
+    assert one.keys() == other.keys() and len(one) >= 10
     assert all(one[name] == other[name] for name in one), "something depends on the data"
     assert watchers[0].told == watchers[1].told
 
@@ -179,6 +179,8 @@ def test_the_test_above_sees_a_leak(two: tuple[World, World], monkeypatch: pytes
         ({}, {"target_rank": 21}, "dimension 20"),
         ({}, {"target_rank": 0.9}, "whole numbers for target_rank"),
         ({}, {"max_steps": 4}, "are not of tensor-power"),
+        ({}, {"max_steps": 4, "algorithm": "auto"}, "are not of tensor-power"),
+        ({}, {"iteration_rank": 4, "algorithm": "auto"}, "are not of tensor-power"),
         ({}, {"tol": 1e-3}, "a tolerance would be a question to the data"),
         ({}, {"algorithm": "k-dp-pca"}, "is for the tensor power methods"),
     ],

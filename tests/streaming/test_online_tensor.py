@@ -88,6 +88,7 @@ def error(rows: int, *, refine: bool) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
+@pytest.mark.slow
 def test_the_error_falls_like_one_over_the_root_of_the_rows() -> None:
     """16 times the rows, a quarter of the error. Refined by all rows it is a fraction of what one block gives."""
     refined = [error(rows, refine=True) for rows in (10_000, 160_000)]
