@@ -7,11 +7,14 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import ParameterBindError, ParameterTypeError
+from prefect.utilities.callables import get_call_parameters
 from pydantic import Field
 
 from flows.run import end_state, exit_code, publish_report, said_in_a_sentence, say
@@ -120,21 +123,39 @@ def place_of_job(folder: str, run_id: str) -> str:
     return str(Path(folder).absolute() / run_id)
 
 
-def main() -> int:
+def checked(chosen: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a flow, if it takes them.
+
+    Raises
+    ------
+    BadInputError
+        One is unknown, missing or out of range.
+    """
+    try:
+        chosen.validate_parameters(get_call_parameters(chosen.fn, (), asked, apply_defaults=False))
+    except (ParameterBindError, ParameterTypeError) as error:
+        said = str(error).partition("\nFunction")[0].replace("\n", " ")
+        raise BadInputError(f"the parameters do not fit the flow {chosen.name}: {said}") from None
+    place_of_job(asked.get("folder", "runs"), asked.get("run_id", chosen.name))
+    return asked
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """``python -m flows.jobs FLOW '{"documents": ..., "count": 20}'``: once, with a server of its own."""
     parser = argparse.ArgumentParser(description="Run a job as a Prefect flow.")
     parser.add_argument("flow", choices=["topics", "latent"])
     parser.add_argument("parameters", help="one JSON object: the parameters of the flow")
-    a = parser.parse_args()
+    a = parser.parse_args(argv)
 
     def run() -> int:
         try:
             asked = dict(json.loads(a.parameters))
         except ValueError as error:
             raise BadInputError(f"the parameters are not a JSON object: {error}") from None
+        chosen: Any = {"topics": topics, "latent": latent}[a.flow]
+        checked(chosen, asked)
         with local_server() as url:
             say(f"Prefect at {url.removesuffix('/api')}")
-            chosen: Any = {"topics": topics, "latent": latent}[a.flow]
             facts: Any = chosen(**asked)
         print(json.dumps(facts))
         return 0

@@ -145,7 +145,8 @@ def random_kills(kind: str, place: Path, kills: int, seed: int) -> Found:
     data = place / "data"
     shutil.copytree(whole, data, symlinks=True)
     aims = watched(whole, lambda: work(kind, whole, 1))
-    same, names = kept(whole), rng.sample(sorted(aims), len(aims))
+    longest = max(aims, key=lambda name: aims[name])  # first: most kills would come there
+    same, names = kept(whole), [longest, *rng.sample(sorted(aims.keys() - {longest}), len(aims) - 1)]
     left = [names[i % len(names)] for i in range(kills)]
     while left and tries < 3 * kills:
         folder, tries = place / f"job{tries}", tries + 1
