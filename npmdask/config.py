@@ -41,13 +41,8 @@ if TYPE_CHECKING:
     from npmdask.streaming.problem import StreamProblem
 
 STANDARD_INPUT = "-"
-STORED = (
-    "auto",
-    "power",
-    "krylov",
-    "tensor-power",
-    *RECORD_ORACLES,
-)  # algorithms that pass over stored data, again and again
+# algorithms that pass over stored data, again and again
+STORED = ("auto", "power", "krylov", "tensor-power", *RECORD_ORACLES)
 
 
 class RunConfig(Table):

@@ -12,6 +12,7 @@ from npmdask.storage.layout import Reader, Source, open_source
 from npmdask.storage.remote import is_remote
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
+from npmdask.stored_problem import require_run
 from npmdask.streaming.standing import is_stream, standing
 
 MEASURED = {
@@ -75,6 +76,8 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
         return _inspect_stream(store, spec)
     if kind_of(spec):
         return _inspect_job(store, spec)
+    if spec:
+        require_run(folder, spec)
     result = store.read_part("result")
     last = store.last_step()
     history = last[1]["history"] if last else []

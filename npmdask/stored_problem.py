@@ -11,6 +11,7 @@ import numpy as np
 from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
+from npmdask.mechanisms import EntriesGaussian
 from npmdask.nodes.parts import open_nodes
 from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
@@ -23,6 +24,14 @@ from npmdask.tensors.posing import JOBS
 from npmdask.warm_start import read_start
 
 
+def require_run(path: Path, spec: dict[str, Any]) -> None:
+    """Raise BadInputError for what `npmdask perturb` keeps beside the copy that it is writing."""
+    if spec.get("algorithm", {}).get("name") == EntriesGaussian.name:
+        raise BadInputError(
+            f"{path} belongs to a noisy copy that is not written to its end: run the same `npmdask perturb` again"
+        )
+
+
 def resources_of(held: RunStore) -> Resources:
     """What the run was allowed to use when it was last started."""
     return Resources(**(held.read_spec() or {}).get("resources", {}))
@@ -32,6 +41,7 @@ def problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
+    require_run(held.path, spec)
     if "privacy" in spec:
         return _private_of(spec)
     if "nodes" in spec:

@@ -31,7 +31,7 @@ LOOKING = ("harvest", "tol")  # options of the plain method that would make the 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorOptions:
+class PrivateTensorOptions:
     """``algorithm.options`` of a private run on a tensor. Noise grows as sqrt(k restarts (iterations + 1)).
 
     Parameters
@@ -201,7 +201,7 @@ def make_tensor_pieces(source: Source, privacy: Privacy, options: Mapping[str, A
     return Pieces(algorithm, mechanism, FixedSteps(max_steps=steps, promise=promise), parts)
 
 
-def read_options(options: Mapping[str, Any]) -> TensorOptions:
+def read_options(options: Mapping[str, Any]) -> PrivateTensorOptions:
     """``algorithm.options``, with what was left out.
 
     Raises
@@ -209,7 +209,7 @@ def read_options(options: Mapping[str, Any]) -> TensorOptions:
     BadInputError
         An unknown option, or a value that is out of range. RefusedError: one that would look at the data.
     """
-    known = [f.name for f in fields(TensorOptions)]
+    known = [f.name for f in fields(PrivateTensorOptions)]
     for name in options:
         if name in LOOKING:
             raise RefusedError(
@@ -218,5 +218,5 @@ def read_options(options: Mapping[str, Any]) -> TensorOptions:
             )
         if name not in known:
             raise BadInputError(f"a private {NAME} has no option {name!r}: {closest(name, known)}")
-    made: TensorOptions = built(NAME, TensorOptions, options)
+    made: PrivateTensorOptions = built(NAME, PrivateTensorOptions, options)
     return made

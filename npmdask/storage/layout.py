@@ -189,10 +189,12 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
 def _never_packed(array: Any, path: str) -> BadInputError:
     """What to say of a plain array that is to be a tensor."""
     require_cube(array.shape, path)
-    cut = "" if len(set(array.chunks)) == 1 else f" Its chunks of {' x '.join(map(str, array.chunks))} are not cubes:"
+    chunks = " x ".join(map(str, array.chunks))
+    cut = "" if len(set(array.chunks)) == 1 else f" in chunks of {chunks}, which are not cubes"
     return BadInputError(
-        f"{path} holds all d x d x d entries of a tensor, nobody knows whether symmetric.{cut} store its unique blocks "
-        "first, with `npmdask ingest SRC DEST --kind tensor`, or give it as a NumPy array if it fits into memory"
+        f"{path} holds all d x d x d entries of a tensor{cut}, and nobody knows whether it is symmetric: store its "
+        "unique blocks first, with `npmdask ingest SRC DEST --kind tensor`, or give it as a NumPy array if it fits "
+        "into memory"
     )
 
 

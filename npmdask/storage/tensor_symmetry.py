@@ -125,7 +125,8 @@ def _require_close(
     wrong = block != image
     if block.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            apart, rounding = np.abs(block - image), ROUNDING * float(np.finfo(block.dtype).eps)
+            machine_eps = max(np.finfo(block.dtype).eps, np.finfo(np.float64).eps)  # longdouble is stored as float64
+            apart, rounding = np.abs(block - image), ROUNDING * float(machine_eps)
         wrong = apart > rounding * float(np.abs(block).max())  # which is no more than the largest of all
         if wrong.any():
             wrong = apart > rounding * largest()

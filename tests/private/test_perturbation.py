@@ -15,9 +15,11 @@ from scipy import stats
 import npmdask.custody as custody
 import npmdask.perturbation as perturbation
 from npmdask.accounting import Budget, mu_for
+from npmdask.api import resume
 from npmdask.audit import ALPHA
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.inspection import inspect
 from npmdask.ledger import Ledger
 from npmdask.mechanisms import EntriesGaussian, Entropy
 from npmdask.mechanisms.private_entries import unique_entries
@@ -138,12 +140,18 @@ def test_a_crash_at_any_point_ends_in_the_same_copy(
     assert not any(form in p.read_bytes() for p in world.folder.rglob("*") if p.is_file() for form in forms(secret))
 
 
-def test_a_copy_whose_key_is_gone_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_under_way_is_no_run_and_without_its_key_it_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         crash_at(patch, TensorWriter, "write", 3, after=True)
         with pytest.raises(Crash):
             perturb(world.data, world.folder / "noisy.zarr", world.privacy)
-    (world.folder / "noisy.zarr.perturbing" / "entropy").unlink()
+    kept = world.folder / "noisy.zarr.perturbing"
+    for door in (resume, inspect):
+        with pytest.raises(BadInputError, match="run the same `npmdask perturb` again"):
+            door(kept)
+    (kept / "entropy").unlink()
     with pytest.raises(RefusedError, match="is gone, and the run has begun"):
         perturb(world.data, world.folder / "noisy.zarr", world.privacy)
 

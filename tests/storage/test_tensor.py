@@ -204,10 +204,12 @@ def test_an_entry_unlike_any_of_its_mirror_images_is_named(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("side", [1, 2, 9])
-@pytest.mark.parametrize("dtype", ["f8", "f4"])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "g"])
 def test_rounding_of_einsum_is_forgiven_and_mended(tmp_path: Path, dtype: str, side: int) -> None:
     v = np.random.default_rng(0).standard_normal((9, 4)).astype(dtype)
     a = np.einsum("ir,jr,kr->ijk", v, v, v)
+    if dtype == "g":  # what is rounding of a longdouble that was computed in float64; it is stored as float64
+        a = np.einsum("ir,jr,kr->ijk", *[v.astype("f8")] * 3).astype("g")
     assert (a != a.transpose(2, 0, 1)).any(), "einsum rounds otherwise in another order"
     found = whole(open_source(store(tmp_path / "t", a, side)).reader)  # type: ignore[arg-type]
     i, j, k = np.sort(np.indices(a.shape), axis=0)
@@ -439,7 +441,7 @@ def test_other_data_are_no_tensor(tmp_path: Path) -> None:
         open_source(ingest(tmp_path / "x.npy", tmp_path / "x").dest, "tensor")
     refused(tmp_path, tmp_path / "x", "store of kind 'samples'")
     zarr.create_array(tmp_path / "cut.zarr", shape=(6, 6, 6), dtype="f8", chunks=(6, 6, 2))[...] = symmetric(6)
-    with pytest.raises(BadInputError, match=r"6 x 6 x 2 are not cubes.*--kind tensor"):
+    with pytest.raises(BadInputError, match=r"6 x 6 x 2, which are not cubes.*--kind tensor"):
         open_source(tmp_path / "cut.zarr", "tensor")
     zarr.create_group(tmp_path / "g.zarr").create_array("t", shape=(6, 6, 6), dtype="f8", chunks=(3, 3, 3))
     with pytest.raises(BadInputError, match=r"--kind tensor"):
