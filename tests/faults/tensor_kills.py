@@ -33,9 +33,10 @@ Found = dict[str, Any]
 def started(job: Callable[[], None]) -> int:
     """The id of a process that leads a group of its own and does the job."""
     if pid := os.fork():
+        os.setpgid(pid, pid)  # on both sides: whoever comes first, it is done before it matters
         return pid
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         job()
         os._exit(0)
     except BaseException as error:

@@ -86,9 +86,9 @@ def test_an_array_in_memory_a_second_call_and_threads(tmp_path: Path, fit: Any) 
 
 @pytest.mark.slow
 def test_a_worker_process_changes_no_bit(tmp_path: Path) -> None:
-    source = write_zarr(tmp_path / "x.zarr", mixture()[0], (3000, D))
-    fit_mixture(source, K, store=tmp_path / "threads")
-    fit_mixture(source, K, store=tmp_path / "worker", resources=Resources(workers=1, threads=1))
+    source = write_zarr(tmp_path / "x.zarr", mixed()[0], (5000, D))
+    fit_independent_components(source, K, store=tmp_path / "threads")
+    fit_independent_components(source, K, store=tmp_path / "worker", resources=Resources(workers=1, threads=1))
     same_bytes(tmp_path / "threads", tmp_path / "worker")
 
 
