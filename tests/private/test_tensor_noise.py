@@ -105,6 +105,21 @@ def test_columns_of_their_own_size_and_steps_of_their_own_noise(entropy: Entropy
         private.release(zero, block=block, entropy=entropy, step=0)
 
 
+def test_what_arithmetic_adds_is_paid_for_where_columns_share() -> None:
+    """An orbit that moves one column alone, and rounding that moves both: no more than two columns by themselves.
+
+    Mutant: the rounding of a column as it is, not times the ratio of the sensitivities: 2.6 of 2.
+    """
+    block, added = np.eye(50)[:, :2], 1.0
+    block[:, 1] = 49**-0.5
+    block[0, 1] = 0.0
+    private = mechanism(columns=2, rounding=Rounding(grid=2.0**-24, l2=added))
+    assert private.relation.together(block) == pytest.approx(1)
+    counted = [private.each(block).sensitivity(column[:, None]) for column in block.T]
+    moved = [6 + added, added]  # by six at the first entry of the diagonal
+    assert sum((m / c) ** 2 for m, c in zip(moved, counted, strict=True)) <= 2
+
+
 def test_the_papers_noise_is_no_less_than_needed_and_charged_for_what_it_costs() -> None:
     block = units(200, 5)
     exact, paper = mechanism(), mechanism(calibration="paper")
