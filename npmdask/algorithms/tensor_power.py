@@ -36,6 +36,7 @@ from npmdask.algorithms._tensor_report import (
     said_of,
     settled,
     sorted_by_weight,
+    statuses,
     with_scale,
 )
 from npmdask.algorithms._tensor_rounds import Rounds
@@ -158,9 +159,10 @@ class TensorPower:
     def update(self, state: TensorState, released: Block) -> tuple[TensorState, Info]:
         """Lines 4 to 6, from one product; what it says of the block that was asked for belongs to that block."""
         after = laid_out(self._schedule.absorbed(with_scale(state, released), self._block(state), released))
+        surplus = np.array([word == "surplus" for word in statuses(after, self.tol, self.order)]) & after.finished
         return after, Info(
             ritz_values=after.components.weights,
-            residual_norms=after.components.norms,
+            residual_norms=np.where(surplus, 0.0, after.components.norms),  # what is no component has none to reach
             asymmetry=0.0,
             precision="float64",
             finished=after.finished,
