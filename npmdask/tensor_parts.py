@@ -126,12 +126,12 @@ class TensorParts:
 def _warnings(result: Result) -> list[str]:
     said = {
         "surplus": "their weights are no larger than the noise on them, and so their vectors are noise",
-        "open": "the noise on their last contraction is as long as they are, and turned their vectors",
+        "open": "noise turned their vectors, or their iterations had not come to rest",
     }
     numbered = {s: [str(i) for i, found in enumerate(result.facts["status"], 1) if found == s] for s in said}
     return [
         f"of {len(result.values)} components those numbered {', '.join(which)} are {status}: {said[status]}; ask for "
-        "fewer, or spend a larger epsilon"
+        "fewer components or for more iterations, or spend a larger epsilon"
         for status, which in numbered.items()
         if which
     ]

@@ -12,6 +12,7 @@ import pytest
 
 from npmdask.algorithms import Result, TensorPower, restarts_for, state_fields
 from npmdask.algorithms._tensor_fit import GROUND_STATES, MARGIN, like_noise, noise_score, norm_from
+from npmdask.algorithms._tensor_report import said_of, statuses
 from npmdask.api import top_k
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
@@ -392,6 +393,15 @@ def test_the_rule_says_why() -> None:
 def test_restarts_that_no_memory_holds_are_refused_before_they_are_drawn() -> None:
     with pytest.raises(MemoryRefusedError, match=r"or restarts of at most \d+$"):
         top_k(planted(10, np.ones(2)).tensor, 2, kind="tensor", memory="4GB", options={"restarts": 10**9})
+
+
+def test_a_component_that_came_too_late_is_no_contradiction() -> None:
+    """A fixed point within the tolerance that was never fitted with the others is open, and the sentence says why."""
+    state = TensorPower(target_rank=2, restarts=5, seed=0).init(4, rng=generator(0, "start"))
+    parts = replace(state.components, vectors=np.eye(4)[:, :2], weights=np.array([1.0, 0.5]))
+    state = replace(state, stage="joint", count=1, step=30, scale=1.0, components=parts, finished=True, margin=0.0)
+    assert statuses(state, 1e-9, 3) == ["found", "open"]
+    assert "1 of 2 components came out of what the others leave only after the search" in said_of(state, 1e-9, 3)
 
 
 @pytest.mark.parametrize("kind", ["saddle", "copy"])

@@ -147,6 +147,12 @@ def said_of(state: TensorState, tol: float, order: int) -> str:
         if word != "surplus"
     ]
     worst = max(relative, default=0.0)
+    if open_ and worst <= tol:
+        return (
+            f"not converged: {open_} of {len(status)} components came out of what the others leave only after the "
+            f"search, and were not improved together with them, in {state.step} products; use more restarts, or ask "
+            "for fewer components"
+        )
     if open_:
         return (
             f"not converged: {open_} of {len(status)} components are no fixed points after {state.step} products, "

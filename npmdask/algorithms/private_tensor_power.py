@@ -156,14 +156,15 @@ class PrivateTensorPower:
 
         ``residual_norms`` are ||Y - w u|| of the last contraction before the component: mostly noise. ``products`` are
         w v, as T(I, v, v) itself was never released. ``facts["errors"]``: the likely sine of the angle to the true
-        vector, the norm of the noise in that contraction over the weight (earlier noise counts by its square only).
+        vector, the norm of the noise in that contraction over the weight (earlier noise counts by its square only), and
+        the square of what else the last iteration turned it by: a power step squares the error that it meets.
         ``facts["status"]``: "found"; "open" where that sine is above FAR; "surplus" where even the weight is within
         CLEAR standard deviations of the noise on it.
         """
         order = np.argsort(-state.weights, kind="stable")
         vectors, weights = np.ascontiguousarray(state.vectors[:, order]), state.weights[order]
         stddevs, clear = state.stddevs[order], weights > CLEAR * state.stddevs[order]
-        errors = np.minimum(state.noise_norms[order] / np.where(clear, weights, np.inf) + ~clear, 1.0)
+        errors = np.where(clear, np.minimum(_turned(state)[order], 1.0), 1.0)
         status = np.where(clear, np.where(errors > FAR, "open", "found"), "surplus")
         return Result(
             values=weights,
@@ -177,6 +178,13 @@ class PrivateTensorPower:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return PrivateTensorState(**fields)
+
+
+def _turned(state: PrivateTensorState) -> np.ndarray:
+    """How far off each vector is: by its noise, and by iterations that had not come to rest (k)."""
+    weights = np.where(state.weights > 0, state.weights, np.inf)
+    noise, moved = state.noise_norms / weights, state.residuals / weights
+    return noise + np.maximum(moved**2 - noise**2, 0.0)
 
 
 def _info(values: np.ndarray, residuals: np.ndarray) -> Info:

@@ -48,7 +48,7 @@ class Whitening:
             return ""
         return (
             f"the condition number of M2 is {self.condition:.3g}, more than {WARN_ABOVE:g}: the weakest components may "
-            "be noise; take fewer components, remove very frequent words, or use more data"
+            "be noise; take fewer components, or use more data (of documents: remove very frequent words)"
         )
 
 

@@ -56,6 +56,16 @@ def test_the_components_are_those_of_the_tensor_and_every_column_is_charged(worl
     assert all(digest[:16] in page for digest in run.committed.values()) and "<td>scores</td>" in page
 
 
+def test_iterations_that_have_not_come_to_rest_are_no_small_error(world: World) -> None:
+    """One step from a random start: hardly any noise, and far from every component."""
+    asked = {"target_rank": 1, "options": {"restarts": 2, "iterations": 1}}
+    solution = world.solve("run", world.problem(**asked))
+    truth = np.linalg.qr(np.random.default_rng(0).standard_normal((20, RANK)))[0]
+    sine = (1 - np.abs(truth.T @ solution.basis).max() ** 2) ** 0.5
+    (error,) = solution.facts["errors"]
+    assert sine < 2 * error and error > 0.05, "noise alone would be less"
+
+
 def test_more_components_than_there_are_is_said_to_be_so(world: World) -> None:
     solution = world.solve("run", world.problem(target_rank=RANK + 1))
     assert solution.statement is not None
