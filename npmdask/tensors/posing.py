@@ -14,6 +14,7 @@ from npmdask.stopping import UntilSettled
 NAME = "tensor-power"
 NAMES = ("auto", NAME)
 JOBS = ("topics", "mixture", "ica")  # kinds of longer jobs, whose stages are runs in folders below theirs
+MOST = 10**5  # restarts, iterations: more are a slip of the pen
 MOST_STEPS = 2000  # products: k (R + 1) of them, where the paper's R is asked for
 
 
@@ -36,8 +37,8 @@ class TensorOptions:
             raise ValueError(f"margin = {self.margin} must be a number from 0 on")
         for name in ("restarts", "iterations", "most_iterations"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} = {value} must be at least 1")
+            if value is not None and not 1 <= value <= MOST:
+                raise ValueError(f"{name} = {value} must be from 1 to {MOST}")
 
     @property
     def harvests(self) -> bool:

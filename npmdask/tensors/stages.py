@@ -36,6 +36,7 @@ from npmdask.storage.tensor import place_of
 from npmdask.storage.tensor_writer import TensorWriter
 from npmdask.tensors.posing import NAME, TensorQuestion, pose_tensor
 
+SAME = 0.99  # cosine of two directions that are one component found twice
 WHITE = {"margin": 0.0}  # in white coordinates the second moment has said how many components there are
 
 
@@ -55,15 +56,19 @@ class Decomposed:
 
     @property
     def kept(self) -> list[int]:
-        """Places of the components that stand out from noise.
+        """Places of the components that stand out from noise; of those that are no fixed points, no copies of others.
 
         Raises
         ------
         BadInputError
-            None does.
+            No component stands out.
         """
-        status, weights = self.solution.facts["status"], self.solution.values
-        kept = [i for i, word in enumerate(status) if word != "surplus" and weights[i] != 0]
+        status, weights, vectors = self.solution.facts["status"], self.solution.values, self.solution.basis
+        kept: list[int] = []
+        for i, word in enumerate(status):
+            twice = kept and float(np.abs(vectors[:, kept].T @ vectors[:, i]).max()) > SAME
+            if word != "surplus" and weights[i] != 0 and not (word == "open" and twice):
+                kept.append(i)
         if not kept:
             raise BadInputError(
                 f"the moments of {self.where} show no component at all: use more data, or ask for fewer components"
