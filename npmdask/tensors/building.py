@@ -76,7 +76,6 @@ def build_moments(
     opened, target, asked = open_source(source), Path(dest).absolute(), resources or Resources()
     place = target.with_name(target.name + ".partial.passes")
     if target.exists():
-        shutil.rmtree(place, ignore_errors=True)  # a kill may have come between writing and clearing up
         raise RefusedError(f"{target} exists already; choose another name, or take it away first")
     if block is not None and block < 1:
         raise BadInputError(f"block = {block} must be at least 1")
@@ -84,6 +83,7 @@ def build_moments(
     identity = {"moments": {"fingerprint": opened.fingerprint, "alpha0": alpha0, "center": center, "half": half_length}}
     asked.require_possible()
     with locked(target):
+        shutil.rmtree(_aside(place), ignore_errors=True)  # of a clearing that a kill ended
         writer = TensorWriter(target, size=d, dtype=np.dtype(np.float64), side=block, identity=identity)
         with RunStore(place) as held:
             _forget_others(held, writer.identity)
@@ -101,9 +101,19 @@ def build_moments(
 
             made = _maker(opened, writer.side, alpha0, half_length, center, collect)
             passes = _write(writer, made, collect, held, _allowed(asked))
+        _clear(place)  # first: what is published is finished, whatever comes after
         printed = writer.finish(identity)
-        shutil.rmtree(place, ignore_errors=True)
     return Built(dest=target, side=d, block=writer.side, passes=passes, fingerprint=printed)
+
+
+def _clear(place: Path) -> None:
+    """Take the folder of the passes away: all of it, for whoever comes after a kill."""
+    place.rename(_aside(place))
+    shutil.rmtree(_aside(place), ignore_errors=True)
+
+
+def _aside(place: Path) -> Path:
+    return place.with_name(place.name + ".done")
 
 
 def _forget_others(held: RunStore, identity: dict[str, Any]) -> None:
