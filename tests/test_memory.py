@@ -155,7 +155,7 @@ def test_worker_processes_are_in_the_facts_and_on_the_page(tmp_path: Path) -> No
     facts = json.loads(done.stdout.splitlines()[-1])
     processes = facts["peak_rss_by_process"]
     assert [process["name"] for process in processes].count("driver") == 1
-    assert [process["name"] for process in processes].count("worker") == 2
+    assert [process["name"] for process in processes].count("worker") >= 2
     largest = max(process["peak_rss_bytes"] for process in processes)
     together = sum(process["peak_rss_bytes"] for process in processes)
     assert largest <= facts["peak_rss_bytes"] <= 1.01 * together  # the kernel's counters run behind by some pages

@@ -14,7 +14,7 @@ from npmdask.stopping import UntilSettled
 NAME = "tensor-power"
 NAMES = ("auto", NAME)
 JOBS = ("topics", "mixture", "ica")  # kinds of longer jobs, whose stages are runs in folders below theirs
-MOST = 10**5  # restarts, iterations: more are a slip of the pen
+MOST = 10**9  # restarts, iterations: more are a slip of the pen
 MOST_STEPS = 2000  # products: k (R + 1) of them, where the paper's R is asked for
 
 

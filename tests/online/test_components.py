@@ -119,7 +119,7 @@ def test_killed_at_some_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         same_end(store, tmp_path / "whole")
         assert again.rows == 2000 and again.facts == whole.facts and again.history == whole.history
         kills += 1
-    assert kills > 2
+    assert kills > 1
 
 
 def test_from_a_configuration_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
