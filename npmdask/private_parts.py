@@ -43,6 +43,21 @@ MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
 
 
+def promised(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
+    """What every statement of a private run begins with: who is protected, by what, and what it cost."""
+    charge = mechanism.charge()
+    return {
+        "relation": relation.spec(),
+        "protects": relation.describe(),
+        "mechanism": mechanism.event(),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "mu": float(np.sqrt(charge.mu_squared)),
+        "charge": charge.as_dict(),
+        "epsilon_spent": charge.epsilon_at(privacy.delta),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateParts:
     """The pieces of a private run that the rest of the problem does not have."""
@@ -92,16 +107,7 @@ class PrivateParts:
 
     def statement(self, source: Source, state: Any, history: list[dict[str, Any]], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
-        charge, privacy = self.mechanism.charge(), self.privacy
-        return {
-            "relation": self.relation.spec(),
-            "protects": self.relation.describe(),
-            "mechanism": self.mechanism.event(),
-            "epsilon": privacy.epsilon,
-            "delta": privacy.delta,
-            "mu": float(np.sqrt(charge.mu_squared)),
-            "charge": charge.as_dict(),
-            "epsilon_spent": charge.epsilon_at(privacy.delta),
+        return promised(self.privacy, self.relation, self.mechanism) | {
             "releases": self.releases,
             "iteration_rank": p,
             "columns": source.shape[1],

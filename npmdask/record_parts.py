@@ -17,7 +17,7 @@ from npmdask.algorithms import Query, Result
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy import Privacy
-from npmdask.private_parts import Pieces, require_registered
+from npmdask.private_parts import Pieces, promised, require_registered
 from npmdask.stochastic._protocol import BatchQuery, Oracle, indices
 from npmdask.stochastic.choosing import Question, make_oracle
 from npmdask.stochastic.neighbours import RELATIONS, require_relation
@@ -78,17 +78,8 @@ class RecordParts:
 
     def statement(self, source: Source, history: list[dict[str, Any]]) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers."""
-        charge, promise = self.mechanism.charge(), self.oracle.promise()
         means = [step for step in history if not step["release"].startswith("range")]
-        return {
-            "relation": self.relation.spec(),
-            "protects": self.relation.describe(),
-            "mechanism": self.mechanism.event(),
-            "epsilon": self.privacy.epsilon,
-            "delta": self.privacy.delta,
-            "mu": float(np.sqrt(charge.mu_squared)),
-            "charge": charge.as_dict(),
-            "epsilon_spent": charge.epsilon_at(self.privacy.delta),
+        return promised(self.privacy, self.relation, self.mechanism) | {
             "releases": len(history),
             "iteration_rank": 1,
             "columns": source.dimension,
@@ -97,7 +88,7 @@ class RecordParts:
             "noise_to_paper": None,
             "predicted_error": None,
             "values_are": self.values_are(source),
-            "rests_on": promise.remark,
+            "rests_on": self.oracle.promise().remark,
             "warnings": self._warnings(history),
         }
 

@@ -19,7 +19,7 @@ from npmdask.mechanisms import TensorGaussian
 from npmdask.operators import BoundedTensor
 from npmdask.options import built
 from npmdask.privacy import Privacy
-from npmdask.private_parts import Pieces, require_registered
+from npmdask.private_parts import Pieces, promised, require_registered
 from npmdask.relations import TENSORS, TensorRelation, make_relation
 from npmdask.relations.tensor import no_laplace
 from npmdask.stopping import FixedSteps
@@ -98,16 +98,7 @@ class TensorParts:
         self, source: Source, state: PrivateTensorState, result: Result, history: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers."""
-        charge = self.mechanism.charge()
-        return {
-            "relation": self.relation.spec(),
-            "protects": self.relation.describe(),
-            "mechanism": self.mechanism.event(),
-            "epsilon": self.privacy.epsilon,
-            "delta": self.privacy.delta,
-            "mu": float(np.sqrt(charge.mu_squared)),
-            "charge": charge.as_dict(),
-            "epsilon_spent": charge.epsilon_at(self.privacy.delta),
+        return promised(self.privacy, self.relation, self.mechanism) | {
             "releases": self.releases,
             "columns_released": self.releases * self.algorithm.restarts,
             "iteration_rank": self.algorithm.restarts,
