@@ -18,13 +18,13 @@ def random_units(d: int, count: int, *, seed: int, place: int) -> Block:
     return unit_columns(generator(seed, "tensor starts", place).standard_normal((d, count)))
 
 
-def unit_columns(block: Block) -> Block:
-    """The columns over their norms; a column of zeros stays what it is."""
+def unit_columns(block: Block, instead: Block | None = None) -> Block:
+    """The columns over their norms; a column of zeros stays what it is, or is the column of ``instead``."""
     largest = np.abs(block).max(axis=0, initial=0.0)
     scaled = block / np.where(largest > 0, largest, 1.0)  # the square of what is small must not vanish
     norms = np.linalg.norm(scaled, axis=0)
     units: Block = np.ascontiguousarray(scaled / np.where(norms > 0, norms, 1.0))
-    return units
+    return units if instead is None else np.where(norms > 0, units, instead)
 
 
 def deflated(product: Block, block: Block, vectors: Block, weights: np.ndarray, order: int = 3) -> Block:

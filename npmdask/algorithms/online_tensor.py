@@ -191,7 +191,7 @@ class OnlineTensorPower:
         if found < self.target_rank and state.step % (self.iterations + 1) == self.iterations:
             state = self._found(state, starts, searched, variances[found:])
         else:  # after the last there are no starts
-            state = self._moved(state, _units(searched, starts))
+            state = self._moved(state, unit_columns(searched, instead=starts))
         return replace(state, step=state.step + 1, rows=state.rows + self.block_rows)
 
     def _found(
@@ -235,7 +235,7 @@ class OnlineTensorPower:
         return replace(
             state,
             images=images,
-            vectors=_units(images, state.vectors),
+            vectors=unit_columns(images, instead=state.vectors),
             weights=state.weights + share * (scores - state.weights),
             squares=state.squares + share * (scores**2 - state.squares),
             variances=state.variances + share * (variances - state.variances),
@@ -304,11 +304,6 @@ def _moderate(rows: Block) -> Block:
         "rows by the same number, or leave out those that are wrong",
     )
     return rows
-
-
-def _units(product: Block, before: Block) -> Block:
-    """Line 8; where rows say nothing of a column (its product is zero), it stays as it was."""
-    return np.where(product.any(axis=0), unit_columns(product), before)
 
 
 def _said(status: list[str], each: int) -> str:

@@ -125,7 +125,8 @@ class PrivateTensorPower:
         product = deflated(released, state.block, state.vectors[:, :done], state.weights[:done])
         values = scores_of(product, state.block)
         info = _info(values, np.linalg.norm(product - state.block * values, axis=0))
-        after = replace(state, step=state.step + 1, block=unit_columns(product), asked=state.block, product=product)
+        block = unit_columns(product, instead=state.block)  # released values lie on a grid: all may be zero
+        after = replace(state, step=state.step + 1, block=block, asked=state.block, product=product)
         return after, info
 
     def _choose(self, state: PrivateTensorState, released: Block) -> tuple[PrivateTensorState, Info]:

@@ -64,11 +64,11 @@ class ReleasePath:
             blocks = _apart(self.operators[world].prepare(_aside(blocks)), runs)
             published = self.step(world, blocks, keys, step, together)
             transcript += published
-            blocks = self.following(published[0].value)
+            blocks = self.following(published[0].value, blocks)
         return transcript
 
-    def following(self, released: Values) -> Values:
-        """The blocks of the next step, from what was released in this one."""
+    def following(self, released: Values, asked: Values) -> Values:
+        """The blocks of the next step, from what was released in this one, when ``asked`` of the data."""
         return orth_many(released)
 
     def step(self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool) -> Transcript:

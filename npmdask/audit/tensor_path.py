@@ -48,6 +48,6 @@ class TensorPath(ReleasePath):
         ]
         return np.stack(released, axis=2)
 
-    def following(self, released: Values) -> Values:
-        """The columns over their norms."""
-        return np.stack([unit_columns(block) for block in released])
+    def following(self, released: Values, asked: Values) -> Values:
+        """The columns over their norms; where all of a column was rounded to zero, the one that was asked of."""
+        return np.stack([unit_columns(*each) for each in zip(released, asked, strict=True)])

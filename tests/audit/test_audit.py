@@ -55,6 +55,8 @@ def test_gaussian_noise_on_a_tensor_spends_exactly_what_is_claimed(relation: str
     assert 1 - 1e-3 < found.attained <= 1 + 1e-9 and found.mu is not None and MU in found.mu and found.mu.low > MU / 2
     path = release_path(instances(make_relation(relation, clip_norm=4096.0), "l2")[0], "gaussian", BUDGET, 2)
     assert examine(path, BUDGET, runs=300, together=False).passed
+    asked = np.array([[[1.0, -1.0]]])
+    assert np.array_equal(path.following(np.array([[[0.0, 2.0]]]), asked), [[[1.0, 1.0]]]), "0 is released once in 1e5"
     with pytest.raises(BadInputError, match="choose gaussian"):
         list(audit(relations=[relation], mechanisms=["laplace"]))
 

@@ -126,6 +126,8 @@ def test_the_method_chooses_and_deflates_by_what_was_released() -> None:
     state = method.init(3, rng=np.random.default_rng(0))
     assert method.releases == 4 and not method.query(state).scores
     first = state.block
+    silent, _ = method.update(state, np.zeros((3, 2)))
+    assert np.array_equal(silent.block, first), "noise on a grid may leave nothing of a column: it stays"
     state, info = method.update(state, first * [9.0, 1.0])
     assert method.query(state).scores and np.allclose(state.block, first) and np.allclose(info.ritz_values, [9.0, 1.0])
     state, _ = method.update(state, np.array([[3.0, 5.0]]))
