@@ -19,6 +19,7 @@ from npmdask.passing import Passes
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.layout import Source
+from npmdask.survey import checksums_of
 
 STATE_BLOCKS = 4  # the block, the product, and what is made of them
 
@@ -34,6 +35,8 @@ def gather(
     observer: Observer,
 ) -> np.ndarray:
     """The product of ``operator`` with ``block`` in one pass, kept as the part ``name`` of the store.
+
+    Of a source that was never ingested the checksums are kept beside it (``survey.checksum_table`` reads them).
 
     Raises
     ------
@@ -64,7 +67,8 @@ def gather(
             finally:
                 executor.close()
         facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}
-        held.write_part(name, {"product": product}, facts)
+        sums = {} if source.registered else checksums_of(record, sparse=source.kind == "sparse")
+        held.write_part(name, {"product": product, **sums}, facts)
         found = held.read_part(name)
     assert found is not None
     return found[0]["product"]

@@ -94,6 +94,13 @@ class Observers(Observer):
             member.on_end(solution)
 
 
+class OfStage(Observers):
+    """Tells of everything but the end: a stage is not the job, whose end is told once."""
+
+    def on_end(self, solution: Solution) -> None:
+        """Not passed on."""
+
+
 class ProgressBar(Observer):
     """A bar with pass, chunk, GB/s and time left on a terminal; a line a step elsewhere. Writes to stderr."""
 

@@ -23,20 +23,13 @@ from npmdask.driver import Driver
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import FIRST_STAGE, Problem, Start
-from npmdask.progress import Observer, Observers
+from npmdask.progress import Observer, OfStage
 from npmdask.share import ShareRule
 from npmdask.solution import Resources, Solution
 from npmdask.storage.layout import Source
 from npmdask.warm_start import keep_start, read_start, start_of
 
 STAGE_STEPS = 20
-
-
-class _Unended(Observers):
-    """Tells of everything but the end: a stage is not the job."""
-
-    def on_end(self, solution: Solution) -> None:
-        """The end is told once, of the whole."""
 
 
 @dataclass
@@ -70,7 +63,7 @@ def solve_share(problem: Problem, held: RunStore, resources: Resources, observer
     RefusedError
         The share needs more components than the memory allows, or than there are; the sentence says how far it came.
     """
-    search = _Search(problem, held, resources, _Unended(observer))
+    search = _Search(problem, held, resources, OfStage(observer))
     final = _chosen(problem, held)
     if final is None:
         final = _bound(search, *_find(search))

@@ -20,6 +20,7 @@ from npmdask.solution import Resources
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source, open_source
+from npmdask.survey import checksum_table
 from npmdask.tensors.stages import Job
 
 PAIRS_TOL = 1e-9  # relative residual of leading pairs: samples say less
@@ -57,9 +58,9 @@ def answer_of(
     source: Any,
     request: SampleRequest,
     store: str | Path,
-    resources: Resources,
-    observer: Observer,
-    solve: Callable[[Job, np.ndarray], tuple[Arrays, dict[str, Any]]],
+    resources: Resources | None,
+    observer: Observer | None,
+    solve: Callable[[Job, np.ndarray, SampleRequest], tuple[Arrays, dict[str, Any]]],
 ) -> tuple[Arrays, dict[str, Any]]:
     """Run the job ``name`` in ``store``, go on with it, or read its answer. ``solve`` is given the column means.
 
@@ -70,6 +71,7 @@ def answer_of(
     RefusedError
         The store belongs to other data or parameters; the memory does not suffice.
     """
+    resources, observer = resources or Resources(), observer or Observer()
     opened = _require_samples(open_source(source, None if isinstance(source, str | Path) else "samples"), request)
     with RunStore(store) as held:
         spec = _spec(name, opened, request)
@@ -77,18 +79,24 @@ def answer_of(
         found = held.read_part(ANSWER)
         if found is None:
             job = Job(source=opened, held=held, resources=resources, observer=observer, seed=request.seed)
-            held.write_part(ANSWER, *solve(job, column_means(job)))
+            held.write_part(ANSWER, *solve(job, with_means(job), request))
             found = held.read_part(ANSWER)
     assert found is not None
     return found
 
 
-def column_means(job: Job) -> np.ndarray:
-    """The means of the columns, as recorded at ingest or from one pass."""
-    if job.source.column_mean is not None:
-        return job.source.column_mean
-    assert isinstance(job.source.reader, DenseReader)
-    return np.asarray(job.gather("means", ColumnMoments(reader=job.source.reader), np.zeros((1, 1)))[0])
+def with_means(job: Job) -> np.ndarray:
+    """The means of the columns, as recorded at ingest or from one pass; later passes see them recorded, and the same
+    bytes."""
+    if job.source.column_mean is None:
+        assert isinstance(job.source.reader, DenseReader)
+        mean, std = job.gather("means", ColumnMoments(reader=job.source.reader), np.zeros((1, 1)))
+        found = job.held.read_part("means")
+        assert found is not None
+        known = job.source.with_checksums(checksum_table(found[0]))
+        job.source = replace(known, column_mean=mean, column_std=std)
+    assert job.source.column_mean is not None
+    return job.source.column_mean
 
 
 def _require_samples(source: Source, request: SampleRequest) -> Source:

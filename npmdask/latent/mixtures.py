@@ -75,11 +75,7 @@ def fit_mixture(
         The store belongs to other data or parameters; the memory does not suffice.
     """
     request = SampleRequest(components=components, **asked)
-
-    def solve(job: Job, mean: np.ndarray) -> tuple[Arrays, dict[str, Any]]:
-        return _solved(job, mean, request)
-
-    arrays, meta = answer_of(NAME, source, request, store, resources or Resources(), observer or Observer(), solve)
+    arrays, meta = answer_of(NAME, source, request, store, resources, observer, _solved)
     return GaussianMixture(
         means=arrays["means"], weights=arrays["weights"], variance=meta["variance"], facts=meta["facts"]
     )

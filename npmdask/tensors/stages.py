@@ -27,7 +27,7 @@ from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.operators import Operator
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import DEFAULT_STEPS, Lens, Problem, Request
-from npmdask.progress import Observer, Observers
+from npmdask.progress import Observer, OfStage
 from npmdask.solution import Resources, Solution
 from npmdask.stopping import ResidualRule
 from npmdask.storage.checksum import crc32c
@@ -38,13 +38,6 @@ from npmdask.tensors.posing import NAME, TensorQuestion, pose_tensor
 
 SAME = 0.99  # cosine of two directions that are one component found twice
 WHITE = {"margin": 0.0}  # in white coordinates the second moment has said how many components there are
-
-
-class _Unended(Observers):
-    """Tells of everything but the end: a stage is not the job."""
-
-    def on_end(self, solution: Solution) -> None:
-        """The end is told once, of the whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +79,13 @@ class Decomposed:
 
 @dataclass
 class Job:
-    """A job under way: what it works with, and what it has cost in this call."""
+    """A job under way: what it works with."""
 
     source: Source
     held: RunStore
     resources: Resources
     observer: Observer
     seed: int
-    passes: int = 0
-    bytes_read: int = 0
 
     def __post_init__(self) -> None:
         self.resources.require_possible()
@@ -105,20 +96,9 @@ class Job:
 
     def gather(self, name: str, operator: Operator, block: Block) -> np.ndarray:
         """The product of one pass, kept in the store of the job."""
-        before = self.held.read_part(name)
-        product = gather(
-            name,
-            self.source,
-            operator,
-            block,
-            held=self.held,
-            resources=self.resources,
-            observer=_Unended(self.observer),
+        return gather(
+            name, self.source, operator, block, held=self.held, resources=self.resources, observer=self.observer
         )
-        if before is None:
-            self.passes += 1
-            self.bytes_read += operator.pass_bytes
-        return product
 
     def leading_pairs(self, lens: Lens, k: int, tol: float) -> Solution:
         """The k leading eigenpairs, by size, of a second moment: the stage "whitening"."""
@@ -134,13 +114,13 @@ class Job:
             rule=ResidualRule(tol=tol, max_steps=DEFAULT_STEPS, d=d),
             lens=lens,
         )
-        return self._run("whitening", problem, of_data=True)
+        return self._run("whitening", problem)
 
     def leading_rows(self, name: str, k: int, tol: float, *, center: bool) -> Solution:
         """The k leading eigenpairs of ``E[x x^T]`` of samples, or of their covariance: the stage ``name``."""
         self.observer.on_stage(f"{name}: leading pairs of the second moment")
         request = Request(target_rank=k, tol=tol, seed=self.seed, center=center)
-        return self._run(name, make_problem(self.source, request), of_data=True)
+        return self._run(name, make_problem(self.source, request))
 
     def components_of_held(self, tensor: np.ndarray, k: int, tol: float, options: Mapping[str, Any]) -> Decomposed:
         """The components of a tensor in memory (m x m x m), stored beside the job: the stage "decomposition"."""
@@ -148,7 +128,7 @@ class Job:
         if not path.exists():
             write_cube(path, tensor)
         request = Request(target_rank=k, algorithm=NAME, options={**options, **WHITE}, tol=tol, seed=self.seed)
-        return self._decomposed(make_problem(open_source(path), request), of_data=False)
+        return self._decomposed(make_problem(open_source(path), request))
 
     def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Decomposed:
         """The components of a moment that is never formed: every product is a pass over the data."""
@@ -164,20 +144,16 @@ class Job:
             rule=rule,
             lens=lens,
         )
-        return self._decomposed(problem, of_data=True)
+        return self._decomposed(problem)
 
-    def _decomposed(self, problem: Problem, *, of_data: bool) -> Decomposed:
+    def _decomposed(self, problem: Problem) -> Decomposed:
         self.observer.on_stage("decomposition: components of the tensor of moments")
-        solution = self._run("decomposition", problem, of_data=of_data)
+        solution = self._run("decomposition", problem)
         return Decomposed(solution=solution, where=self.source.path)
 
-    def _run(self, name: str, problem: Problem, *, of_data: bool) -> Solution:
+    def _run(self, name: str, problem: Problem) -> Solution:
         with RunStore(Path(self.held.path) / name) as stage:
-            solution = Driver(problem, stage, self.resources, _Unended(self.observer)).run()
-        if of_data:
-            self.passes += solution.data_passes
-            self.bytes_read += solution.bytes_read or 0
-        return solution
+            return Driver(problem, stage, self.resources, OfStage(self.observer)).run()
 
 
 def write_cube(dest: Path, cube: np.ndarray) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.progress import Observer
 from npmdask.solution import Resources
 from tests.conftest import same_bytes, write_zarr
 
@@ -53,6 +56,36 @@ def test_means_and_weights_of_a_mixture(tmp_path: Path) -> None:
     assert found.facts["weights_sum"] == pytest.approx(1, abs=0.02)
     told = found.responsibilities(means.T)
     assert (told.argmax(axis=1)[order] == range(K)).all() and told.sum(axis=1) == pytest.approx(np.ones(K))
+
+
+class Watch(Observer):
+    """Which passes there were; gives up at a stage."""
+
+    def __init__(self, stop: str = "") -> None:
+        self.passes: list[str] = []
+        self.stop = stop
+
+    def on_stage(self, label: str) -> None:
+        if self.stop and label.startswith(self.stop):
+            raise KeyboardInterrupt
+
+    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+        self.passes += [label] * (total_bytes == N * D * 8)
+
+
+def test_a_plain_array_is_surveyed_with_the_means_and_held_to_what_they_saw(tmp_path: Path) -> None:
+    """Bytes changed under equal times are seen by the checksums of the first pass, also in a later process."""
+    source, watch = write_zarr(tmp_path / "x.zarr", mixture()[0], (3000, D)), Watch()
+    fit_mixture(source, K, store=tmp_path / "run", observer=watch)
+    assert watch.passes == ["means", "step 1", "spread", "step 1", "triples"]
+    with pytest.raises(KeyboardInterrupt):
+        fit_mixture(source, K, store=tmp_path / "again", observer=Watch(stop="whitening"))
+    chunk = next(path for path in source.rglob("c/1/0"))
+    times = chunk.stat()
+    zarr.open_array(source)[4000, 3] = 17.0
+    os.utime(chunk, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(BadInputError, match="was .* when it was first read"):
+        fit_mixture(source, K, store=tmp_path / "again")
 
 
 def test_independent_components_of_both_signs(tmp_path: Path) -> None:
