@@ -5,10 +5,8 @@ No ``from __future__ import annotations`` here: Prefect could not read the param
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger, task
@@ -17,7 +15,7 @@ from prefect.exceptions import ParameterBindError, ParameterTypeError
 from prefect.utilities.callables import get_call_parameters
 from pydantic import Field
 
-from flows.run import end_state, exit_code, publish_report, said_in_a_sentence, say
+from flows.run import end_state, exit_code, place_of, report, said_in_a_sentence, say
 from flows.server import local_server
 from npmdask.errors import BadInputError
 from npmdask.jobs import job_summary
@@ -67,13 +65,6 @@ def find_components(kind: str, samples: str, count: int, store: str, memory: str
     return job_summary(answer) | {"answered": answer.answered}
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
-def report(run_id: str, facts: dict[str, Any]) -> str:
-    """Write the HTML page of the job, and show where it is."""
-    return publish_report(run_id, facts)
-
-
 @flow(name="topics", persist_result=False)
 @said_in_a_sentence
 def topics(
@@ -90,7 +81,7 @@ def topics(
     folder: Folder = "runs",
 ) -> Any:
     """Topics of documents, out of core. The same run id again: goes on after a kill, or returns the answer."""
-    store = place_of_job(folder, run_id)
+    store = place_of(folder, run_id)
     asked = {"alpha0": alpha0, "min_df": min_df, "max_df": max_df, "held_out": held_out, "memory": memory, "seed": seed}
     look(documents, return_state=True).result()
     facts = find_topics(documents, vocabulary, count, store, asked, return_state=True).result()
@@ -110,17 +101,10 @@ def latent(
     folder: Folder = "runs",
 ) -> Any:
     """A mixture of spherical Gaussians, or independent components, out of core; the same run id again goes on."""
-    store = place_of_job(folder, run_id)
+    store = place_of(folder, run_id)
     facts = find_components(kind, samples, count, store, memory, seed, return_state=True).result()
     report(run_id, facts, return_state=True).result()
     return end_state(facts)
-
-
-def place_of_job(folder: str, run_id: str) -> str:
-    """The folder of a run, whose name is checked: it comes from outside."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
-        raise BadInputError(f"run_id {run_id!r}: use letters, digits, dots, dashes and underscores; it names a folder")
-    return str(Path(folder).absolute() / run_id)
 
 
 def checked(chosen: Any, asked: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +120,7 @@ def checked(chosen: Any, asked: dict[str, Any]) -> dict[str, Any]:
     except (ParameterBindError, ParameterTypeError) as error:
         said = str(error).partition("\nFunction")[0].replace("\n", " ")
         raise BadInputError(f"the parameters do not fit the flow {chosen.name}: {said}") from None
-    place_of_job(asked.get("folder", "runs"), asked.get("run_id", chosen.name))
+    place_of(asked.get("folder", "runs"), asked.get("run_id", chosen.name))
     return asked
 
 

@@ -10,7 +10,7 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.publish import Publisher
-from flows.run import at_store, end_state, main, publish_report, said_in_a_sentence
+from flows.run import at_store, end_state, main, report, said_in_a_sentence
 from npmdask.api import solve
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
@@ -35,13 +35,6 @@ def iterate(config: RunConfig, run_id: str) -> dict[str, Any]:
     problem, store = config.problem(), str(config.run.store)
     observer = Observers(ProgressBar(), Publisher(run_id, store, problem.rule.tol))
     return summary(solve(problem, store, config.resources(), observer))
-
-
-@task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
-def report(run_id: str, facts: dict[str, Any]) -> str:
-    """Write the HTML page of the run, and show where it is."""
-    return publish_report(run_id, facts)
 
 
 @flow(name="npm", persist_result=False)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from httpx import HTTPError
+from prefect import task
 from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
 from flows.publish import artifact_key, try_to
@@ -55,11 +57,17 @@ def end_state(facts: dict[str, Any]) -> State[Any]:
     return Failed(message=facts["sentence"], data=NotConvergedError(facts))
 
 
-def at_store(config: RunConfig, run_id: str) -> RunConfig:
-    """The configuration with its store: the one that it names, or ``runs/RUN_ID``."""
+def place_of(folder: str, run_id: str) -> str:
+    """The folder of a run. Its name comes from outside: raises BadInputError where it is none."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise BadInputError(f"run_id {run_id!r}: use letters, digits, dots, dashes and underscores; it names a folder")
-    store = str(Path(config.run.store or f"runs/{run_id}").absolute())
+    return str(Path(folder).absolute() / run_id)
+
+
+def at_store(config: RunConfig, run_id: str) -> RunConfig:
+    """The configuration with its store: the one that it names, or ``runs/RUN_ID``."""
+    place = place_of("runs", run_id)
+    store = str(Path(config.run.store).absolute()) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
 
 
@@ -70,6 +78,13 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     text = f"# {run_id}\n\n{facts['sentence']}\n\nReport: `{page}`\n\n| fact | value |\n|---|---|\n{rows}\n"
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
     return page
+
+
+@task(cache_policy=NO_CACHE, persist_result=False)
+@said_in_a_sentence
+def report(run_id: str, facts: dict[str, Any]) -> str:
+    """Write the HTML page of the run, and show where it is."""
+    return publish_report(run_id, facts)
 
 
 def main(flow: Flow, argv: Sequence[str] | None = None, **more: int) -> int:

@@ -144,7 +144,7 @@ FLOORS = [
     ["discretion", "passing"],
     ["driver"],
     ["gathering", "rank_search", "stored_problem", "tensors.lenses", "tensors.polarised"],
-    ["tensors.stages"],
+    ["estimator", "tensors.stages"],
     ["latent.jobs"],
     ["latent.independent", "latent.mixtures"],
     ["latent", "latent.answers", "latent.estimators", "tensors", "tensors.building"],

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
+from npmdask.estimator import Estimator
 from npmdask.latent.independent import IndependentComponents, fit_independent_components
 from npmdask.latent.mixtures import GaussianMixture, fit_mixture
 from npmdask.linalg import Block
@@ -17,8 +15,8 @@ from npmdask.sizes import parse_memory
 from npmdask.solution import Resources
 
 
-class _OfSamples:
-    """Parameters by name, and a folder for the run."""
+class _OfSamples(Estimator):
+    """The parameters of both."""
 
     def __init__(
         self,
@@ -33,28 +31,10 @@ class _OfSamples:
         self.store = store
         self.random_state = random_state
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name, as scikit-learn's ``clone`` asks for them."""
-        return {name: getattr(self, name) for name in signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Any:
-        """Set parameters by name; returns self."""
-        known = list(signature(type(self)).parameters)
-        for name, value in params.items():
-            if name not in known:
-                raise BadInputError(f"{type(self).__name__} has no parameter {name!r}: {closest(name, known)}")
-            setattr(self, name, value)
-        return self
-
-    def _fitted(self, fit: Any, X: Any) -> Any:
-        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
-            return fit(
-                X,
-                self.n_components,
-                store=Path(folder) / "run" if self.store is None else self.store,
-                resources=Resources(memory=parse_memory(self.memory)),
-                seed=self.random_state,
-            )
+    def _model_of(self, fit: Any, X: Any) -> Any:
+        with self._run_store() as store:
+            resources = Resources(memory=parse_memory(self.memory))
+            return fit(X, self.n_components, store=store, resources=resources, seed=self.random_state)
 
 
 class Mixture(_OfSamples):
@@ -74,21 +54,21 @@ class Mixture(_OfSamples):
 
     def fit(self, X: Any, y: Any = None) -> Mixture:
         """Find the components of samples (array, store or path); returns self. ``y`` is there for pipelines only."""
-        self.model_ = self._fitted(fit_mixture, X)
+        self.model_ = self._model_of(fit_mixture, X)
         return self
 
     @property
     def means_(self) -> Block:
-        return np.ascontiguousarray(_known(self).means.T)
+        return np.ascontiguousarray(self._fitted().means.T)
 
     @property
     def weights_(self) -> np.ndarray:
-        weights: np.ndarray = _known(self).weights
+        weights: np.ndarray = self._fitted().weights
         return weights / weights.sum()
 
     def predict_proba(self, X: np.ndarray) -> Block:
         """Probabilities of the components given each row (n x k)."""
-        shares: Block = _known(self).responsibilities(np.asarray(X, np.float64))
+        shares: Block = self._fitted().responsibilities(np.asarray(X, np.float64))
         return shares
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -110,30 +90,23 @@ class ICA(_OfSamples):
 
     def fit(self, X: Any, y: Any = None) -> ICA:
         """Find the components of samples (array, store or path); returns self. ``y`` is there for pipelines only."""
-        self.model_ = self._fitted(fit_independent_components, X)
+        self.model_ = self._model_of(fit_independent_components, X)
         return self
 
     @property
     def mixing_(self) -> Block:
-        mixing: Block = _known(self).mixing
+        mixing: Block = self._fitted().mixing
         return mixing
 
     @property
     def components_(self) -> Block:
-        return np.ascontiguousarray(_known(self).unmixing.T)
+        return np.ascontiguousarray(self._fitted().unmixing.T)
 
     def transform(self, X: np.ndarray) -> Block:
         """The sources of rows (n x k), of variance 1, up to sign."""
-        sources: Block = _known(self).sources(np.asarray(X, np.float64))
+        sources: Block = self._fitted().sources(np.asarray(X, np.float64))
         return sources
 
     def fit_transform(self, X: np.ndarray, y: Any = None) -> Block:
         """``fit``, and the sources of the same rows."""
         return self.fit(X).transform(X)
-
-
-def _known(estimator: Any) -> Any:
-    found = getattr(estimator, "model_", None)
-    if found is None:
-        raise BadInputError(f"{type(estimator).__name__} knows nothing yet: call fit first")
-    return found

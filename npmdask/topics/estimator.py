@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.chunked import single_threaded_blas
-from npmdask.errors import BadInputError, closest
+from npmdask.estimator import Estimator
 from npmdask.linalg import Block
 from npmdask.operators.words import HALF_LENGTH
 from npmdask.sizes import parse_memory
@@ -25,7 +23,7 @@ from npmdask.topics.quality import Coherence, Perplexity, coherence, held_out_pe
 from npmdask.topics.scores import for_model
 
 
-class Topics:
+class Topics(Estimator):
     """Latent Dirichlet allocation by moments: topics of counts of words in a few passes, whatever the size of the data.
 
     Parameters
@@ -73,19 +71,6 @@ class Topics:
         self.doc_update_tol = doc_update_tol
         self.random_state = random_state
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name, as scikit-learn's ``clone`` asks for them."""
-        return {name: getattr(self, name) for name in signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Topics:
-        """Set parameters by name; returns self."""
-        known = list(signature(type(self)).parameters)
-        for name, value in params.items():
-            if name not in known:
-                raise BadInputError(f"Topics has no parameter {name!r}: {closest(name, known)}")
-            setattr(self, name, value)
-        return self
-
     def fit(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Topics:
         """Find the topics of documents; returns self. ``y`` is there for pipelines only.
 
@@ -101,12 +86,12 @@ class Topics:
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
+        with self._run_store() as store:
             answer = run_topics(
                 X,
                 self.n_components,
                 vocabulary,
-                store=Path(folder) / "run" if self.store is None else self.store,
+                store=store,
                 cut=Cut(held_out=0.0, min_df=self.min_df, max_df=self.max_df),
                 resources=Resources(memory=parse_memory(self.memory)),
                 alpha0=self.alpha0,
@@ -118,10 +103,8 @@ class Topics:
         return self
 
     def _known(self) -> TopicModel:
-        found = getattr(self, "model_", None)
-        if found is None:
-            raise BadInputError("there are no topics yet: call fit first")
-        return found
+        model: TopicModel = self._fitted()
+        return model
 
     @property
     def components_(self) -> Block:
