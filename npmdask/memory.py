@@ -83,6 +83,7 @@ class PeakMeter:
         self._peak = 0
         self._before: set[int] = set()  # not by their times: those of the kernel are off by up to a second
         self._seen: dict[int, ProcessPeak] = {}
+        self._forked: set[int] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peak-meter", daemon=True)
 
@@ -117,9 +118,21 @@ class PeakMeter:
     def _keep(self, child: psutil.Process, rss: int, *, whole: bool) -> None:
         """``whole``: a high-water mark, which holds all that was before, and never falls but at an exec."""
         held = self._seen.get(child.pid)
+        if held is None and self._just_forked(child):
+            return
         if held is None or whole or rss > held.peak_rss_bytes:
             # Name and mark are taken again: between fork and exec a child still has those of its parent.
             self._seen[child.pid] = ProcessPeak(pid=child.pid, name=role_of(child), peak_rss_bytes=rss)
+
+    def _just_forked(self, child: psutil.Process) -> bool:
+        """It has the command line of its parent, and has it for the first time: an exec may be about to follow."""
+        if child.pid in self._forked:
+            return False
+        parent = child.parent()
+        if parent is None or parent.cmdline() != child.cmdline():
+            return False
+        self._forked.add(child.pid)
+        return True
 
     @property
     def peak(self) -> int:

@@ -23,7 +23,6 @@ from npmdask.linalg import symmetric_part
 from npmdask.operators import Operator, PackedMultilinear, PackedTensor
 from npmdask.operators import block_strips as strips_module
 from npmdask.operators.contraction import Contraction
-from npmdask.operators.multilinear import squared_frobenius
 from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import open_source
@@ -249,16 +248,12 @@ def test_what_is_not_finite_is_named(tmp_path: Path, bad: float, name: str) -> N
     operator = both(stored(tmp_path / "t", tensor, 4))[name]
     with pytest.raises(BadInputError, match=rf"holds {bad} at entry \(2, 7, 10\): remove or impute"):
         Threads(2).run_pass(operator, np.zeros((11, 2)), ignore)
-    with pytest.raises(BadInputError, match=r"at entry \(2, 7, 10\)"):
-        squared_frobenius(operator.reader)
 
 
 def test_what_overflows_is_told_from_it(tmp_path: Path) -> None:
     reader = stored(tmp_path / "t", symmetric(11) * 1e300, 4)
     with pytest.raises(BadInputError, match="overflows although the data are finite: divide the data"):
         Threads(2).run_pass(PackedTensor(reader=reader), np.full((11, 2), 1e10), ignore)
-    with pytest.raises(BadInputError, match="overflows although the data are finite"):
-        squared_frobenius(reader)
 
 
 @pytest.mark.parametrize(("d", "side"), [(23, 5), (20, 5), (7, 7), (6, 1)])
@@ -273,13 +268,6 @@ def test_multilinear_forms(d: int, side: int, dtype: str) -> None:
     assert_close(form, known[:1, 1:3, 3:].reshape(1, 6), 1e-12)
     with pytest.raises(BadInputError, match="do not add up to the 6 columns"):
         Threads(1).run_pass(PackedMultilinear(reader=reader, widths=(1, 2, 4)), block, ignore)
-
-
-@pytest.mark.parametrize(("d", "side", "dtype"), [(23, 5, "f8"), (20, 5, "f4"), (7, 7, "f8"), (6, 1, "f8")])
-def test_the_norm_counts_every_mirror_image(d: int, side: int, dtype: str) -> None:
-    tensor = symmetric(d, dtype)
-    known = float(np.sum(tensor.astype("f8") ** 2))
-    assert abs(squared_frobenius(stored(MemoryStore(), tensor, side)) - known) < 1e-12 * known
 
 
 def task_peak(operator: Operator, block: np.ndarray) -> int:

@@ -1,8 +1,7 @@
-"""Small multilinear forms of a symmetric tensor in packed blocks, T(A, B, C), and its norm."""
+"""Small multilinear forms T(A, B, C) of a symmetric tensor in packed blocks."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import Strips, room_bytes
 from npmdask.operators.tensor import OfTensor, require_finite
 from npmdask.storage.dense import SlabRecord
-from npmdask.storage.tensor import Place, TensorReader, multiplicity, squares_of
+from npmdask.storage.tensor import Place, multiplicity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +68,3 @@ class PackedMultilinear(OfTensor):
         """Memory of one running task beyond the block, with p columns."""
         side = self.reader.side
         return self.reader.buffer_bytes + room_bytes(side, p) + 8 * (3 * p**3 + side * p * (p + 2))
-
-
-def squared_frobenius(reader: TensorReader) -> float:
-    """||T||_F^2 in one pass of this thread: the squares of each stored block, counted for all its mirror images.
-
-    Raises
-    ------
-    BadInputError
-        An entry is not finite, or the sum overflows.
-    """
-    return math.fsum(_squares(reader, unit) for unit in range(reader.units))
-
-
-def _squares(reader: TensorReader, unit: int) -> float:
-    ((place, values),) = reader.blocks(range(unit, unit + 1), SlabRecord())
-    with np.errstate(invalid="ignore"):
-        total = squares_of(values, place)
-    require_finite(np.array(total), reader, range(unit, unit + 1))
-    return total
