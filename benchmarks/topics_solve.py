@@ -28,7 +28,7 @@ from npmdask.topics.model import TopicModel
 from npmdask.topics.preparing import Cut
 
 ONE = Resources(threads=1)
-KEPT = ("documents", "skipped", "condition", "passes", "tensor_sentence", "warnings")  # of what is known of a model
+KEPT = ("documents", "skipped", "condition", "passes", "tensor_outcome", "warnings")  # of what is known of a model
 
 
 class Stages(Observer):

@@ -105,6 +105,7 @@ def _topics_page(run: RunStore, spec: dict[str, Any], answer: TopicAnswer) -> st
         TopicFacts(
             name=run.path.name,
             sentence=answer.outcome.sentence,
+            good=answer.answered,
             model=answer.model,
             store=str(run.path),
             coherence=answer.coherence,

@@ -32,18 +32,13 @@ class LatentAnswer:
     kind: str
     weights: np.ndarray
     store: str
-    sentence: str
-    converged: bool
+    outcome: Outcome
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def outcome(self) -> Outcome:
-        return Outcome(name="converged" if self.converged else "stagnated", sentence=self.sentence)
-
-    @property
     def answered(self) -> bool:
-        return self.converged
+        return self.outcome.converged
 
     @property
     def weight_name(self) -> str:
@@ -63,14 +58,13 @@ def read_latent(store: str | Path) -> LatentAnswer:
     if found is None or spec is None:
         raise BadInputError(f"{held.path} holds no answer yet; `npmdask resume {held.path}` finishes the job")
     (arrays, meta), kind = found, spec["data"]["kind"]
-    facts = {name: value for name, value in meta["facts"].items() if name not in ("warnings", "sentence")}
+    facts = {name: value for name, value in meta["facts"].items() if name not in ("warnings", "outcome")}
     facts |= {"variance": meta["variance"]} if "variance" in meta else {}
     return LatentAnswer(
         kind=kind,
         weights=arrays[WEIGHTS[kind]],
         store=str(held.path),
-        sentence=meta["facts"]["sentence"],
-        converged=not meta["facts"]["sentence"].startswith("not converged"),
+        outcome=Outcome(**meta["facts"]["outcome"]),
         warnings=tuple(meta["facts"]["warnings"]),
         facts=facts,
     )

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
         "spectrum": pairs.values.tolist(),
         "condition": white.condition,
         "warnings": [*found.warnings("components"), *_like_gaussian(recovered.weights, job.source.shape[0])],
-        "sentence": found.solution.outcome.sentence,
+        "outcome": asdict(found.solution.outcome),
     }
     arrays = {
         "mixing": recovered.components,

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
         "spectrum": pairs.values.tolist(),
         "condition": white.condition,
         "warnings": [*([white.warning] if white.warning else []), *found.warnings("components")],
-        "sentence": found.solution.outcome.sentence,
+        "outcome": asdict(found.solution.outcome),
         "weights_sum": float(recovered.weights.sum()),
     }
     arrays = {"means": recovered.components[:, order], "weights": recovered.weights[order]}

@@ -220,7 +220,7 @@ def _model(
         "warnings": [*([white.warning] if white.warning else []), *found.warnings("topics")],
         "tensor_weights": decomposed.values[kept][order].tolist(),
         "tensor_status": decomposed.facts["status"],
-        "tensor_sentence": decomposed.outcome.sentence,
+        "tensor_outcome": asdict(decomposed.outcome),
         "negative_mass": negative[order].tolist(),
         "weights_sum": float(recovered.weights.sum()),  # alpha0, of single topics 1, if the model holds
         "passes": 1 + pairs.total_data_passes + (1 if request.moments == "held" else decomposed.total_data_passes),

@@ -38,19 +38,22 @@ class TopicAnswer:
 
     @property
     def outcome(self) -> Outcome:
-        """What was found, in a sentence."""
+        """What was found, in a sentence; named as the decomposition ended."""
+        ended = Outcome(**self.model.facts["tensor_outcome"])
         found, asked = self.model.k, self.model.facts["asked"]
-        said = (
+        said = "" if ended.converged else "not converged: "
+        said += (
             f"found {found} of {asked} topics in {self.model.facts['documents']} documents, in "
             f"{self.model.facts['passes']} passes; mean c_npmi {self.coherence.c_npmi.mean():.3f}"
         )
         if self.perplexity is not None:
             said += f", held-out perplexity {self.perplexity.model:.0f} (words alone: {self.perplexity.unigram:.0f})"
-        return Outcome(name="converged", sentence=said)
+        return Outcome(name=ended.name, sentence=said)
 
     @property
     def answered(self) -> bool:
-        return True
+        """Whether the decomposition converged."""
+        return self.outcome.converged
 
 
 def run_topics(

@@ -73,30 +73,6 @@ def page_of(facts: TopicFacts) -> str:
     return page(facts.name, sections)
 
 
-def facts_of(name: str, model: TopicModel, **more: Any) -> TopicFacts:
-    """What ``model.facts`` of a run say, where they have the names of the fields here; ``more`` is said besides or
-    instead.
-
-    ``facts``: spectrum, negative_mass, alpha0 (given), documents, skipped (a number, or by reason), warnings,
-    tensor_sentence.
-    """
-    said, skipped = model.facts, model.facts.get("skipped") or {}
-    known: dict[str, Any] = {
-        "sentence": said.get("tensor_sentence") or f"{model.k} topics",
-        "spectrum": _array(said.get("spectrum")),
-        "negative_mass": _array(said.get("negative_mass")),
-        "alpha0_given": said.get("alpha0"),
-        "documents": said.get("documents"),
-        "skipped": skipped if isinstance(skipped, Mapping) else {"shorter than three words": int(skipped)},
-        "warnings": tuple(said.get("warnings", ())),
-    }
-    return TopicFacts(name=name, model=model, **(known | more))
-
-
-def _array(values: Any) -> np.ndarray | None:
-    return None if values is None else np.asarray(values, np.float64)
-
-
 def condition(facts: TopicFacts) -> float | None:
     """Largest eigenvalue of M2 over the k-th."""
     if facts.spectrum is None or len(facts.spectrum) < facts.model.k:

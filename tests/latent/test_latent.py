@@ -211,6 +211,6 @@ def test_the_commands(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 def test_what_did_not_converge_is_said_and_has_its_exit_code(tmp_path: Path, capsys: Any) -> None:
     source = write_zarr(tmp_path / "x.zarr", mixture()[0], (3000, D))
     found = fit_mixture(source, K, store=tmp_path / "run", iterations=1, restarts=1)
-    assert found.facts["sentence"].startswith("not converged")
+    assert found.facts["outcome"]["sentence"].startswith("not converged")
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 4
     assert "not converged" in capsys.readouterr().err

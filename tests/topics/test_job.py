@@ -15,6 +15,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.randomness import generator
+from npmdask.report import write_report
 from npmdask.solution import Resources
 from npmdask.storage.layout import open_source
 from npmdask.topics.documents import documents_of, write_documents
@@ -205,6 +206,16 @@ def test_documents_that_are_too_short_are_counted(tmp_path: Path) -> None:
     model = fit_topics(tmp_path / "counts.zarr", K, store=tmp_path / "run")
     assert model.facts["skipped"] == 20 and model.facts["documents"] == N
     assert l1_error(model) < 0.15
+
+
+def test_what_did_not_converge_is_said_and_has_its_exit_code(answer: TopicAnswer, tmp_path: Path, capsys: Any) -> None:
+    assert answer.answered and answer.outcome.name == "converged"
+    found = run_topics(corpus(N, 30, 60), K, store=tmp_path / "run", iterations=1, restarts=1)
+    assert not found.answered and found.outcome.sentence.startswith("not converged: found 3 of 3 topics")
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 4
+    assert "not converged: found" in capsys.readouterr().err
+    page = write_report(tmp_path / "run").read_text()
+    assert '<p class="outcome bad">not converged: found' in page
 
 
 def test_more_topics_than_there_are(tmp_path: Path) -> None:

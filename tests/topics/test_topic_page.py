@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from npmdask.topics.model import TopicModel
-from npmdask.topics.page import TopicFacts, condition, facts_of, page_of
+from npmdask.topics.page import TopicFacts, condition, page_of
 from npmdask.topics.quality import Coherence, Perplexity
 from npmdask.topics.text import text_of
 from tests.topics.made import a_model
@@ -119,15 +119,6 @@ def test_a_page_of_a_model_alone() -> None:
     assert not Reader(page).open and "c_npmi" not in page and page.count("<svg") == 1
     assert full_page().count("<svg") == 3
     assert condition(TopicFacts(name="few", sentence="done", model=a_model(), spectrum=np.ones(2))) is None
-
-
-def test_facts_of_a_run() -> None:
-    said = {"spectrum": [3.0, 1.0], "negative_mass": [0.1, 0.2], "alpha0": 1.0, "documents": 5, "skipped": 7}
-    model = replace(MODEL, facts={**said, "warnings": ["look"], "tensor_sentence": "found"})
-    facts = facts_of("name", model, store="here")
-    assert (facts.sentence, facts.alpha0_given, facts.documents, facts.store) == ("found", 1.0, 5, "here")
-    assert facts.skipped == {"shorter than three words": 7} and facts.warnings == ("look",) and condition(facts) == 3
-    assert facts_of("name", MODEL).skipped == {} and facts_of("name", MODEL, sentence="x").sentence == "x"
 
 
 def test_the_table_for_a_terminal() -> None:
