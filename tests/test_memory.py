@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import psutil
 import pytest
 import zarr
 
-from npmdask.memory import PeakMeter, ProcessPeak, high_water, role_of
+from npmdask.memory import PeakMeter, ProcessPeak, below, high_water, role_of
 from npmdask.report import write_report
 from npmdask.storage.generate import generate
 from npmdask.storage.sparse_writer import SparseWriter
@@ -124,6 +125,23 @@ def test_what_a_child_shares_before_its_exec_is_not_its_own() -> None:
     for rss, whole, kept in ((900, True, 900), (70, True, 70), (60, False, 70), (80, False, 80)):
         meter._keep(child, rss, whole=whole)
         assert meter.by_process[1].peak_rss_bytes == kept
+
+
+def test_what_is_below_is_what_psutil_finds(tmp_path: Path) -> None:
+    """Children of children too, and of a thread; nothing of one that ended."""
+    nested = f"import subprocess as s, sys; s.run([sys.executable, '-c', {CHILD!r}])"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    started: list[subprocess.Popen[bytes]] = []
+    thread = threading.Thread(target=lambda: started.append(subprocess.Popen([sys.executable, "-c", nested], **pipes)))
+    thread.start()
+    thread.join()
+    with started[0] as outer:
+        assert outer.stdout is not None
+        outer.stdout.readline()
+        known = {child.pid for child in psutil.Process(outer.pid).children(recursive=True)}
+        found = {child.pid for child in below()}
+        assert known and known | {outer.pid} <= found
+    assert not {child.pid for child in below()} & (known | {outer.pid})
 
 
 FORKER = "import os, sys; print(os.fork() or '', flush=True); sys.stdin.read()"

@@ -98,6 +98,18 @@ def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, na
         assert total(told) == record.bytes_read - Keeper(done).record().bytes_read
 
 
+def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) -> None:
+    for operator in operators(tmp_path).values():
+        (run,) = runs_of(operator)
+        block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
+        told: list[SlabRecord] = []
+        product, record = Threads(2).run_pass(operator, block, told.append)
+        assert len(told) == 1 and told[0].bytes_read == record.bytes_read == operator.pass_bytes
+        keeper = Keeper({root(1): compute_node(operator, [run], root(1), block)})
+        again, known = Threads(2).run_pass(operator, block, ignore, keeper)
+        assert (again == product).all() and known == record
+
+
 def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(tmp_path: Path, monkeypatch: Any) -> None:
     many_runs(monkeypatch)
     operator = operators(tmp_path)["gram"]

@@ -98,7 +98,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _as_text(arrays: Arrays) -> dict[str, Any]:
     """Arrays as JSON: dtype, shape, and their bytes in hexadecimal."""
-    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    held = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # a number stays one
     return {name: [array.dtype.str, list(array.shape), array.tobytes().hex()] for name, array in held.items()}
 
 
@@ -112,7 +112,7 @@ def _from_text(small: dict[str, Any]) -> Arrays:
 
 def _write_array(path: Path, array: np.ndarray, mode: int) -> int:
     """Write a ``.npy`` file, not yet flushed to disk, and return its checksum."""
-    array, header = np.ascontiguousarray(array), io.BytesIO()
+    array, header = np.asarray(array, order="C"), io.BytesIO()  # a number stays one
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
     with open(path, "wb", opener=_opener(mode)) as file:
         file.write(header.getvalue())

@@ -162,6 +162,10 @@ def test_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         build_moments(source, tmp_path / "little.zarr", resources=Resources(memory=2**20))
     assert main(["moments", str(source), str(tmp_path / "cli.zarr"), "--block", "4", "--quiet"]) == 0
     assert "13 x 13 x 13, blocks of 4, 1 passes" in capsys.readouterr().out
+    assert main(["moments", str(source), str(tmp_path / "h.zarr"), "--half-length", "0", "--quiet"]) == 0
+    counts = COUNTS.toarray() if hasattr(COUNTS, "toarray") else COUNTS
+    np.testing.assert_allclose(dense(tmp_path / "h.zarr"), triples(counts, 0.0), atol=1e-15)
+    np.testing.assert_allclose(dense(tmp_path / "cli.zarr"), triples(counts, 100.0), atol=1e-15)
     with pytest.raises(RefusedError, match="exists already"):
         build_moments(source, tmp_path / "cli.zarr")
     with pytest.raises(BadInputError, match="of kind tensor"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from npmdask.solution import Resources
 from npmdask.storage.layout import open_source
 from npmdask.topics.documents import documents_of, write_documents
 from npmdask.topics.estimator import Topics
-from npmdask.topics.fitting import fit_topics
+from npmdask.topics.fitting import TopicRequest, fit_topics, tensor_tol
 from npmdask.topics.job import TopicAnswer, read_topics, run_topics
 from npmdask.topics.model import TopicModel
 from npmdask.topics.preparing import Cut
@@ -200,6 +201,12 @@ def test_bounds_that_cannot_be(bounds: dict[str, Any]) -> None:
         Cut(**bounds)
 
 
+def test_the_tolerance_is_a_tenth_of_what_sampling_leaves() -> None:
+    for documents, topics, tol in ((10_000, 4, 2e-3), (100, 4, 1e-2), (10**12, 1, 1e-6)):
+        source: Any = SimpleNamespace(shape=(documents, 50))
+        assert tensor_tol(source, TopicRequest(topics=topics)) == pytest.approx(tol)
+
+
 def test_documents_that_are_too_short_are_counted(tmp_path: Path) -> None:
     short = csr_matrix(np.eye(V, dtype=int)[:20] * 2)
     write_documents(documents_of(vstack([COUNTS, short]).tocsr()), tmp_path / "counts.zarr", words(V))
@@ -246,6 +253,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: An
     facts = json.loads(out)
     assert code == 0 and {"c_npmi", "u_mass", "perplexity", "spectrum", "condition", "skipped"} <= set(facts)
     assert len(facts["topics"]) == 3 and len(facts["topics"][0]["words"]) == 10
+    counted = ("--half-length", "0", "--store", "equal", "--json")
+    assert json.loads(run(*asked, *counted)[1])["topics"] != facts["topics"]
+    spec = RunStore("equal").read_spec()
+    assert spec is not None and spec["algorithm"]["half_length"] == 0
     store = "runs/topics-docword"
     assert facts["store"] == str(tmp_path / store)
     assert json.loads(run("resume", store, "--json")[1]) == facts
