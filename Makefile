@@ -18,8 +18,8 @@ run: env            ## the main job: 4 GiB of samples through the Prefect flow, 
 private: env        ## a scheduled private release of the same data, three times, until the budget refuses the fourth
 	@$(BIN)/python -m flows.private_job
 
-test: env           ## everything but the heavy suites
-	@$(BIN)/python -m pytest -m "not heavy"
+test: env           ## everything but the heavy suites, two tests at a time
+	@$(BIN)/python -m pytest -m "not heavy" -n 2 --dist worksteal
 
 check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .
