@@ -15,6 +15,7 @@ from prefect.exceptions import ParameterBindError, ParameterTypeError
 from prefect.utilities.callables import get_call_parameters
 from pydantic import Field
 
+from flows.heart import tended
 from flows.run import end_state, exit_code, place_of, report, said_in_a_sentence, say
 from flows.server import local_server
 from npmdask.errors import BadInputError
@@ -67,6 +68,7 @@ def find_components(kind: str, samples: str, count: int, store: str, memory: str
 
 @flow(name="topics", persist_result=False)
 @said_in_a_sentence
+@tended
 def topics(
     documents: Annotated[str, Field(description="counts of words: a file or a store")],
     count: Topics,
@@ -91,6 +93,7 @@ def topics(
 
 @flow(name="latent", persist_result=False)
 @said_in_a_sentence
+@tended
 def latent(
     kind: Literal["mixture", "ica"],
     samples: Annotated[str, Field(description="a Zarr store of rows of numbers")],

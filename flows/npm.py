@@ -9,6 +9,7 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.heart import tended
 from flows.publish import Publisher
 from flows.run import at_store, end_state, main, report, said_in_a_sentence
 from npmdask.api import solve
@@ -39,6 +40,7 @@ def iterate(config: RunConfig, run_id: str) -> dict[str, Any]:
 
 @flow(name="npm", persist_result=False)
 @said_in_a_sentence
+@tended
 def npm(config: RunConfig, run_id: str = "npm") -> Any:
     """Top-k singular vectors out of core. The same run id again: goes on after a kill, or returns the answer."""
     config = at_store(config, run_id)

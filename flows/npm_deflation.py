@@ -6,6 +6,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.heart import tended
 from flows.npm import iterate, report, validate
 from flows.publish import Publisher
 from flows.run import at_store, end_state, main, said_in_a_sentence
@@ -36,6 +37,7 @@ def deflation(config: RunConfig, run_id: str, more: int) -> dict[str, Any]:
 
 @flow(name="npm-deflation", persist_result=False)
 @said_in_a_sentence
+@tended
 def npm_deflation(config: RunConfig, more: int, run_id: str = "npm-deflation") -> Any:
     """The npm flow, then deflation: `more` further components, from one final Rayleigh-Ritz with the first ones."""
     config = at_store(config, run_id)

@@ -22,6 +22,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
 from flows.deployments import once_or_scheduled, serve
+from flows.heart import tended
 from flows.publish import artifact_key, try_to
 from flows.run import Made, at_store, end_state, exit_code, load, publish_report, say
 from flows.server import local_server
@@ -121,6 +122,7 @@ def publish(run_id: str, facts: dict[str, Any]) -> str:
 
 @flow(name="private-release", persist_result=False, retries=0)
 @said_discreetly
+@tended
 def private_release(config: RunConfig, run_id: str = "release", fresh: bool = False) -> Any:
     """One private release. ``fresh``: a new one at every call, in numbered stores; otherwise always the same one."""
     config = at_store(config, run_id)

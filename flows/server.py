@@ -37,7 +37,7 @@ def local_server(port: int | None = None) -> Iterator[str]:
     if (url := PREFECT_API_URL.value()) is not None:
         yield url
         return
-    port = port or _free_port()
+    port = port or free_port()
     url, log = f"http://127.0.0.1:{port}/api", Path(os.environ["PREFECT_HOME"], "server.log")
     here = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": url}
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -82,28 +82,34 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
+def answers(url: str) -> bool:
+    """Whether the Prefect API at ``url`` is well."""
+    with suppress(URLError, OSError), urlopen(f"{url}/health", timeout=5) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
 def _wait(url: str, child: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and child.poll() is None:
-        with suppress(URLError, OSError), urlopen(f"{url}/health", timeout=5) as answer:
-            if answer.status == 200:
-                return
+        if answers(url):
+            return
         time.sleep(0.1)
     said = log.read_text(errors="replace").strip().splitlines()
     raise RefusedError(f"the Prefect server did not come up at {url} (see {log}): {said[-1] if said else 'no log'}")
 
 
-def _serve(port: int, parent: int) -> None:
-    """The child: serves until it is told to stop, or until the parent is gone, however it went."""
-    if sys.platform == "linux":
+def _serve(port: int, parent: int | None = None) -> None:
+    """Serves until it is told to stop, or until ``parent`` is gone, however it went."""
+    if sys.platform == "linux" and parent is not None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
+    if parent is not None and os.getppid() != parent:
         return
     import uvicorn
 
@@ -112,4 +118,4 @@ def _serve(port: int, parent: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), int(sys.argv[2]))
+    _serve(*map(int, sys.argv[1:]))

@@ -16,6 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from flows.deployments import once_or_scheduled, serve
+from flows.heart import tended
 from flows.npm import report
 from flows.run import at_store, exit_code, load, once, said_in_a_sentence
 from flows.stream_publish import StreamPublisher
@@ -54,6 +55,7 @@ def update(config: RunConfig, run_id: str) -> dict[str, Any]:
 
 @flow(name="stream", persist_result=False)
 @said_in_a_sentence
+@tended
 def stream(config: RunConfig, run_id: str = "stream") -> Any:
     """Take what is new of a stream into the model. The same run id again: goes on, after a kill too."""
     config = at_store(config, run_id)

@@ -28,11 +28,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import BadInputError, FencedOutError, RefusedError
+from npmdask.errors import BadInputError, FencedOutError, HeldError
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle, write_file_atomically
 
 KEPT_STEPS = 2
 REPLACED = ".replaced"  # a step of which a newer version is being written
+OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
+OWNED = ", for "
 SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
 
 
@@ -69,8 +71,9 @@ class RunStore:
             holder = os.pread(self._lock, 4096, 0).decode(errors="replace").strip()
             os.close(self._lock)
             self._lock = None
-            raise RefusedError(
-                f"run {self.path} is held by {holder or 'another process'}; wait for it, or stop it first"
+            owner = holder.rpartition(OWNED)[2] if OWNED in holder else ""
+            raise HeldError(
+                f"run {self.path} is held by {holder or 'another process'}; wait for it, or stop it first", owner
             ) from None
         self._begin_epoch()
         for left in self.path.glob("**/.writing-*"):
@@ -94,7 +97,9 @@ class RunStore:
 
     def _begin_epoch(self) -> None:
         assert self._lock is not None
-        line = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        owner = os.environ.get(OWNER)
+        line = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        line += f"{OWNED}{owner}\n" if owner else "\n"
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, line.encode(), 0)
         self._epoch = self._read_epoch() + 1

@@ -39,6 +39,14 @@ class BudgetError(RefusedError):
     """The privacy budget of a data set does not suffice, or may not be spent in this way."""
 
 
+class HeldError(RefusedError):
+    """Another process has this run; ``owner`` is what it was started for (NPMDASK_OWNER), "" if nobody said."""
+
+    def __init__(self, sentence: str, owner: str = "") -> None:
+        super().__init__(sentence)
+        self.owner = owner
+
+
 class FencedOutError(RefusedError):
     """Another process took this run over; nothing was written by this one since."""
 

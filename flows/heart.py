@@ -1,0 +1,102 @@
+"""Signs of life of a flow run, and leaving quietly when another process has its store.
+
+A process that is killed tells nobody. So while a flow runs a thread sends an event every BEAT seconds, and the keeper
+(:mod:`flows.keeper`) misses it when it does not come. Prefect's own heartbeats would do, but go through a websocket and
+come every 30 seconds at best.
+"""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from httpx import HTTPError
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from prefect.states import Crashed
+
+from npmdask.checkpoint import OWNER
+from npmdask.errors import CommitError, FencedOutError, HeldError, LostError
+
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+BEAT = 15.0  # seconds
+EVENT = "npmdask.heartbeat"
+FROM_A_WORKER = "PREFECT__FLOW_RUN_ID"  # set by Prefect in a process that was started for one flow run
+
+
+def tended(function: Made) -> Made:
+    """For a flow: it beats while it runs, and ends as its keeper expects.
+
+    * What went away and may come back (a cluster, an object store, a full disk) is a crash: the keeper starts it again.
+    * One whose store another process has, for the same flow run, ends its process without a state: it would be that of
+      the other one. An exit status other than 0 would be reported as a crash.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with beating():
+            try:
+                return function(*args, **kwargs)
+            except (LostError, CommitError) as error:
+                if _alone():
+                    raise
+                return Crashed(message=str(error))
+            except (FencedOutError, HeldError) as error:
+                same = isinstance(error, FencedOutError) or error.owner == flow_run.get_id()
+                if same and not _alone():
+                    print(f"npmdask: {error}; this process leaves it to the other", file=sys.stderr, flush=True)
+                    os._exit(0)
+                raise
+
+    return call  # type: ignore[return-value]
+
+
+def _alone() -> bool:
+    """Whether somebody waits in this process for the flow, instead of a worker outside of it."""
+    return FROM_A_WORKER not in os.environ
+
+
+@contextmanager
+def beating() -> Iterator[None]:
+    """Send signs of life of the flow run around it, if there is one; stores that it opens bear its id."""
+    run_id = flow_run.get_id()
+    if run_id is None:
+        yield
+        return
+    before = os.environ.get(OWNER)
+    os.environ[OWNER] = run_id
+    over = threading.Event()
+    thread = threading.Thread(target=_beat, args=(run_id, over), name="heart", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        os.environ.pop(OWNER) if before is None else os.environ.__setitem__(OWNER, before)
+
+
+def _beat(run_id: str, over: threading.Event) -> None:
+    while not over.is_set():
+        with suppress(HTTPError, OSError):  # a server that is away for a while: the keeper knows that, too
+            send_sign(run_id)
+        over.wait(BEAT)
+
+
+def send_sign(run_id: str) -> None:
+    """One sign of life: which process, on which machine; nothing of the run."""
+    event = {
+        "id": str(uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": EVENT,
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{run_id}"},
+        "payload": {"pid": os.getpid(), "host": socket.gethostname()},
+    }
+    with get_client(sync_client=True) as client:
+        client.request("POST", "/events", json=[event])

@@ -1,0 +1,179 @@
+"""Real processes that belong together: started in order, each only when the one before it answers, kept up, ended.
+
+What dies is started again (after 1, 2, 4 ... 30 seconds, from 1 again once it has been up for a minute); the others
+keep running meanwhile. When the supervisor itself is killed the kernel kills every child with it (Linux), so
+that nothing is left that nobody watches. ``services.json`` in the folder says who runs; ``NAME.log`` what each printed.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from npmdask.errors import RefusedError
+from npmdask.storage.bundle import write_file_atomically
+
+STATE = "services.json"
+LONGEST_WAIT = 30.0  # seconds before something that keeps dying is started again
+STEADY = 60.0  # seconds that make a start a good one
+GRACE = 10.0  # seconds from SIGTERM to SIGKILL
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """One process.
+
+    Parameters
+    ----------
+    name : of its log and in messages.
+    command : what is run, without a shell.
+    ready : whether it answers; asked until it does, for at most ``patience`` seconds.
+    environment : what it has besides that of the supervisor.
+    stop_signal : what asks it to end.
+    """
+
+    name: str
+    command: Sequence[str]
+    ready: Callable[[], bool] = lambda: True
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patience: float = 120.0
+    stop_signal: signal.Signals = signal.SIGTERM
+
+
+@dataclass
+class _Running:
+    service: Service
+    process: "subprocess.Popen[bytes]"
+    started: float
+    failures: int = 0  # starts in a row that did not last
+    restarts: int = 0
+    again_at: float | None = None  # when it is started again, once it is down
+
+
+class Supervisor:
+    """The processes of ``services``, from :meth:`start` (or ``with``) to :meth:`stop`."""
+
+    def __init__(self, folder: Path | str, services: Sequence[Service], say: Callable[[str], None]) -> None:
+        self.folder = Path(folder).absolute()
+        self._services = tuple(services)
+        self._say = say
+        self._running: list[_Running] = []
+
+    def __enter__(self) -> "Supervisor":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all of them, one after the other.
+
+        Raises
+        ------
+        RefusedError
+            One does not come up; what was started before it is ended again.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            for service in self._services:
+                self._running.append(_Running(service, self._launch(service), time.monotonic()))
+                self._remember()
+                self._wait(self._running[-1])
+        except BaseException:
+            self.stop()
+            raise
+
+    def watch(self, over: Callable[[], bool], interval: float = 0.5) -> None:
+        """Start again what dies, until ``over`` says that it is enough."""
+        while not over():
+            for one in self._running:
+                self._look_after(one)
+            time.sleep(interval)
+
+    def stop(self) -> None:
+        """End all of them, the last one first; returns when they are gone."""
+        for one in reversed(self._running):
+            if one.process.poll() is None:
+                one.process.send_signal(one.service.stop_signal)
+            with suppress(subprocess.TimeoutExpired):
+                one.process.wait(GRACE)
+            with suppress(ProcessLookupError):
+                os.killpg(one.process.pid, signal.SIGKILL)  # what it has started and left behind
+            one.process.wait()
+        self._running.clear()
+        (self.folder / STATE).unlink(missing_ok=True)
+
+    def pid(self, name: str) -> int:
+        """The process of a service."""
+        return next(one.process.pid for one in self._running if one.service.name == name)
+
+    def _launch(self, service: Service) -> "subprocess.Popen[bytes]":
+        with open(self.folder / f"{service.name}.log", "ab") as log:
+            return subprocess.Popen(
+                list(service.command),
+                env=os.environ | dict(service.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_in_the_child,
+            )
+
+    def _wait(self, one: _Running) -> None:
+        name, deadline = one.service.name, time.monotonic() + one.service.patience
+        while not one.service.ready():
+            code = one.process.poll()
+            if code is not None or time.monotonic() > deadline:
+                why = (
+                    f"ended with status {code}" if code is not None else f"does not answer ({one.service.patience:g} s)"
+                )
+                raise RefusedError(
+                    f"{name} {why}: {_last_line(self.folder / f'{name}.log')} (see {self.folder}/{name}.log)"
+                )
+            time.sleep(0.1)
+
+    def _look_after(self, one: _Running) -> None:
+        now = time.monotonic()
+        if one.process.poll() is None:
+            return
+        if one.again_at is None:
+            one.failures = 0 if now - one.started > STEADY else one.failures + 1
+            pause = min(2.0 ** max(one.failures - 1, 0), LONGEST_WAIT)
+            one.again_at = now + pause
+            self._say(
+                f"{one.service.name} ended with status {one.process.returncode}; it is started again in {pause:g} s"
+            )
+        elif now >= one.again_at:
+            one.process, one.started, one.again_at = self._launch(one.service), now, None
+            one.restarts += 1
+            self._remember()
+
+    def _remember(self) -> None:
+        state = {
+            one.service.name: {"pid": one.process.pid, "restarts": one.restarts, "command": list(one.service.command)}
+            for one in self._running
+        }
+        text = json.dumps({"supervisor": os.getpid(), "services": state}, indent=1).encode()
+        write_file_atomically(self.folder / STATE, text + b"\n")
+
+
+def _in_the_child() -> None:
+    """Between fork and exec: die with the supervisor. A shell's `&` leaves SIGINT ignored, and Prefect needs it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    if LIBC is not None:
+        LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _last_line(log: Path) -> str:
+    said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return said[-1] if said else "it said nothing"

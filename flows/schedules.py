@@ -1,0 +1,157 @@
+"""What runs when: ``schedules.toml``, read, checked and made known to the Prefect server.
+
+::
+
+    [[schedule]]
+    name = "nightly"              # of the deployment; and of the run, unless its parameters say otherwise
+    flow = "npm"                  # npm, npm-deflation, stream, private-release, topics, latent
+    config = "nightly.toml"       # beside this file; for flows that take a configuration
+    store = "../runs/nightly"     # where such a run is kept; runs/NAME in the working folder if it is left out
+    cron = "0 2 * * *"            # or every = 3600 (seconds)
+    timezone = "Europe/Berlin"    # of cron; UTC if it is left out
+    paused = false
+    at_once = 1                   # runs on the same data at the same time
+    [schedule.parameters]         # whatever else the flow takes
+    more = 5
+"""
+
+import tomllib
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from prefect import Flow
+from prefect.schedules import Cron, Interval, Schedule
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flows.jobs import checked, latent, topics
+from flows.npm import npm
+from flows.npm_deflation import npm_deflation
+from flows.private_release import private_release
+from flows.run import place_of
+from flows.stream import open_problem, stream, with_width
+from npmdask.config import load_config
+from npmdask.errors import BadInputError
+
+FLOWS: dict[str, Flow[..., Any]] = {
+    made.name: made for made in (npm, npm_deflation, stream, private_release, topics, latent)
+}
+OF_A_CONFIGURATION = ("npm", "npm-deflation", "stream", "private-release")
+DATA = ("documents", "samples")  # parameters that name data, of the other flows
+Names = Literal["npm", "npm-deflation", "stream", "private-release", "topics", "latent"]
+
+
+class Entry(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    flow: Names
+    config: str | None = None
+    store: str | None = None
+    every: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    paused: bool = False
+    at_once: Annotated[int, Field(ge=1)] = 1
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_time(self) -> "Entry":
+        if (self.every is None) == (self.cron is None):
+            raise ValueError(f"{self.name}: say when it runs, with either `every` or `cron`")
+        if (self.config is not None) != (self.flow in OF_A_CONFIGURATION):
+            takes = "needs a configuration: add" if self.config is None else "takes no configuration: leave out"
+            raise ValueError(f"{self.name}: the flow {self.flow} {takes} `config`")
+        return self
+
+
+class File(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schedule: list[Entry] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A schedule, checked: everything that a deployment is made of."""
+
+    name: str
+    flow: Flow[..., Any]
+    when: Schedule
+    paused: bool
+    parameters: dict[str, Any]
+    data: str  # what it reads
+    at_once: int
+
+    @property
+    def queue(self) -> str:
+        """The work queue of all that reads the same data: its limit is how many runs of them there are at once."""
+        return f"data-{sha256(self.data.encode()).hexdigest()[:12]}"
+
+
+def read_schedules(path: Path | str) -> list[Planned]:
+    """All schedules of a file, each found good: its configuration loads, its flow takes the parameters.
+
+    Raises
+    ------
+    BadInputError
+        Something is wrong; the sentence names the file and the schedule.
+    """
+    path = Path(path).absolute()
+    try:
+        file = File.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadInputError(f"{path} is not TOML: {error}") from error
+    except ValidationError as error:
+        raise BadInputError(f"{path}: {_said(error)}") from error
+    names = [entry.name for entry in file.schedule]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInputError(f"{path}: two schedules are called {name!r}; rename one")
+    return [_planned(entry, path.parent) for entry in file.schedule]
+
+
+def _said(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
+
+
+def _planned(entry: Entry, folder: Path) -> Planned:
+    place_of("runs", str(entry.parameters.get("run_id", entry.name)))
+    try:
+        when = Cron(entry.cron, timezone=entry.timezone) if entry.cron else Interval(float(entry.every or 0))
+    except ValueError as error:
+        raise BadInputError(f"schedule {entry.name}: it cannot be: {error}") from error
+    flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
+    if entry.config is not None:
+        store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
+        config = load_config(folder / entry.config, store=str(store))
+        if flow is stream:
+            config = with_width(config, open_problem(config))
+        parameters, data = {**parameters, "config": config.model_dump(mode="json")}, str(config.source.path)
+    else:
+        given = next((name for name in DATA if name in parameters), "")
+        parameters[given] = data = _absolute(str(parameters.get(given, "")), folder)
+        parameters.setdefault("folder", str(Path("runs").absolute()))
+    checked(flow, parameters)
+    return Planned(
+        name=entry.name,
+        flow=flow,
+        when=when,
+        paused=entry.paused,
+        parameters=parameters,
+        data=data,
+        at_once=entry.at_once,
+    )
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return path if "://" in path or not path else str((folder / path).absolute())

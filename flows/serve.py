@@ -1,0 +1,133 @@
+"""``npmdask serve``: a Prefect server, its keeper and a worker on this machine, with the schedules of one file.
+
+Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
+PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself.
+"""
+
+import argparse
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from flows.keeper import POOL
+from flows.processes import Service, Supervisor
+from flows.run import exit_code, say
+from flows.schedules import read_schedules
+from flows.server import ROOT, answers, free_port, python_path
+
+SCHEDULES = ROOT / "flows" / "schedules.toml"
+PORT = 4200  # where people look for Prefect
+FRESH = 30.0  # seconds since the keeper's last look
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="npmdask serve", description=__doc__)
+    parser.add_argument(
+        "schedules", nargs="?", type=Path, default=SCHEDULES, help="what runs when (flows/schedules.toml)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=None, help=f"of the Prefect server and its pages ({PORT}, or a free one)"
+    )
+    parser.add_argument("--folder", type=Path, default=Path("runs", ".serve"), help="logs and process numbers")
+    parser.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")
+    a = parser.parse_args(argv)
+    return exit_code(lambda: _serve(a))
+
+
+def _serve(a: argparse.Namespace) -> int:
+    planned = read_schedules(a.schedules)
+    if a.check:
+        print("\n".join(f"{one.name}: {one.flow.name} on {one.data}" for one in planned))
+        return 0
+    began, folder, port = time.monotonic(), a.folder.absolute(), a.port or _port()
+    told: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda signum, frame: told.append(signum))
+    with Supervisor(folder, services(folder, port, a.schedules.absolute()), say) as supervisor:
+        took = time.monotonic() - began
+        say(f"Prefect at http://127.0.0.1:{port}, {len(planned)} schedules, ready after {took:.0f} s; Ctrl-C stops all")
+        supervisor.watch(lambda: bool(told))
+        say("stopping; everything committed is kept, the next start goes on")
+    return 0
+
+
+def services(folder: Path, port: int, schedules: Path | None) -> list[Service]:
+    """Server, keeper, worker, in the order in which they start."""
+    url, alive = f"http://127.0.0.1:{port}/api", folder / "keeper.alive"
+    environment = {
+        "PREFECT_API_URL": url,
+        "PREFECT_UI_API_URL": url,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PYTHONPATH": python_path(),
+    }
+    alive.unlink(missing_ok=True)
+    file = ("--schedules", str(schedules)) if schedules else ()
+    return [
+        Service(
+            name="prefect-server",
+            command=(sys.executable, "-m", "flows.server", str(port)),
+            environment=environment,
+            ready=lambda: answers(url),
+        ),
+        Service(
+            name="keeper",
+            command=(sys.executable, "-m", "flows.keeper", *file, "--alive", str(alive)),
+            environment=environment,
+            ready=_fresh(alive),
+        ),
+        worker(url, f"on-{socket.gethostname()}", environment),
+    ]
+
+
+def worker(url: str, name: str, environment: dict[str, str]) -> Service:
+    """A process worker of the pool: it starts one process for each flow run."""
+    command = ("-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
+    return Service(
+        name="worker",
+        command=(sys.executable, *command),
+        environment=environment,
+        ready=lambda: _online(url, name),
+    )
+
+
+def _online(url: str, name: str) -> bool:
+    """Whether the server has heard of the worker lately."""
+    query = Request(f"{url}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"})
+    try:
+        with urlopen(query, timeout=5) as answer:
+            found = json.loads(answer.read())
+    except OSError:
+        return False
+    return any(one["name"] == name and one["status"] == "ONLINE" for one in found)
+
+
+def _fresh(alive: Path) -> Callable[[], bool]:
+    def ready() -> bool:
+        try:
+            return time.time() - alive.stat().st_mtime < FRESH
+        except FileNotFoundError:
+            return False
+
+    return ready
+
+
+def _port() -> int:
+    """PORT, unless somebody has it."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError:
+            return free_port()
+    return PORT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
