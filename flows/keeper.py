@@ -17,9 +17,11 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -33,8 +35,9 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.deployments.runner import EntrypointType
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
-from prefect.states import Cancelled, Crashed, Scheduled
+from prefect.states import Cancelled, Crashed, Failed, Scheduled
 
 from flows.heart import BEAT, EVENT
 from flows.run import exit_code, say
@@ -45,7 +48,9 @@ POOL = "npmdask"
 LOOK = 5.0  # seconds between two looks
 SILENCE = timedelta(seconds=3 * BEAT)  # without a sign of life: dead
 STARTING = timedelta(seconds=90)  # from being taken by a worker to the first sign of life
-PAUSES = (5.0, 300.0)  # seconds before something that crashed is started again: at first, and at most
+PAUSES = (5.0, 60.0)  # seconds before something that crashed is started again: at first, and at most
+STEADY = timedelta(seconds=60)  # a run that has lasted so long does not count as crashing again and again
+MOST = 10  # times that a run is started again without lasting
 TAG = "npmdask"
 
 
@@ -57,6 +62,7 @@ class Keeper:
         self._applied: float | None = None
         self._since = datetime.now(UTC)  # when the server was last found answering after it was not
         self._lost = True
+        self._crashes: dict[UUID, int] = {}  # of runs, since they last ran for long
 
     def tend(self, client: SyncPrefectClient) -> None:
         """Look once. Raises HTTPError where there is no server."""
@@ -67,7 +73,7 @@ class Keeper:
         for run in _in_states(client, StateType.RUNNING, StateType.PENDING):
             self._require_life(client, run, now)
         for run in _in_states(client, StateType.CRASHED):
-            _start_again(client, run, now)
+            self._start_again(client, run, now)
         _skip_old_ticks(client, now)
 
     def server_lost(self) -> None:
@@ -92,6 +98,8 @@ class Keeper:
 
     def _require_life(self, client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
         assert run.state is not None
+        if run.state.is_running() and now - run.state.timestamp > STEADY:
+            self._crashes.pop(run.id, None)
         sign = _last_sign(client, run)
         patience = SILENCE if sign is not None else STARTING
         last = max(filter(None, (run.state.timestamp, sign, self._since)))
@@ -99,30 +107,54 @@ class Keeper:
             why = f"no sign of life for {(now - last).total_seconds():.0f} s"
             _propose(client, run, Crashed(message=f"{why}: its process or its machine is gone"))
 
+    def _start_again(self, client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
+        assert run.state is not None
+        count = self._crashes.get(run.id, 0)
+        first, most = PAUSES
+        if run.deployment_id is None or now - run.state.timestamp < timedelta(seconds=min(first * 2.0**count, most)):
+            return
+        if count >= MOST:
+            said = f"crashed {count + 1} times without lasting {STEADY.total_seconds():g} s; the last time: "
+            _propose(client, run, Failed(message=f"{said}{run.state.message}; see the log of the worker"))
+            return
+        said = f"goes on from its last commit ({run.state.message})"
+        if _propose(client, run, Scheduled(name="AwaitingRetry", message=said)):
+            self._crashes[run.id] = count + 1
+
 
 def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
-    """Make the schedules known: one deployment each, in the queue of the data that it reads."""
-    try:
+    """Make the schedules known: one deployment each, in the queue of the data that it reads.
+
+    One that is there already in the same version stays as it is: made again, an interval would begin anew.
+    """
+    with suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    except ObjectAlreadyExists:
-        pass
+    there = {one.name: one for one in client.read_deployments(work_pool_filter=_POOL_FILTER) if TAG in one.tags}
     for one in planned:
-        made: Any = one.flow.to_deployment(
-            name=one.name,
-            schedule=one.when,
-            paused=one.paused,
-            parameters=one.parameters,
-            tags=[TAG],
-            work_pool_name=POOL,
-            work_queue_name=one.queue,
-        )
-        made.apply(work_pool_name=POOL)
-        queue = client.read_work_queue_by_name(one.queue, work_pool_name=POOL)
-        client.update_work_queue(queue.id, concurrency_limit=one.at_once)
-    names = {one.name for one in planned}
-    for deployment in client.read_deployments(work_pool_filter=_POOL_FILTER):
-        if deployment.name not in names and TAG in deployment.tags:
-            client.delete_deployment(deployment.id)
+        if one.name not in there or there[one.name].version != one.version:
+            made = _deploy(client, one)
+            if one.name not in there and one.begins:
+                client.create_flow_run_from_deployment(made, idempotency_key=f"first-{made}")
+    for name in there.keys() - {one.name for one in planned}:
+        client.delete_deployment(there[name].id)
+
+
+def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:
+    made: Any = one.flow.to_deployment(
+        name=one.name,
+        schedule=one.when,
+        paused=one.paused,
+        parameters=one.parameters,
+        version=one.version,
+        tags=[TAG],
+        work_pool_name=POOL,
+        work_queue_name=one.queue,
+        entrypoint_type=EntrypointType.MODULE_PATH,  # a path would be relative to where this process was started
+    )
+    deployment: UUID = made.apply(work_pool_name=POOL)
+    queue = client.read_work_queue_by_name(one.queue, work_pool_name=POOL)
+    client.update_work_queue(queue.id, concurrency_limit=one.at_once)
+    return deployment
 
 
 _POOL_FILTER = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
@@ -158,15 +190,6 @@ def _last_sign(client: SyncPrefectClient, run: FlowRun) -> datetime | None:
     return datetime.fromisoformat(events[0]["occurred"]) if events else None
 
 
-def _start_again(client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
-    assert run.state is not None
-    first, most = PAUSES
-    pause = timedelta(seconds=min(first * 2.0 ** max(run.run_count - 1, 0), most))
-    if run.deployment_id is not None and now - run.state.timestamp > pause:
-        said = f"goes on from its last commit ({run.state.message})"
-        _propose(client, run, Scheduled(name="AwaitingRetry", message=said))
-
-
 def _skip_old_ticks(client: SyncPrefectClient, now: datetime) -> None:
     """Ticks of one schedule that are all due: the newest stands for the others."""
     due: dict[Any, list[FlowRun]] = {}
@@ -178,11 +201,13 @@ def _skip_old_ticks(client: SyncPrefectClient, now: datetime) -> None:
             _propose(client, run, Cancelled(message="a later tick of the same schedule was due as well"))
 
 
-def _propose(client: SyncPrefectClient, run: FlowRun, state: Any) -> None:
+def _propose(client: SyncPrefectClient, run: FlowRun, state: Any) -> bool:
     """Ask for a transition; the server refuses what is no longer true (a run that has ended meanwhile)."""
     result = client.set_flow_run_state(run.id, state)
-    if result.status.value == "ACCEPT":
+    accepted = bool(result.status.value == "ACCEPT")
+    if accepted:
         say(f"{run.name} ({run.id}): {state.name}: {state.message}")
+    return accepted
 
 
 def main(argv: Sequence[str] | None = None) -> int:

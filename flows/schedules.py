@@ -7,7 +7,7 @@
     flow = "npm"                  # npm, npm-deflation, stream, private-release, topics, latent
     config = "nightly.toml"       # beside this file; for flows that take a configuration
     store = "../runs/nightly"     # where such a run is kept; runs/NAME in the working folder if it is left out
-    cron = "0 2 * * *"            # or every = 3600 (seconds)
+    cron = "0 2 * * *"            # or every = 3600: a first time at once, then whenever so many seconds went by
     timezone = "Europe/Berlin"    # of cron; UTC if it is left out
     paused = false
     at_once = 1                   # runs on the same data at the same time
@@ -15,11 +15,14 @@
     more = 5
 """
 
+import json
 import tomllib
 from dataclasses import dataclass
 from hashlib import sha256
+from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones
 
 from prefect import Flow
 from prefect.schedules import Cron, Interval, Schedule
@@ -32,7 +35,7 @@ from flows.private_release import private_release
 from flows.run import place_of
 from flows.stream import open_problem, stream, with_width
 from npmdask.config import load_config
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, closest
 
 FLOWS: dict[str, Flow[..., Any]] = {
     made.name: made for made in (npm, npm_deflation, stream, private_release, topics, latent)
@@ -62,10 +65,16 @@ class Entry(BaseModel):
     def _one_time(self) -> "Entry":
         if (self.every is None) == (self.cron is None):
             raise ValueError(f"{self.name}: say when it runs, with either `every` or `cron`")
+        if self.timezone not in available_timezones():
+            raise ValueError(f"{self.name}: there is no timezone {self.timezone!r}: {_closest(self.timezone)}")
         if (self.config is not None) != (self.flow in OF_A_CONFIGURATION):
             takes = "needs a configuration: add" if self.config is None else "takes no configuration: leave out"
             raise ValueError(f"{self.name}: the flow {self.flow} {takes} `config`")
         return self
+
+
+def _closest(timezone: str) -> str:
+    return closest(timezone, [name for name in available_timezones() if "/" in name] + ["UTC"])[:100]
 
 
 class File(BaseModel):
@@ -87,6 +96,8 @@ class Planned:
     parameters: dict[str, Any]
     data: str  # what it reads
     at_once: int
+    version: str  # of all of it
+    begins: bool  # with a first run as soon as it is known, not only after its time
 
     @property
     def queue(self) -> str:
@@ -133,7 +144,7 @@ def _planned(entry: Entry, folder: Path) -> Planned:
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
     if entry.config is not None:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
-        config = load_config(folder / entry.config, store=str(store))
+        config = load_config(normpath(folder / entry.config), store=str(store))
         if flow is stream:
             config = with_width(config, open_problem(config))
         parameters, data = {**parameters, "config": config.model_dump(mode="json")}, str(config.source.path)
@@ -150,8 +161,10 @@ def _planned(entry: Entry, folder: Path) -> Planned:
         parameters=parameters,
         data=data,
         at_once=entry.at_once,
+        begins=entry.every is not None and not entry.paused,
+        version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],
     )
 
 
 def _absolute(path: str, folder: Path) -> str:
-    return path if "://" in path or not path else str((folder / path).absolute())
+    return path if "://" in path or not path else normpath(folder / path)

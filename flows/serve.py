@@ -18,9 +18,9 @@ from flows.keeper import POOL
 from flows.processes import Service, Supervisor
 from flows.run import exit_code, say
 from flows.schedules import read_schedules
-from flows.server import ROOT, answers, free_port, python_path
+from flows.server import answers, free_port, python_path
 
-SCHEDULES = ROOT / "flows" / "schedules.toml"
+SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect
 FRESH = 30.0  # seconds since the keeper's last look
 

@@ -17,6 +17,7 @@ from typing import Any
 from npmdask.cli_data import add_generate, add_ingest
 from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_topics, print_answer
 from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
+from npmdask.cli_serve import add_serve
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 
@@ -299,6 +300,7 @@ COMMANDS = (
     add_perturb,
     add_audit,
     _add_node,
+    add_serve,
 )
 
 if __name__ == "__main__":

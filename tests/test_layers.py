@@ -168,7 +168,7 @@ FLOORS = [
     ["config_text"],
     ["nodes.node"],
     ["nodes.server"],
-    ["cli_data", "cli_jobs", "cli_privacy", "cli_stream"],
+    ["cli_data", "cli_jobs", "cli_privacy", "cli_serve", "cli_stream"],
     ["cli"],
 ]
 FLOOR_OF = {name: level for level, names in enumerate(FLOORS) for name in names}
