@@ -88,7 +88,7 @@ def served(shop: Shop) -> Iterator[Served]:
         problem="spectrum",
         spectrum="harmonic",
         kind="samples",
-        rows=65536,
+        rows=32768,
         columns=512,
         rank=10,
     )

@@ -1,0 +1,221 @@
+"""A schedule every 20 seconds and a random kill every minute: is a tick lost, doubled or stuck? ``python -m infra.soak``
+
+``npmdask serve`` follows a folder into which a file comes every 20 seconds (the flow streaming-update). Every minute one of
+these is killed with SIGKILL, at random: a process of a flow, the worker, the keeper, the server, the flow and its worker at
+once, everything (and started again). At the end nothing is killed any more, and then must hold
+
+* lost or doubled: the model holds every row once (with p = d and nothing forgotten it is the exact sum of x x^T);
+* stuck: no flow run is left that is running, waiting or crashed.
+
+Written into a folder that is made for it and deleted at the end.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import psutil
+
+from flows.server import free_port, python_path
+from npmdask.checkpoint import RunStore
+
+D, ROWS = 6, 200
+TICK, KILL, CALM = 20.0, 60.0, 240.0  # seconds: between files, between kills, to come to rest at the end
+VICTIMS = ("flow", "worker", "keeper", "prefect-server", "machine", "everything")
+STREAM = f"""
+[source]
+path = "days"
+[algorithm]
+name = "spm"
+target_rank = 2
+iteration_rank = {D}
+options = {{ block_rows = 10, memory = 1.0 }}
+[stream]
+columns = {D}
+batch_rows = 50
+[run]
+commit_seconds = 0.0
+"""
+SCHEDULES = """
+[[schedule]]
+name = "days"
+flow = "streaming-update"
+config = "days.toml"
+every = 20
+"""
+ENDED = ("COMPLETED", "CANCELLED")
+
+
+@dataclass
+class Soak:
+    """One soak in ``folder``; what it saw is in the counters."""
+
+    folder: Path
+    seed: int
+    port: int = field(default_factory=free_port)
+    rows: list[np.ndarray] = field(default_factory=list)
+    killed: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)  # kills that found nobody
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Start ``npmdask serve``."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        env |= {"PREFECT_HOME": str(self.folder / "prefect"), "PYTHONPATH": python_path()}
+        with open(self.folder / "serve.log", "ab") as log:
+            command = (sys.executable, "-m", "flows.serve", "schedules.toml", "--port", str(self.port))
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def stop(self) -> None:
+        """Ask it to end, and see that it does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def put(self) -> None:
+        """A file of rows, written under a hidden name."""
+        rows = np.random.default_rng([self.seed, len(self.rows)]).standard_normal((ROWS, D))
+        hidden = self.folder / "days" / f".{len(self.rows):06d}.npy"
+        np.save(hidden, rows)
+        os.replace(hidden, hidden.with_name(hidden.name[1:]))
+        self.rows.append(rows)
+
+    def kill(self, victim: str) -> None:
+        """SIGKILL to one of VICTIMS, if it is there."""
+        assert self.process is not None
+        pids = self._pids(victim)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        (self.killed if pids else self.missed)[victim] += 1
+        if victim == "everything":
+            self.process.wait()
+            self.start()
+
+    def _pids(self, victim: str) -> list[int]:
+        assert self.process is not None
+        if victim == "everything":
+            return [self.process.pid]  # the kernel takes the rest along
+        try:
+            services = json.loads((self.folder / "runs" / ".serve" / "services.json").read_text())["services"]
+            worker = psutil.Process(services["worker"]["pid"])
+            flows = [child.pid for child in worker.children() if "prefect" in " ".join(child.cmdline())]
+        except (OSError, KeyError, psutil.Error):
+            return []
+        if victim == "flow":
+            return flows
+        return [worker.pid, *flows] if victim == "machine" else [services[victim]["pid"]]
+
+    def flow_runs(self) -> list[dict[str, Any]]:
+        """All runs whose time has come."""
+        found: list[dict[str, Any]] = []
+        while True:
+            query = {"sort": "EXPECTED_START_TIME_ASC", "limit": 200, "offset": len(found)}
+            url = f"http://127.0.0.1:{self.port}/api/flow_runs/filter"
+            request = Request(url, json.dumps(query).encode(), {"Content-Type": "application/json"})
+            with urlopen(request, timeout=30) as answer:
+                page = json.loads(answer.read())
+            found += page
+            if len(page) < 200:
+                return [run for run in found if run["state_type"] != "SCHEDULED" or run["state_name"] != "Scheduled"]
+
+    def taken(self) -> int:
+        """Rows in the model."""
+        last = RunStore(self.folder / "runs" / "days").last_step()
+        return 0 if last is None else int(last[1]["state"]["rows"])
+
+    def sums_are_exact(self) -> bool:
+        """Whether the model is the sum over all rows, each once."""
+        last = RunStore(self.folder / "runs" / "days").last_step()
+        assert last is not None
+        arrays, rows = last[0], np.concatenate(self.rows)
+        sums = arrays["inner_basis"] @ arrays["inner_core"] @ arrays["inner_basis"].T
+        return bool(np.allclose(sums, rows.T @ rows, rtol=0, atol=1e-11 * len(rows)))
+
+
+def soak(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
+    """Run it; the figures by name, ``failures`` among them."""
+    (folder / "days").mkdir(parents=True)
+    (folder / "days.toml").write_text(STREAM)
+    (folder / "schedules.toml").write_text(SCHEDULES)
+    one, chosen = Soak(folder, seed), random.Random(seed)
+    one.start()
+    try:
+        began = last_file = last_kill = time.monotonic()
+        one.put()
+        while (now := time.monotonic()) < began + seconds:
+            if now >= last_file + TICK:
+                one.put()
+                last_file += TICK
+            if now >= last_kill + KILL:
+                victim = chosen.choice(VICTIMS)
+                one.kill(victim)
+                print(
+                    f"{now - began:6.0f} s  killed {victim}; {one.taken()} of {ROWS * len(one.rows)} rows", flush=True
+                )
+                last_kill += KILL
+            time.sleep(0.2)
+        return _figures(one, time.monotonic() - began)
+    finally:
+        one.stop()
+
+
+def _figures(one: Soak, seconds: float) -> dict[str, Any]:
+    wanted, deadline = ROWS * len(one.rows), time.monotonic() + CALM
+    stuck: list[str] = ["not asked yet"]
+    while time.monotonic() < deadline and (stuck or one.taken() != wanted):
+        time.sleep(2)
+        with suppress(OSError):
+            runs = one.flow_runs()
+            old = [run for run in runs if run["state_type"] not in ENDED]
+            stuck = [f"{run['name']} {run['state_name']}" for run in old[:-1]]  # the tick of this moment may be there
+    runs = one.flow_runs()
+    failures = [f"stuck: {name}" for name in stuck]
+    failures += [f"{one.taken()} of {wanted} rows were taken"] if one.taken() != wanted else []
+    failures += [] if one.sums_are_exact() else ["the sum over all rows is wrong: one was lost or taken twice"]
+    return {
+        "seconds": round(seconds),
+        "files": len(one.rows),
+        "rows": one.taken(),
+        "flow_runs": dict(Counter(run["state_name"] for run in runs)),
+        "started_again": sum(max(run["run_count"] - 1, 0) for run in runs),
+        "killed": dict(one.killed),
+        "nobody_there": dict(one.missed),
+        "failures": failures,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 if nothing was lost, doubled or stuck."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    a = parser.parse_args(argv)
+    folder = Path(tempfile.mkdtemp(prefix="npmdask-soak-"))
+    try:
+        figures = soak(folder, 60 * a.minutes, a.seed)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(figures, indent=1))
+    return 1 if figures["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
