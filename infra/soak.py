@@ -1,8 +1,8 @@
-"""A schedule every 20 seconds and a random kill every minute: is a tick lost, doubled or stuck? ``python -m infra.soak``
+"""A schedule every 20 seconds, a random kill every minute: is a tick lost, doubled or stuck? ``python -m infra.soak``
 
-``npmdask serve`` follows a folder into which a file comes every 20 seconds (the flow streaming-update). Every minute one of
-these is killed with SIGKILL, at random: a process of a flow, the worker, the keeper, the server, the flow and its worker at
-once, everything (and started again). At the end nothing is killed any more, and then must hold
+``npmdask serve`` follows a folder into which a file comes every 20 seconds (the flow streaming-update). Every minute
+one of these is killed with SIGKILL, at random: a process of a flow, the worker, the keeper, the server, the flow
+and its worker at once, everything (and started again). At the end nothing is killed any more, and then must hold
 
 * lost or doubled: the model holds every row once (with p = d and nothing forgotten it is the exact sum of x x^T);
 * stuck: no flow run is left that is running, waiting or crashed.
