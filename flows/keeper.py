@@ -35,6 +35,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, Crashed, Scheduled
+from prefect.types.entrypoint import EntrypointType
 
 from flows.heart import BEAT, EVENT
 from flows.run import exit_code, say
@@ -115,6 +116,7 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
             tags=[TAG],
             work_pool_name=POOL,
             work_queue_name=one.queue,
+            entrypoint_type=EntrypointType.MODULE_PATH,  # the worker's copy of npmdask, wherever that lies
         )
         made.apply(work_pool_name=POOL)
         queue = client.read_work_queue_by_name(one.queue, work_pool_name=POOL)
