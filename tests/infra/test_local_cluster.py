@@ -82,10 +82,12 @@ def secrets_stay_secret(folder: Path, cluster: LocalCluster) -> None:
 
 
 def databases_answer(cluster: LocalCluster) -> None:
-    """Prefect's tables are in PostgreSQL; the ledger's role sees its own database only."""
+    """Prefect's tables are in PostgreSQL, where that can have them; the ledger's role sees its own database only."""
     at = cluster.place.at(POSTGRES)
     with psycopg.connect(f"postgresql://prefect:{cluster.secrets['PREFECT_PASSWORD']}@{at}/prefect") as connection:
-        assert connection.execute("SELECT count(*) FROM work_pool WHERE name = 'npmdask'").fetchone() == (1,)
+        if cluster.place.prefect_in_postgres:
+            assert connection.execute("SELECT count(*) FROM work_pool WHERE name = 'npmdask'").fetchone() == (1,)
+    assert (cluster.folder / "prefect" / "prefect.db").exists() != cluster.place.prefect_in_postgres
     with psycopg.connect(cluster.environment["NPMDASK_LEDGER"]) as connection:
         assert connection.execute("SELECT current_user, current_database()").fetchone() == ("ledger", "ledger")
     with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
