@@ -175,7 +175,7 @@ class LocalCluster:
         told = environments(self.place)[service]
         for name, value in self.secrets.items():
             told = {key: text.replace(f"<{name}>", value) for key, text in told.items()}
-        return told | {"PYTHONPATH": python_path()}
+        return told | {"PYTHONPATH": python_path(), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}  # into the logs
 
     def _services(self) -> list[Service]:
         runs, asked = commands(self.place), probes(self.place)

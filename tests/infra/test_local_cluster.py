@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -25,7 +26,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError
 from obstore.store import S3Store
 
 from infra.local_cluster import LocalCluster
-from infra.topology import BUCKET, OBJECTS, POSTGRES, SCHEDULER
+from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
 from npmdask.storage.generate import generate
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,7 @@ def test_everything_answers_comes_back_and_goes(folder: Path, tmp_path: Path) ->
         state = json.loads((folder / "services.json").read_text())["services"]
         whole = [process for one in state.values() for process in family(one["pid"])]
         ports = {*cluster.place.ports.values(), *cluster.place.health.values()}
-        assert listening(whole) and {address for address, _ in listening(whole)} == {"127.0.0.1"}
+        assert {one.ip for process in whole for one in listened(process.pid)} == {"127.0.0.1"}
         secrets_stay_secret(folder, cluster)
         databases_answer(cluster)
         put_data(cluster, tmp_path / "x.zarr")
@@ -67,10 +68,26 @@ def family(pid: int) -> list[psutil.Process]:
     return [first, *first.children(recursive=True)]
 
 
-def listening(processes: list[psutil.Process]) -> set[tuple[str, int]]:
-    """Addresses on which somebody can connect to one of them."""
-    found = [one for process in processes for one in process.net_connections("inet")]
-    return {(one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN}
+def listened(pid: int) -> list[Any]:
+    """Addresses on which a service takes connections."""
+    return [one.laddr for one in psutil.Process(pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
+
+
+def connections(cluster: LocalCluster) -> set[tuple[str, str]]:
+    """Which service has a connection to which, at this instant, opened by the first."""
+    listens = {one.port: name for name in cluster.ready_after for one in listened(cluster.supervisor.pid(name))}
+    found = set()
+    for name in cluster.ready_after:
+        for process in family(cluster.supervisor.pid(name)):
+            with suppress(psutil.NoSuchProcess):  # of a flow run that has just ended
+                ends = [one for one in process.net_connections("inet") if one.raddr and one.laddr.port not in listens]
+                found |= {(name, listens[one.raddr.port]) for one in ends if one.raddr.port in listens}
+    return {(role(one), role(other)) for one, other in found if one != other}
+
+
+def role(name: str) -> str:
+    """``dask-worker`` of ``dask-worker-2``."""
+    return re.sub(r"-\d+$", "", name)
 
 
 def secrets_stay_secret(folder: Path, cluster: LocalCluster) -> None:
@@ -126,7 +143,16 @@ def a_flow_runs(cluster: LocalCluster, schedules: Path) -> None:
     wait_until(lambda: bool(api(cluster, "/deployments/filter", {})), 30, "the keeper reads the schedule")
     (deployment,) = api(cluster, "/deployments/filter", {})
     run = api(cluster, f"/deployments/{deployment['id']}/create_flow_run", {})
-    wait_until(lambda: api(cluster, f"/flow_runs/{run['id']}")["state"]["type"] == "COMPLETED", 60, "the flow run")
+    seen: set[tuple[str, str]] = set()
+
+    def completed() -> bool:
+        seen.update(connections(cluster))
+        return bool(api(cluster, f"/flow_runs/{run['id']}")["state"]["type"] == "COMPLETED")
+
+    wait_until(completed, 60, "the flow run", every=0.5)
+    allowed = {(one, other) for one, others in LINKS.items() for other in others}
+    assert seen <= allowed, "what the network policies of Kubernetes would not let through"
+    assert seen >= {(WORKER, SERVER), (WORKER, SCHEDULER), (CRUNCHER, SCHEDULER), (SCHEDULER, CRUNCHER)}
     values = np.load(next((schedules.parent / "run" / "result").rglob("*values*.npy")))
     np.testing.assert_allclose(values[:3], np.arange(1, 4) ** -0.5, rtol=1e-6)
 
@@ -157,8 +183,8 @@ def api(cluster: LocalCluster, path: str, body: dict[str, Any] | None = None) ->
         return json.loads(answer.read())
 
 
-def wait_until(true: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(true: Callable[[], bool], seconds: float, what: str, every: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.1)
+        time.sleep(every)
