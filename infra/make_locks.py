@@ -36,12 +36,14 @@ def locked(text: str) -> dict[str, str]:
 
 
 def closure(asked: Iterable[str]) -> set[str]:
-    """Names of the packages that are needed, with what they need."""
+    """Names of the packages that are needed in the image, with what they need."""
+    base = re.search(r"^FROM python:([\d.]+)", (INFRA / "Dockerfile").read_text(), re.M)
+    place = {"python_full_version": base[1] if base else ""}  # not that of this machine
     found: set[tuple[str, str]] = set()
     waiting = [(Requirement(text), "") for text in asked]
     while waiting:
         requirement, extra = waiting.pop()
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+        if requirement.marker is not None and not requirement.marker.evaluate(place | {"extra": extra}):
             continue
         name = canonicalize_name(requirement.name)
         for wanted in {"", *requirement.extras} - {extra for known, extra in found if known == name}:
