@@ -35,9 +35,9 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.deployments.runner import EntrypointType
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, Crashed, Failed, Scheduled
+from prefect.types.entrypoint import EntrypointType
 
 from flows.heart import BEAT, EVENT
 from flows.run import exit_code, say

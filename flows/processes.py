@@ -8,6 +8,7 @@ that nothing is left that nobody watches. ``services.json`` in the folder says w
 import ctypes
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ class Service:
     ready : whether it answers; asked until it does, for at most ``patience`` seconds.
     environment : what it has besides that of the supervisor.
     stop_signal : what asks it to end.
+    user : whom it runs as, where that is not who runs the supervisor (which is root then).
     """
 
     name: str
@@ -46,6 +48,7 @@ class Service:
     environment: Mapping[str, str] = field(default_factory=dict)
     patience: float = 120.0
     stop_signal: signal.Signals = signal.SIGTERM
+    user: str | None = None
 
 
 @dataclass
@@ -126,6 +129,9 @@ class Supervisor:
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=_in_the_child,
+                user=service.user,
+                group=None if service.user is None else pwd.getpwnam(service.user).pw_gid,
+                extra_groups=None if service.user is None else [],
             )
 
     def _wait(self, one: _Running) -> None:

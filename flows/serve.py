@@ -60,26 +60,18 @@ def _serve(a: argparse.Namespace) -> int:
 def services(folder: Path, port: int, schedules: Path | None) -> list[Service]:
     """Server, keeper, worker, in the order in which they start."""
     url, alive = f"http://127.0.0.1:{port}/api", folder / "keeper.alive"
-    environment = {
-        "PREFECT_API_URL": url,
-        "PREFECT_UI_API_URL": url,
-        "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
-        "PYTHONPATH": python_path(),
-    }
+    environment = settings(url, port) | {"PREFECT_UI_API_URL": url, "PYTHONPATH": python_path()}
     alive.unlink(missing_ok=True)
-    file = ("--schedules", str(schedules)) if schedules else ()
     return [
         Service(
             name="prefect-server",
-            command=(sys.executable, "-m", "flows.server", str(port)),
+            command=(sys.executable, *server_command(port)),
             environment=environment,
             ready=lambda: answers(url),
         ),
         Service(
             name="keeper",
-            command=(sys.executable, "-m", "flows.keeper", *file, "--alive", str(alive)),
+            command=(sys.executable, *keeper_command(schedules, alive)),
             environment=environment,
             ready=_fresh(alive),
         ),
@@ -89,13 +81,41 @@ def services(folder: Path, port: int, schedules: Path | None) -> list[Service]:
 
 def worker(url: str, name: str, environment: dict[str, str]) -> Service:
     """A process worker of the pool: it starts one process for each flow run."""
-    command = ("-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
     return Service(
         name="worker",
-        command=(sys.executable, *command),
+        command=(sys.executable, *worker_command(name)),
         environment=environment,
         ready=lambda: _online(url, name),
     )
+
+
+# What is run and with which settings, wherever that is: the containers of infra/ say the same.
+
+
+def settings(url: str, port: int) -> dict[str, str]:
+    """The environment that server, keeper and worker share."""
+    return {
+        "PREFECT_API_URL": url,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+    }
+
+
+def server_command(port: int) -> tuple[str, ...]:
+    """Arguments of Python."""
+    return ("-m", "flows.server", str(port))
+
+
+def keeper_command(schedules: Path | str | None, alive: Path | str) -> tuple[str, ...]:
+    """Arguments of Python."""
+    file = ("--schedules", str(schedules)) if schedules else ()
+    return ("-m", "flows.keeper", *file, "--alive", str(alive))
+
+
+def worker_command(name: str) -> tuple[str, ...]:
+    """Arguments of Python."""
+    return ("-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
 
 
 def _online(url: str, name: str) -> bool:

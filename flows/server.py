@@ -113,8 +113,8 @@ def _serve(port: int, parent: int | None = None) -> None:
         return
     import uvicorn
 
-    app = "prefect.server.api.server:create_app"
-    uvicorn.run(app, factory=True, host="127.0.0.1", port=port, log_level="error", timeout_graceful_shutdown=3)
+    app, host = "prefect.server.api.server:create_app", os.environ.get("PREFECT_SERVER_API_HOST", "127.0.0.1")
+    uvicorn.run(app, factory=True, host=host, port=port, log_level="error", timeout_graceful_shutdown=3)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Everything to run it for real; see infra/README.md."""

