@@ -18,7 +18,7 @@ from tests.flows.conftest import Shop, committed
 
 
 def flow(shop: Shop, name: str, parameters: dict[str, Any]) -> int:
-    return shop.run("-m", "flows.jobs", name, json.dumps(parameters))
+    return shop.run("-m", f"flows.{name}", json.dumps(parameters), "--json")
 
 
 def artifacts(shop: Shop) -> dict[str, str]:
