@@ -11,7 +11,7 @@ from prefect import flow
 from flows.doors import main
 from flows.fields import Config, RunId
 from flows.heart import tended
-from flows.run import at_store, end_state, require_plain, said_in_a_sentence
+from flows.run import at_store, check_plain, end_state, require_plain, said_in_a_sentence
 from flows.steps import iterate, plan, report, validate
 
 
@@ -30,4 +30,4 @@ def npm(config: Config, run_id: RunId = "npm") -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(npm))
+    sys.exit(main(npm, check=check_plain))

@@ -9,7 +9,7 @@ from flows.doors import main
 from flows.fields import Config, RunId, said
 from flows.heart import tended
 from flows.publish import Publisher
-from flows.run import at_store, end_state, require_plain, said_in_a_sentence, step
+from flows.run import at_store, check_plain, end_state, require_plain, said_in_a_sentence, step
 from flows.steps import iterate, plan, report, validate
 from npmdask import api
 from npmdask.config import RunConfig
@@ -49,4 +49,4 @@ def npm_deflation(
 
 
 if __name__ == "__main__":
-    sys.exit(main(npm_deflation, more=5))
+    sys.exit(main(npm_deflation, check=check_plain, more=5))

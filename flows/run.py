@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 from httpx import HTTPError
 from prefect import task
@@ -75,10 +76,28 @@ def place_of(folder: str, run_id: str) -> str:
 
 
 def at_store(config: RunConfig, run_id: str) -> RunConfig:
-    """The configuration with its store: the one that it names, or ``runs/RUN_ID``."""
+    """The configuration with its store: the one that it names, or ``runs/RUN_ID``.
+
+    Raises
+    ------
+    BadInputError
+        The name of the run cannot be that of a folder.
+    RefusedError
+        A password is in the configuration, which Prefect keeps and shows.
+    """
+    _require_no_secret(config)
     place = place_of("runs", run_id)
     store = str(Path(config.run.store).absolute()) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
+
+
+def _require_no_secret(config: RunConfig) -> None:
+    ledger = urlsplit((config.privacy and config.privacy.ledger) or "")
+    if ledger.password or "password" in parse_qs(ledger.query):
+        raise RefusedError(
+            "privacy.ledger holds a password, and Prefect keeps and shows the parameters of a run: leave it out and "
+            "set NPMDASK_LEDGER in the environment of the process that runs it, or put the password into its ~/.pgpass"
+        )
 
 
 def require_plain(config: RunConfig) -> None:
@@ -97,6 +116,12 @@ def require_plain(config: RunConfig) -> None:
         raise RefusedError(
             "the data of this configuration lie with nodes: run it with `python -m flows.distributed_private_pca`"
         )
+
+
+def check_plain(config: RunConfig) -> None:
+    """The same, and what else can be checked without reading: for doors, before a server is started."""
+    require_plain(config)
+    config.check()
 
 
 def publish_report(run_id: str, facts: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ from flows.latent import latent
 from flows.npm import npm
 from flows.npm_deflation import npm_deflation
 from flows.private_release import private_release
-from flows.run import place_of
+from flows.run import at_store, place_of
 from flows.streaming_update import streaming_update
 from flows.streams import open_problem, with_width
 from flows.topics import topics
@@ -146,7 +146,7 @@ def _planned(entry: Entry, folder: Path) -> Planned:
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
     if entry.config is not None:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
-        config = load_config(folder / entry.config, store=str(store))
+        config = at_store(load_config(folder / entry.config, store=str(store)), str(parameters["run_id"]))
         if flow is streaming_update:
             config = with_width(config, open_problem(config))
         parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
