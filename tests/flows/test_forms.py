@@ -122,6 +122,21 @@ def test_no_password_goes_through_prefect(query: str) -> None:
     assert "hidden" not in str(refused.value)
 
 
+def test_what_has_a_flow_of_its_own_is_sent_there() -> None:
+    """Before anything is opened: nodes need not be there to be refused."""
+    from flows.run import require_plain
+
+    tables: dict[str, Any] = {"source": {"path": "a.zarr"}, "algorithm": {"target_rank": 3}}
+    require_plain(RunConfig.model_validate(tables))
+    others = {
+        "private_release": {"privacy": {"epsilon": 1.0, "delta": 1e-6}},
+        "distributed_private_pca": {"source": {"nodes": ["http://127.0.0.1:9001"]}},
+    }
+    for flow, more in others.items():
+        with pytest.raises(RefusedError, match=f"`python -m flows.{flow}`"):
+            require_plain(RunConfig.model_validate(tables | more))
+
+
 def test_flow_files_stay_thin() -> None:
     """Fails for a flow of 60 lines or more, or one that its keeper would not hear of."""
     for name in MODULES:
