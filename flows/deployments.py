@@ -22,8 +22,9 @@ if __name__ == "__main__":  # run as a script: Python put flows/ on the path, no
 from prefect.runner import Runner
 from prefect.schedules import Cron, Interval
 
+from flows.doors import add_arguments, add_schedule, load
 from flows.npm import npm
-from flows.run import add_arguments, exit_code, load, say
+from flows.run import exit_code, say
 from flows.server import local_server, python_path
 from npmdask.errors import BadInputError
 
@@ -35,24 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_schedule(parser, required=True)
     a = parser.parse_args(argv)
     return exit_code(lambda: _serve(a))
-
-
-def add_schedule(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """When to run."""
-    when = parser.add_mutually_exclusive_group(required=required)
-    when.add_argument("--every", type=float, metavar="SECONDS")
-    when.add_argument("--cron", metavar="'0 3 * * *'", help="in the timezone of --timezone")
-    parser.add_argument("--timezone", default="UTC", help="of --cron, like Europe/Berlin (default UTC)")
-    parser.add_argument("--port", type=int, help="of the Prefect server (default: a free one)")
-
-
-def once_or_scheduled(about: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line of a flow that runs once unless it is told when."""
-    parser = argparse.ArgumentParser(description=about)
-    add_arguments(parser)
-    add_schedule(parser, required=False)
-    parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
-    return parser.parse_args(argv)
 
 
 def _serve(a: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.jobs import topics
 from flows.npm import npm
 from flows.run import exit_code, say
 from flows.server import ROOT, local_server
+from flows.topics import topics
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.progress import IngestBar

@@ -1,55 +1,52 @@
 """Find k components, then more of them without starting over; also ``python -m flows.npm_deflation``."""
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 
+from flows.doors import main
+from flows.fields import Config, RunId, said
 from flows.heart import tended
-from flows.npm import iterate, report, validate
 from flows.publish import Publisher
-from flows.run import at_store, end_state, main, said_in_a_sentence
-from npmdask.api import deflate
+from flows.run import at_store, check_plain, end_state, require_plain, said_in_a_sentence, step
+from flows.steps import iterate, plan, report, validate
+from npmdask import api
 from npmdask.config import RunConfig
 from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
-def deflation(config: RunConfig, run_id: str, more: int) -> dict[str, Any]:
+@step
+def deflate(config: RunConfig, run_id: str, more: int) -> dict[str, Any]:
     """Lock what was found and search its complement, in a store of its own, resumable in the same way."""
     problem, finished, resources = config.problem(), str(config.run.store), config.resources()
     store = f"{finished}-deflated"
-    return summary(
-        deflate(
-            finished,
-            more,
-            store=store,
-            memory=resources.memory,
-            workers=resources.workers,
-            threads=resources.threads,
-            observer=Observers(ProgressBar(), Publisher(f"{run_id}-deflated", store, problem.rule.tol)),
-        )
-    )
+    observer = Observers(ProgressBar(), Publisher(run_id, store, problem.rule.tol))
+    memory, workers, threads = resources.memory, resources.workers, resources.threads
+    found = api.deflate(finished, more, store=store, memory=memory, workers=workers, threads=threads, observer=observer)
+    return summary(found)
 
 
 @flow(name="npm-deflation", persist_result=False)
 @said_in_a_sentence
 @tended
-def npm_deflation(config: RunConfig, more: int, run_id: str = "npm-deflation") -> Any:
+def npm_deflation(
+    config: Config,
+    more: Annotated[int, said("how many components after the first ones", ge=1)],
+    run_id: RunId = "npm-deflation",
+) -> Any:
     """The npm flow, then deflation: `more` further components, from one final Rayleigh-Ritz with the first ones."""
     config = at_store(config, run_id)
-    validate(config, return_state=True).result()
-    first = iterate(config, run_id, return_state=True).result()
-    if not first["converged"]:
-        report(run_id, first, return_state=True).result()
-        return end_state(first)
-    facts = deflation(config, run_id, more, return_state=True).result()
-    report(f"{run_id}-deflated", facts, return_state=True).result()
+    require_plain(config)
+    validate(config)
+    config = plan(config, run_id)
+    facts = iterate(config, run_id)
+    if facts["converged"]:
+        run_id, facts = f"{run_id}-deflated", deflate(config, run_id, more)
+    report(run_id, facts)
     return end_state(facts)
 
 
 if __name__ == "__main__":
-    sys.exit(main(npm_deflation, more=5))
+    sys.exit(main(npm_deflation, check=check_plain, more=5))

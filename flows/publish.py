@@ -85,7 +85,7 @@ class Publisher(LivePublisher):
 
     def __init__(self, name: str, store: str, tol: float) -> None:
         super().__init__(name)
-        self._tol = tol
+        self._tol, self._reached = tol, False
         last = RunStore(store).last_step()
         self._history: list[dict[str, Any]] = last[1]["history"] if last else []
         # Now, not at the first step: matplotlib's memory must be there when the memory of the run is planned.
@@ -112,12 +112,14 @@ class Publisher(LivePublisher):
 
     def on_end(self, solution: Solution) -> None:
         self._thread.shutdown()
+        self._reached = solution.converged
         self._advance(solution.outcome.sentence, 100.0)
         if self._history:
             self._plot(solution.outcome.sentence, self._history)
 
     def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
-        self._show_page(said, plot(history, self._tol), convergence_table(history))
+        far = f"{bar(100.0 if self._reached else progress_percent(history, self._tol))}\n\n"
+        self._show_page(said, far + plot(history, self._tol), convergence_table(history))
 
 
 def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:
@@ -144,6 +146,12 @@ def progress_percent(history: list[dict[str, Any]], tol: float) -> float:
     first, now = (max(history[i]["worst_residual"], 1e-17) for i in (0, -1))
     whole = math.log(first / tol)
     return 99.0 if whole <= 0 else min(99.0, max(0.0, 100 * math.log(first / now) / whole))
+
+
+def bar(percent: float) -> str:
+    """How far a run is, in the Markdown of the page that has its plot and table."""
+    full = round(percent / 5)
+    return f"`{'█' * full}{'░' * (20 - full)}` {percent:.0f} % of the way to the tolerance"
 
 
 def convergence_table(history: list[dict[str, Any]]) -> str:

@@ -1,14 +1,13 @@
-"""What the flows share: where a run lives, errors as sentences, the report page, and the command line."""
+"""What the flows share: where a run lives, steps as tasks, errors as sentences, the state that a run ends in."""
 
-import argparse
-import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 from httpx import HTTPError
 from prefect import task
@@ -17,14 +16,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
 from flows.publish import artifact_key, try_to
-from flows.server import local_server
 from npmdask.cli import INTERRUPTED, NOT_CONVERGED
-from npmdask.config import RunConfig, load_config
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.config import RunConfig
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.report import write_report
 
 Made = TypeVar("Made", bound=Callable[..., Any])
-Flow = Callable[..., dict[str, Any]]
 
 
 def said_in_a_sentence(function: Made) -> Made:
@@ -36,6 +33,20 @@ def said_in_a_sentence(function: Made) -> Made:
             return function(*args, **kwargs)
         except NpmdaskError as error:
             return Failed(message=str(error), data=error)
+
+    return call  # type: ignore[return-value]
+
+
+def step(function: Made, said: Callable[[Made], Made] = said_in_a_sentence) -> Made:
+    """A task of a flow run. What it takes and returns is kept nowhere, and its errors are sentences.
+
+    Called it returns its result or raises its error; a task of Prefect would return a State in place of the error.
+    """
+    made: Any = task(cache_policy=NO_CACHE, persist_result=False, retries=0)(said(function))
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return made(*args, return_state=True, **kwargs).result()
 
     return call  # type: ignore[return-value]
 
@@ -65,10 +76,52 @@ def place_of(folder: str, run_id: str) -> str:
 
 
 def at_store(config: RunConfig, run_id: str) -> RunConfig:
-    """The configuration with its store: the one that it names, or ``runs/RUN_ID``."""
+    """The configuration with its store: the one that it names, or ``runs/RUN_ID``.
+
+    Raises
+    ------
+    BadInputError
+        The name of the run cannot be that of a folder.
+    RefusedError
+        A password is in the configuration, which Prefect keeps and shows.
+    """
+    _require_no_secret(config)
     place = place_of("runs", run_id)
     store = str(Path(config.run.store).absolute()) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
+
+
+def _require_no_secret(config: RunConfig) -> None:
+    ledger = urlsplit((config.privacy and config.privacy.ledger) or "")
+    if ledger.password or "password" in parse_qs(ledger.query):
+        raise RefusedError(
+            "privacy.ledger holds a password, and Prefect keeps and shows the parameters of a run: leave it out and "
+            "set NPMDASK_LEDGER in the environment of the process that runs it, or put the password into its ~/.pgpass"
+        )
+
+
+def require_plain(config: RunConfig) -> None:
+    """Refuse what has a flow of its own, whose steps are other ones: private releases, and data that lie with nodes.
+
+    Raises
+    ------
+    RefusedError
+        The sentence names the flow.
+    """
+    if config.privacy is not None:
+        raise RefusedError(
+            "the configuration asks for a private release: run it with `python -m flows.private_release`"
+        )
+    if config.source.nodes is not None:
+        raise RefusedError(
+            "the data of this configuration lie with nodes: run it with `python -m flows.distributed_private_pca`"
+        )
+
+
+def check_plain(config: RunConfig) -> None:
+    """The same, and what else can be checked without reading: for doors, before a server is started."""
+    require_plain(config)
+    config.check()
 
 
 def publish_report(run_id: str, facts: dict[str, Any]) -> str:
@@ -78,37 +131,6 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     text = f"# {run_id}\n\n{facts['sentence']}\n\nReport: `{page}`\n\n| fact | value |\n|---|---|\n{rows}\n"
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
     return page
-
-
-@task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
-def report(run_id: str, facts: dict[str, Any]) -> str:
-    """Write the HTML page of the run, and show where it is."""
-    return publish_report(run_id, facts)
-
-
-def main(flow: Flow, argv: Sequence[str] | None = None, **more: int) -> int:
-    """Run ``flow`` on a configuration file, with a Prefect server of its own unless one is set."""
-    parser = argparse.ArgumentParser(description=flow.__doc__)
-    add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
-    for name, value in more.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    a = parser.parse_args(argv)
-    return exit_code(lambda: once(a, flow, *load(a), **{name: getattr(a, name) for name in more}))
-
-
-def once(a: argparse.Namespace, flow: Flow, config: RunConfig, run_id: str, **more: int) -> int:
-    """One run of ``flow``; prints its facts and returns the exit code."""
-    with local_server(getattr(a, "port", None)) as url:
-        say(f"Prefect at {url.removesuffix('/api')}")
-        try:
-            facts = flow(config, run_id=run_id, **more)
-        except NotConvergedError as error:
-            say(str(error))
-            facts = error.facts
-    print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
-    return 0 if facts["answered"] else NOT_CONVERGED
 
 
 def exit_code(run: Callable[[], int]) -> int:
@@ -131,19 +153,3 @@ def exit_code(run: Callable[[], int]) -> int:
 def say(sentence: str) -> None:
     """A line for the person, apart from the output."""
     print(f"npmdask: {sentence}", file=sys.stderr, flush=True)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to run, under which name."""
-    parser.add_argument("config", help="a TOML file, as for `npmdask run`")
-    parser.add_argument("--run-id", help="name of the run: its store is runs/ID beside the file, not the file's own")
-    parser.add_argument("--store", help="folder of the run, instead of the one in the file")
-
-
-def load(a: argparse.Namespace, check: Callable[[RunConfig], Any] = RunConfig.check) -> tuple[RunConfig, str]:
-    """The configuration with absolute paths, found good by ``check`` (which opens its source), and the run id."""
-    run_id = a.run_id or re.sub(r"[^A-Za-z0-9._-]", "-", Path(a.config).stem)
-    named = Path(a.config).absolute().parent / "runs" / run_id if a.run_id else None
-    config = at_store(load_config(a.config, store=a.store or (str(named) if named else None)), run_id)
-    check(config)
-    return config, run_id

@@ -4,7 +4,7 @@
 
     [[schedule]]
     name = "nightly"              # of the deployment; and of the run, unless its parameters say otherwise
-    flow = "npm"                  # npm, npm-deflation, stream, private-release, topics, latent
+    flow = "npm"                  # one of FLOWS
     config = "nightly.toml"       # beside this file; for flows that take a configuration
     store = "../runs/nightly"     # where such a run is kept; runs/NAME in the working folder if it is left out
     cron = "0 2 * * *"            # or every = 3600: a first time at once, then whenever so many seconds went by
@@ -28,21 +28,34 @@ from prefect import Flow
 from prefect.schedules import Cron, Interval, Schedule
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flows.jobs import checked, latent, topics
+from flows.benchmark import benchmark
+from flows.distributed_private_pca import distributed_private_pca
+from flows.doors import checked
+from flows.latent import latent
 from flows.npm import npm
 from flows.npm_deflation import npm_deflation
 from flows.private_release import private_release
-from flows.run import place_of
-from flows.stream import open_problem, stream, with_width
-from npmdask.config import load_config
+from flows.run import at_store, place_of
+from flows.streaming_update import streaming_update
+from flows.streams import open_problem, with_width
+from flows.topics import topics
+from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError, closest
 
-FLOWS: dict[str, Flow[..., Any]] = {
-    made.name: made for made in (npm, npm_deflation, stream, private_release, topics, latent)
-}
-OF_A_CONFIGURATION = ("npm", "npm-deflation", "stream", "private-release")
+CONFIGURED = (npm, npm_deflation, streaming_update, private_release, distributed_private_pca)
+FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, benchmark)}
+OF_A_CONFIGURATION = tuple(made.name for made in CONFIGURED)
 DATA = ("documents", "samples")  # parameters that name data, of the other flows
-Names = Literal["npm", "npm-deflation", "stream", "private-release", "topics", "latent"]
+Names = Literal[
+    "npm",
+    "npm-deflation",
+    "streaming-update",
+    "private-release",
+    "distributed-private-pca",
+    "topics",
+    "latent",
+    "benchmark",
+]
 
 
 class Entry(BaseModel):
@@ -144,13 +157,14 @@ def _planned(entry: Entry, folder: Path) -> Planned:
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
     if entry.config is not None:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
-        config = load_config(normpath(folder / entry.config), store=str(store))
-        if flow is stream:
+        config = at_store(load_config(normpath(folder / entry.config), store=str(store)), str(parameters["run_id"]))
+        if flow is streaming_update:
             config = with_width(config, open_problem(config))
-        parameters, data = {**parameters, "config": config.model_dump(mode="json")}, str(config.source.path)
+        parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
     else:
-        given = next((name for name in DATA if name in parameters), "")
-        parameters[given] = data = _absolute(str(parameters.get(given, "")), folder)
+        data = "this machine"  # of benchmarks, which disturb each other
+        for name in set(DATA) & set(parameters):
+            parameters[name] = data = _absolute(str(parameters[name]), folder)
         parameters.setdefault("folder", str(Path("runs").absolute()))
     checked(flow, parameters)
     return Planned(
@@ -164,6 +178,10 @@ def _planned(entry: Entry, folder: Path) -> Planned:
         begins=entry.every is not None and not entry.paused,
         version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],
     )
+
+
+def _data_of(config: RunConfig) -> str:
+    return config.source.path or " ".join(config.source.nodes or ())
 
 
 def _absolute(path: str, folder: Path) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from npmdask.accounting import Budget
 from npmdask.api import solve
@@ -48,13 +48,19 @@ STORED = ("auto", "power", "krylov", "tensor-power", *RECORD_ORACLES)
 class RunConfig(Table):
     """A run, whole."""
 
-    source: SourceTable
-    algorithm: AlgorithmTable
-    stream: StreamTable | None = None
-    stop: StopTable = StopTable()
-    mechanism: MechanismTable = MechanismTable()
-    privacy: PrivacyTable | None = None
-    run: RunTable = RunTable()
+    source: SourceTable = Field(description="what is analysed")
+    algorithm: AlgorithmTable = Field(description="how")
+    stream: StreamTable | None = Field(
+        None,
+        description='a stream: the rows of source.path (a store, a file, a directory that grows, or "-") are learnt '
+        "from once; the table makes the run one",
+    )
+    stop: StopTable = Field(StopTable(), description="when to stop")
+    mechanism: MechanismTable = Field(MechanismTable(), description="what is added to every product")
+    privacy: PrivacyTable | None = Field(
+        None, description="a promise: differential privacy; the table makes the run private"
+    )
+    run: RunTable = Field(RunTable(), description="with what, and where")
 
     def request(self) -> Request:
         """The public parameters."""
@@ -151,7 +157,7 @@ class RunConfig(Table):
         if self.streams:
             raise BadInputError(
                 "the configuration is of a stream, which cannot be done here: use `npmdask run`, or `python -m "
-                "flows.stream`"
+                "flows.streaming_update`"
             )
 
     def _require_threads(self) -> None:

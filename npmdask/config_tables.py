@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -74,8 +74,10 @@ class AlgorithmTable(Table):
         "tensor: tensor-power (auto); of a stream: spm (auto), oja, msg, rmsg, mb-msg, ...; of its third moment: "
         "online-tensor-power",
     )
-    target_rank: int | float = Field(description="k: how many components; or, like 0.95, a share of the variance")
-    iteration_rank: int | Literal["auto"] | None = Field(
+    target_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="k: how many components; or, like 0.95, a share of the variance"
+    )
+    iteration_rank: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None, description='p >= k: columns iterated; max(k + 10, min(2 k, 64)), spm: 2 k; "auto": all that cost no time'
     )
     max_steps: int | None = Field(
@@ -122,7 +124,7 @@ class MechanismTable(Table):
 
 
 class StreamTable(Table):
-    """A stream: the rows of source.path (a store, a file, a directory that grows, or "-") are learnt from once."""
+    """Rows that are learnt from once, as they come."""
 
     batch_rows: int = Field(256, ge=1, description="rows read at once, where the algorithm does not say how many")
     half_life: float | None = Field(None, gt=0, description="rows after which a row counts half: for data that drift")
@@ -142,7 +144,7 @@ class StreamTable(Table):
 
 
 class PrivacyTable(Table):
-    """A promise: differential privacy. The table makes the run private."""
+    """What is promised to whom."""
 
     epsilon: float = Field(description="spent by the whole run", gt=0)
     delta: float = Field(description="spent by the whole run; far below 1 / (number of records)", ge=0, lt=1)
@@ -150,7 +152,9 @@ class PrivacyTable(Table):
         None, description="who is protected: record_replace, record_add_remove, record_zero_out, symmetric_entry, ..."
     )
     clip_norm: float | None = Field(
-        None, description="public bound: the norm of a record, or the size of an entry; chosen without looking"
+        None,
+        gt=0,
+        description="public bound: the norm of a record, or the size of an entry; chosen without looking",
     )
     change: float = Field(1.0, gt=0, description="by how much an entry, or the norm, may differ (matrix relations)")
     coherence: float | None = Field(None, gt=0, description="public estimate, for noise that does not follow X")

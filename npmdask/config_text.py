@@ -15,7 +15,7 @@ def render_config(config: RunConfig) -> str:
     for table, field in RunConfig.model_fields.items():
         model, values = table_of(field.annotation), getattr(config, table)
         off = "# " if values is None else ""
-        lines += [f"# {(model.__doc__ or '').splitlines()[0]}", f"{off}[{table}]"]
+        lines += [f"# {field.description}", f"{off}[{table}]"]
         for name, option in model.model_fields.items():
             value = option.get_default() if values is None else getattr(values, name)
             known = (value is not None and not option.is_required()) or (values is not None and value is not None)

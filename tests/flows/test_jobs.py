@@ -18,7 +18,7 @@ from tests.flows.conftest import Shop, committed
 
 
 def flow(shop: Shop, name: str, parameters: dict[str, Any]) -> int:
-    return shop.run("-m", "flows.jobs", name, json.dumps(parameters))
+    return shop.run("-m", f"flows.{name}", json.dumps(parameters), "--json")
 
 
 def artifacts(shop: Shop) -> dict[str, str]:
@@ -43,7 +43,7 @@ def test_topics_of_a_file(shop: Shop) -> None:
     facts, store = json.loads(shop.out.splitlines()[-1]), shop.folder / "runs" / "papers"
     assert facts["answered"] and len(facts["topics"]) == 4 and facts["store"] == str(store)
     assert (store / "report.html").exists() and str(store / "report.html") in artifacts(shop)["papers-report"]
-    assert states(shop) == {"COMPLETED": 1}
+    assert states(shop) == {"COMPLETED": 1} and "papers-progress" in artifacts(shop)
     documents, words = shop.folder / "docword.txt", shop.folder / "vocab.txt"
     run_topics(documents, 4, words, store=shop.folder / "by-python")
     assert (read_topics(store).model.topics == read_topics(shop.folder / "by-python").model.topics).all()

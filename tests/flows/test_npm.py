@@ -43,9 +43,11 @@ def test_all_doors_leave_the_same_bytes(shop: Shop) -> None:
     with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
         artifacts = dict(base.execute("select key, max(length(data)) from artifact group by key"))
         states = Counter(s for (s,) in base.execute("select state_type from flow_run"))
+        tasks = Counter(name.rpartition("-")[0] for (name,) in base.execute("select name from task_run"))
     base.close()
-    assert {"same-progress", "same-convergence", "same-report"} <= set(artifacts)
+    assert {"same-plan", "same-progress", "same-convergence", "same-report"} <= set(artifacts)
     assert max(artifacts.values()) < 100_000
+    assert tasks == {"validate": 2, "plan": 2, "iterate": 2, "report": 2}
     assert states == {"COMPLETED": 2}
 
     assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from npmdask.errors import BudgetError
+from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Prefect's own
 
@@ -18,7 +18,7 @@ def numbered(home: Path, name: str, *parts: str) -> Path:
 
 
 def test_a_tick_takes_the_unfinished_store_or_the_next_number(tmp_path: Path) -> None:
-    from flows.private_release import next_store
+    from flows.releasing import next_store
 
     home = tmp_path / "daily"
     assert next_store(home) == str(home / "000001")
@@ -36,7 +36,7 @@ def test_a_tick_takes_the_unfinished_store_or_the_next_number(tmp_path: Path) ->
 
 
 def test_what_prefect_hears_of_an_error() -> None:
-    from flows.private_release import WithheldError, said_discreetly
+    from flows.discretion import WithheldError, said_discreetly
 
     def heard(error: Exception) -> tuple[str, str, int]:
         @said_discreetly
@@ -52,3 +52,15 @@ def test_what_prefect_hears_of_an_error() -> None:
     assert (message, code) == ("spent", 3)
     withheld = WithheldError(FileNotFoundError("/a/b"))
     assert heard(withheld)[0] == str(withheld) and "/a/b" not in str(withheld)
+
+
+def test_what_is_withheld_still_says_how_the_run_ends() -> None:
+    """Fails when a lost cluster or a store that another process has looks like any error: the keeper starts the first
+    again, and leaves the second alone."""
+    from flows.discretion import withheld
+
+    for error in (LostError("s3://b/4507"), CommitError("4507"), FencedOutError("4507"), HeldError("4507", "run-1")):
+        found = withheld(error)
+        assert isinstance(found, type(error)) and found.exit_code == error.exit_code
+        assert "4507" not in str(found) + repr(found) and type(error).__name__ in str(found)
+    assert isinstance(found, HeldError) and found.owner == "run-1"

@@ -49,21 +49,22 @@ def copied(path, **more):
     Path("key").write_bytes(Path(path).read_bytes())
     return made
 Entropy.create = copied
+import flows.discretion as discretion
 import flows.private_release as door
+from prefect import task
 {change}
-sys.exit(door.main(sys.argv[1:]))
+sys.exit(door.main(door.private_release, sys.argv[1:], by_schedule=door.release_on_schedule))
 """
 LOGS_THE_SHAPE = """
 from prefect import get_run_logger
-steps = door.Announcer.on_step
+steps = discretion.Announcer.on_step
 def on_step(self, step):
     import zarr
     get_run_logger().info("after %s", zarr.open_group("world/x.zarr", mode="r")["data"].shape)
     steps(self, step)
-door.Announcer.on_step = on_step
+discretion.Announcer.on_step = on_step
 """
 RETURNS_THE_SOURCE = """
-from prefect import task
 def look(config):
     return config.check().source.fingerprint
 door.validate = task(look, persist_result=True)
@@ -71,7 +72,7 @@ door.validate = task(look, persist_result=True)
 QUOTES_AN_ERROR = """
 def look(config, run_id):
     raise {kind}(f"the data are {ROWS} x 12, {config.check().source.fingerprint}, of 3.1 GB")
-door.iterate = door.task({wrapped}(look), cache_policy=door.NO_CACHE)
+door.release = {wrapped}(look)
 """
 
 
@@ -162,13 +163,14 @@ def test_what_prefect_is_told(place: Place, server: str) -> None:
     assert place.release(place.write("greedy", epsilon=5.0)) == 3
     assert "does not suffice" in place.err and "Traceback" not in place.err
 
-    for name, kind, code in (("refuses", "door.RefusedError", 3), ("breaks", "ValueError", 1)):
-        change = QUOTES_AN_ERROR.replace("{kind}", kind).replace("{wrapped}", "door.said_discreetly")
+    for name, kind, code in (("refuses", "discretion.LostError", 130), ("breaks", "ValueError", 1)):
+        change = QUOTES_AN_ERROR.replace("{kind}", kind).replace("{wrapped}", "discretion.discreet_step")
         assert place.release(place.write(name, epsilon=0.1), change.replace("{ROWS}", str(ROWS))) == code
         assert f"{ROWS} x 12" in place.err, "the sentence is for whoever runs it"
 
     assert given_away(place, server) == []
     text = told(server)
+    assert "noisy products, a pass each, and no other look at the data" in text, "the plan"
     assert "release 3 of 3 is made" in text and first["sentence"] in text and "daily-report" in text
     assert "the budget of 'people' does not suffice" in text
     states = {run["state_name"] for run in _runs(text)}
@@ -185,8 +187,8 @@ def test_a_flow_that_tells_more_is_caught(place: Place, server: str) -> None:
     assert given_away(place, server) == ["number of rows"]
     assert place.release(place.write("returns"), RETURNS_THE_SOURCE) == 0, place.err
     assert given_away(place, server) == ["number of rows", "a result"]
-    change = QUOTES_AN_ERROR.replace("{kind}", "door.RefusedError").replace("{ROWS}", str(ROWS))
-    assert place.release(place.write("quotes", epsilon=0.1), change.replace("{wrapped}", "")) != 0
+    change = QUOTES_AN_ERROR.replace("{kind}", "discretion.NpmdaskError").replace("{ROWS}", str(ROWS))
+    assert place.release(place.write("quotes", epsilon=0.1), change.replace("{wrapped}", "task")) != 0
     assert {"fingerprint", "size or rate"} <= set(given_away(place, server))
 
 

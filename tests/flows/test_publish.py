@@ -22,6 +22,13 @@ def test_progress_is_logarithmic() -> None:
     assert progress_percent(_history(1), 0.5) == 99  # below tol from the start, in single precision
 
 
+def test_the_bar_says_how_far_it_is() -> None:
+    from flows.publish import bar
+
+    assert bar(50.0) == f"`{'█' * 10}{'░' * 10}` 50 % of the way to the tolerance"
+    assert bar(100.0).count("█") == 20 and bar(0.0).count("█") == 0
+
+
 def test_keys_are_what_prefect_takes() -> None:
     from flows.publish import artifact_key
 

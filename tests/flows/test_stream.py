@@ -113,7 +113,7 @@ def handlers() -> Iterator[None]:
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, capsys: Any) -> None:
     """Fails when a configuration is only refused inside a run, or with a sentence that names no door."""
-    from flows import deployments, npm, run, stream
+    from flows import deployments, doors, npm, run, streaming_update, streams
 
     write_zarr(tmp_path / "a.zarr", np.ones((20, 10)))
     files = {
@@ -130,17 +130,21 @@ def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, ca
         assert said.count("\n") == 1, "one sentence, before a server is started"
         return said
 
-    assert "`python -m flows.stream`" in refused(partial(run.main, npm.npm), "stream")
-    assert "`python -m flows.stream`" in refused(deployments.main, "stream", "--every", "5")
-    assert "`python -m flows.npm`" in refused(stream.main, "stored")
-    assert "standard input cannot be read by a schedule" in refused(stream.main, "pipe", "--every", "5")
-    assert "leave --every and --cron out" in refused(stream.main, "pipe", "--cron", "* * * * *")
+    how: Any = {"check": streams.open_problem, "by_schedule": streaming_update.by_schedule}
+    stream = partial(doors.main, streaming_update.streaming_update, **how)
+    assert "`python -m flows.streaming_update`" in refused(
+        partial(doors.main, npm.npm, check=run.check_plain), "stream"
+    )
+    assert "`python -m flows.streaming_update`" in refused(deployments.main, "stream", "--every", "5")
+    assert "`python -m flows.npm`" in refused(stream, "stored")
+    assert "standard input cannot be read by a schedule" in refused(stream, "pipe", "--every", "5")
+    assert "leave --every and --cron out" in refused(stream, "pipe", "--cron", "* * * * *")
 
 
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_a_schedule_needs_no_file_to_know_the_width(tmp_path: Path) -> None:
     """Fails when a tick is red because every file was taken away after it had been used."""
-    from flows.stream import open_problem, with_width
+    from flows.streams import open_problem, with_width
 
     (tmp_path / "days").mkdir()
     np.save(tmp_path / "days" / "a.npy", np.ones((20, 6)))
@@ -159,18 +163,23 @@ def test_once_leaves_the_bytes_of_the_command_line(shop: Shop) -> None:
     """Fails when the flow makes another model, shows nothing of it, or takes rows again."""
     config = shop.folder / "once.toml"
     config.write_text(STORED)
-    assert shop.run("-m", "flows.stream", config, "--json") == 0, shop.err
+    assert shop.run("-m", "flows.streaming_update", config, "--json") == 0, shop.err
     facts = json.loads(shop.out.splitlines()[-1])
     assert (facts["rows"], facts["new_rows"]) == (4000, 4000)
     assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
     same_bytes(shop.folder / "runs" / "once", shop.folder / "by-cli")
 
-    assert shop.run("-m", "flows.stream", config, "--json") == 0, shop.err
+    assert shop.run("-m", "flows.streaming_update", config, "--json") == 0, shop.err
     again = json.loads(shop.out.splitlines()[-1])
     assert (again["rows"], again["new_rows"], again["values"]) == (4000, 0, facts["values"])
     with closing(sqlite3.connect(shop.folder / "prefect" / "prefect.db")) as base:
         artifacts = list(base.execute("select key, length(data) from artifact"))
-    assert Counter(key for key, _ in artifacts) == {"once-progress": 2, "once-convergence": 1, "once-report": 1}
+    assert Counter(key.removeprefix("once-") for key, _ in artifacts) == {
+        "plan": 1,
+        "progress": 2,
+        "convergence": 1,
+        "report": 1,
+    }
     assert max(length for _, length in artifacts) < 120_000
     assert (shop.folder / "runs" / "once" / "report.html").exists()
 
@@ -180,7 +189,7 @@ def test_a_schedule_takes_every_row_once_whatever_happens(days: Days) -> None:
     """Fails when a tick is red for nothing or green for bad rows, or when a row is lost or taken twice: by kill -9 of
     everything in the middle of a tick, by a bad row behind a commit, or by ticks that have nothing to do."""
     config, store = days.write(), days.folder / "runs" / "days"
-    command = ("-m", "flows.stream", config, "--every", "2")
+    command = ("-m", "flows.streaming_update", config, "--every", "2")
     process = days.start(*command)
     days.wait("COMPLETED", "holds no rows yet")
     for name in "abcd":

@@ -1,24 +1,12 @@
-"""A model that follows a stream, as a Prefect flow: wake, take the rows that are new, update it, commit, sleep.
-
-``python -m flows.stream CONFIG.toml`` does so once. With ``--every`` or ``--cron`` it does so at every tick, in the
-same store: a tick that finds nothing new is green and says so, one that finds rows which cannot be used is red with
-the sentence, and the next one goes on where the last commit was. There are never two at once.
-
-No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
-"""
+"""The steps of the flow of streams as tasks, and its schedule."""
 
 import argparse
-import sys
 from typing import Any
 
-from prefect import flow, get_run_logger, task
-from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed
+from prefect import get_run_logger
 
-from flows.deployments import once_or_scheduled, serve
-from flows.heart import tended
-from flows.npm import report
-from flows.run import at_store, exit_code, load, once, said_in_a_sentence
+from flows.deployments import serve
+from flows.run import step
 from flows.stream_publish import StreamPublisher
 from npmdask.config import RunConfig
 from npmdask.config_tables import StreamTable
@@ -29,8 +17,7 @@ from npmdask.streaming import run_stream
 from npmdask.streaming.problem import StreamProblem
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
+@step
 def validate(config: RunConfig) -> dict[str, Any]:
     """Open the source and check everything that can be checked without reading it."""
     problem = open_problem(config)
@@ -39,8 +26,7 @@ def validate(config: RunConfig) -> dict[str, Any]:
     return facts
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-@said_in_a_sentence
+@step
 def update(config: RunConfig, run_id: str) -> dict[str, Any]:
     """Take all rows that are new into the model, from wherever the store is. No array leaves it."""
     problem, store = open_problem(config), str(config.run.store)
@@ -51,19 +37,6 @@ def update(config: RunConfig, run_id: str) -> dict[str, Any]:
         if not problem.opened.grows:
             raise
         return {"outcome": "waiting", "sentence": str(error), "answered": False, "new_rows": 0, "store": store}
-
-
-@flow(name="stream", persist_result=False)
-@said_in_a_sentence
-@tended
-def stream(config: RunConfig, run_id: str = "stream") -> Any:
-    """Take what is new of a stream into the model. The same run id again: goes on, after a kill too."""
-    config = at_store(config, run_id)
-    validate(config, return_state=True).result()
-    facts = update(config, run_id, return_state=True).result()
-    if facts["new_rows"]:
-        report(run_id, facts, return_state=True).result()
-    return Completed(message=facts["sentence"], data=facts)
 
 
 def open_problem(config: RunConfig) -> StreamProblem:
@@ -77,16 +50,14 @@ def open_problem(config: RunConfig) -> StreamProblem:
     return config.stream_problem()
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Once, or by a schedule; returns the exit code."""
-    a = once_or_scheduled(__doc__, argv)
-    if a.every is None and a.cron is None:
-        return exit_code(lambda: once(a, stream, *load(a, open_problem)))
-    return exit_code(lambda: _scheduled(a))
+def follow(a: argparse.Namespace, flow: Any, config: RunConfig, run_id: str) -> None:
+    """Take what is new at every tick of the schedule in ``a``, until a signal comes.
 
-
-def _scheduled(a: argparse.Namespace) -> int:
-    config, run_id = load(a, open_problem)
+    Raises
+    ------
+    BadInputError
+        The stream is standard input, which comes once.
+    """
     problem = open_problem(config)
     if problem.opened.forwards:
         raise BadInputError(
@@ -94,8 +65,7 @@ def _scheduled(a: argparse.Namespace) -> int:
             "what writes it put files into a directory and name that as source.path"
         )
     config = with_width(config, problem)
-    serve(a, stream, run_id, {"config": config.model_dump(mode="json"), "run_id": run_id})
-    return 0
+    serve(a, flow, run_id, {"config": config.model_dump(mode="json"), "run_id": run_id})
 
 
 def with_width(config: RunConfig, problem: StreamProblem) -> RunConfig:
@@ -104,7 +74,3 @@ def with_width(config: RunConfig, problem: StreamProblem) -> RunConfig:
         return config
     table = (config.stream or StreamTable()).model_copy(update={"columns": problem.model.d})
     return config.model_copy(update={"stream": table})
-
-
-if __name__ == "__main__":
-    sys.exit(main())

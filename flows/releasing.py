@@ -1,0 +1,87 @@
+"""The steps of a private release as tasks, its numbered stores, and its schedule."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger
+
+from flows.deployments import serve
+from flows.discretion import Announcer, discreet_step
+from flows.run import at_store, publish_report
+from flows.steps import show_plan
+from npmdask.api import solve
+from npmdask.binding import bind
+from npmdask.checkpoint import RunStore
+from npmdask.config import RunConfig
+from npmdask.custody import KEY, custody_of
+from npmdask.errors import BudgetError, RefusedError
+from npmdask.progress import Observers, ProgressBar
+from npmdask.report import summary
+
+STOPPED = "stopped"  # file beside the releases: why the schedule is over
+
+
+@discreet_step
+def validate(config: RunConfig) -> str:
+    """Everything that can be checked without reading the data; returns the promise."""
+    problem = config.check()
+    if problem.private is None:
+        raise RefusedError("the configuration has no [privacy] table: run it with `python -m flows.npm`")
+    get_run_logger().info("to be released: %s products", problem.private.releases)
+    return problem.private.relation.describe()
+
+
+@discreet_step
+def plan(config: RunConfig, run_id: str) -> None:
+    """Say what is promised, what it costs of the budget, and what the noise leaves: public numbers, without a look."""
+    show_plan(config, run_id)
+
+
+@discreet_step
+def reserve(config: RunConfig) -> None:
+    """Charge the ledger for the whole run, before anything is computed; a run that goes on is charged already."""
+    problem = config.problem()
+    with RunStore(str(config.run.store), private=True) as held:
+        bind(problem, held, config.resources())
+        custody_of(problem, held).reserve()
+
+
+@discreet_step
+def release(config: RunConfig, run_id: str) -> dict[str, Any]:
+    """Run the driver to its end, from wherever the store is. Returns what was released of values, and the statement."""
+    problem = config.problem()
+    observer = Observers(ProgressBar(), Announcer(run_id, problem.rule.max_steps))
+    return summary(solve(problem, str(config.run.store), config.resources(), observer))
+
+
+@discreet_step
+def report(run_id: str, facts: dict[str, Any]) -> str:
+    """Write the page of the release, and show where it is."""
+    return publish_report(run_id, facts)
+
+
+def numbered(config: RunConfig, run_id: str) -> RunConfig:
+    """The configuration with the store of the release that is due: one below the store that it has."""
+    store = next_store(Path(str(config.run.store)))
+    return at_store(config.model_copy(update={"run": config.run.model_copy(update={"store": store})}), run_id)
+
+
+def next_store(home: Path) -> str:
+    """The newest numbered store, if it is not finished and its key destroyed; the next number otherwise."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    numbers = sorted(path for path in home.iterdir() if path.name.isdigit())
+    if numbers and (not (numbers[-1] / "result").exists() or (numbers[-1] / KEY).exists()):
+        return str(numbers[-1])
+    return str(home / f"{int(numbers[-1].name) + 1 if numbers else 1:06d}")
+
+
+def release_until_refused(flow: Callable[..., Any], a: argparse.Namespace, config: RunConfig, run_id: str) -> None:
+    """A new release at every tick, until the budget is spent (BudgetError) or a signal comes."""
+    stopped = Path(str(config.run.store), STOPPED)
+    stopped.unlink(missing_ok=True)  # whoever starts it again may have granted more
+    parameters = {"config": config.model_dump(mode="json"), "run_id": run_id, "fresh": True}
+    serve(a, flow, run_id, parameters, over=stopped.exists)
+    if stopped.exists():
+        raise BudgetError(f"the schedule is over: {stopped.read_text().strip()}")

@@ -1,0 +1,41 @@
+"""The centre of a distributed run as a flow: real nodes, one release, and what the server is told of it."""
+
+import json
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from npmdask.ledger import open_ledger
+from npmdask.nodes.wire import TOKEN
+from tests.flows.conftest import Shop, committed
+from tests.nodes.conftest import SECRET, Sites, centre_file, records, sites
+
+__all__ = ["sites"]
+pytestmark = pytest.mark.slow
+
+
+def test_a_centre_releases_once_and_keeps_the_token(shop: Shop, sites: Sites) -> None:
+    """Fails when the flow asks the nodes for another job at the second call, shows nothing, or tells the token."""
+    made = sites(np.array_split(records(300, 12), 2), epsilon=2.0, p=4, steps=3)
+    config = centre_file(shop.folder, [site.url for site in made])
+    shop.environment = {TOKEN: SECRET}
+    assert shop.run("-m", "flows.distributed_private_pca", config, "--json") == 0, shop.err
+    facts = json.loads(shop.out.splitlines()[-1])
+    assert facts["outcome"] == "released" and len(facts["values"]) == 2
+    before = committed(shop.folder / "runs" / "centre")
+
+    assert shop.run("-m", "flows.distributed_private_pca", config, "--json") == 0, shop.err
+    assert json.loads(shop.out.splitlines()[-1])["values"] == facts["values"]
+    assert committed(shop.folder / "runs" / "centre") == before
+    for site in made:
+        assert len(open_ledger(site.folder / "ledger.sqlite").status("here").runs) == 1
+
+    with closing(sqlite3.connect(shop.folder / "prefect" / "prefect.db")) as base:
+        artifacts = dict(base.execute("select key, data from artifact"))
+    assert set(artifacts) == {"centre-plan", "centre-progress", "centre-report"}
+    assert "each of 2 nodes promises epsilon = 2" in artifacts["centre-plan"]
+    assert "576 numbers" in artifacts["centre-plan"]  # 2 L s p d
+    told = b"".join(path.read_bytes() for path in (shop.folder / "prefect").rglob("*") if path.is_file())
+    assert SECRET.encode() not in told and SECRET not in shop.out + shop.err
