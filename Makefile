@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run serve private test check bench papers kills audit format lock lock-peers clean
+.PHONY: env peers run serve private test check bench papers kills matrix soak audit format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -48,6 +48,12 @@ papers: env         ## the papers' streaming and tensor experiments, three quart
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults tests/private -m heavy
+
+matrix: env         ## kill each of seven parts of a local cluster in each of five phases of a private release: an hour
+	@$(BIN)/python -m infra.kill_matrix
+
+soak: env           ## a schedule every 20 s for half an hour, a random kill every minute: nothing lost, doubled or stuck
+	@$(BIN)/python -m infra.soak --minutes $(or $(MINUTES),30)
 
 audit: env          ## attack the private release with many runs, and everything that must be rejected
 	@$(BIN)/python -m pytest tests/audit
