@@ -100,6 +100,7 @@ FLOORS = [
     ["algorithms.online_tensor"],
     ["algorithms.frequent_directions"],
     ["algorithms"],
+    ["ownership", "starts"],
     ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction", "mechanisms.entropy"],
     ["mechanisms.sampler"],
     ["mechanisms.private"],
@@ -168,7 +169,9 @@ FLOORS = [
     ["config_text"],
     ["nodes.node"],
     ["nodes.server"],
-    ["cli_data", "cli_jobs", "cli_privacy", "cli_stream"],
+    ["standing"],
+    ["retention"],
+    ["cli_data", "cli_jobs", "cli_operate", "cli_privacy", "cli_stream"],
     ["cli"],
 ]
 FLOOR_OF = {name: level for level, names in enumerate(FLOORS) for name in names}
