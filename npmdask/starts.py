@@ -16,6 +16,7 @@ from typing import Any
 from npmdask.storage.bundle import MANIFEST
 
 STARTS = "starts.json"
+EPOCH = "epoch"  # written when a store is opened, and at no other time
 
 
 def count_start(folder: Path) -> None:
@@ -69,8 +70,8 @@ def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def place_of_death(folder: Path) -> str:
     """What comes next in the run: of a job in the stage that was opened last."""
-    stores = [path for path, files in _folders(folder) if "lock" in files]
-    last = max(stores, key=lambda path: (path / "lock").stat().st_mtime, default=folder)
+    stores = [path for path, files in _folders(folder) if EPOCH in files]
+    last = max(stores, key=lambda path: (path / EPOCH).stat().st_mtime, default=folder)
     stage = "" if last == folder else f"{last.relative_to(folder)}, "
     if (last / "result").is_dir():
         return f"{stage}its end" if last == folder else f"after {last.relative_to(folder)}"

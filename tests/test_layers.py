@@ -11,7 +11,7 @@ PACKAGE = ROOT / "npmdask"
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
     ["charts", "environment", "errors", "nodes", "randomness", "rounding"],
-    ["linalg", "accounting.gdp", "options"],
+    ["linalg", "accounting.gdp", "convergence", "durations", "options"],
     [
         "moments.blocks",
         "moments.dense",
@@ -100,7 +100,7 @@ FLOORS = [
     ["algorithms.online_tensor"],
     ["algorithms.frequent_directions"],
     ["algorithms"],
-    ["ownership", "starts"],
+    ["ownership", "starts", "stores"],
     ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction", "mechanisms.entropy"],
     ["mechanisms.sampler"],
     ["mechanisms.private"],
