@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 
 import npmdask.ownership as ownership
+from npmdask.api import resume
 from npmdask.checkpoint import RunStore
 from npmdask.errors import FencedOutError, HeldError
 from npmdask.inspection import inspect
+from npmdask.ledger import export_lines
 from npmdask.progress import Observer
 from npmdask.solution import Step
 from tests.conftest import same_bytes
 from tests.operating.common import OWNER, ROOT, content, hanging, let_age, make_data, woken
 from tests.operating.job import mixture, run, stream
+from tests.private.conftest import World, prepared, twin, world  # noqa: F401
 
 TAKEN = "was taken over by another process"
 
@@ -196,3 +199,23 @@ def test_a_closed_store_has_no_holder_and_a_killed_one_is_free(tmp_path: Path) -
     assert killed is not None and killed.gone and not killed.alive and not killed.hung
     with RunStore(store) as held:
         assert held._turn.taken_from is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "number"), [("pass", "2"), ("written", "1")])
+def test_a_private_run_is_released_once_and_charged_once(world: World, where: str, number: str) -> None:  # noqa: F811
+    """What wakes up draws no noise, writes nothing into the ledger, and needs no key that its successor destroyed."""
+    prepared(world)
+    twin(world, "twin")
+    with hanging("private", world.folder, where, number) as hung:
+        let_age(world.folder / "run")
+        found = resume(world.folder / "run")
+        ledger, before = list(export_lines(world.ledger)), content(world.folder / "run")
+        code, said = woken(hung)
+        assert code == FencedOutError.exit_code and TAKEN in said
+        assert content(world.folder / "run") == before and list(export_lines(world.ledger)) == ledger
+        assert "entropy" not in before and "telemetry.jsonl" not in before
+    (world.folder / "ledger.sqlite").unlink()
+    (world.folder / "twin-ledger.sqlite").rename(world.folder / "ledger.sqlite")
+    undisturbed = resume(world.folder / "twin-run")
+    assert (undisturbed.basis == found.basis).all() and (undisturbed.values == found.values).all()
