@@ -219,3 +219,14 @@ def test_a_private_run_is_released_once_and_charged_once(world: World, where: st
     (world.folder / "twin-ledger.sqlite").rename(world.folder / "ledger.sqlite")
     undisturbed = resume(world.folder / "twin-run")
     assert (undisturbed.basis == found.basis).all() and (undisturbed.values == found.values).all()
+
+
+def test_a_stage_is_lost_with_its_job(tmp_path: Path) -> None:
+    """Before whoever took the job has come to the stage."""
+    with RunStore(tmp_path / "run") as job, RunStore(tmp_path / "run" / "stage") as stage:
+        stage.require_turn()
+        (tmp_path / "run" / "epoch").write_text("7\n")
+        with pytest.raises(FencedOutError, match="stage was taken over"):
+            stage.require_turn()
+        (tmp_path / "run" / "epoch").write_text("1\n")
+        job.require_turn()
