@@ -67,12 +67,20 @@ class RunStore:
                 f"{self.path} cannot be used as store: {error.strerror}; choose a folder that can be written"
             ) from error
         self._turn.take(take_over=take_over)
-        self._clear_up()
-        if not self._turn.around:
-            count_start(self.path)
-        if self._turn.taken_from and self._tells:
-            self.log("taken", holder=str(self._turn.taken_from), silent=round(self._turn.taken_from.age))
+        try:
+            self._begin()
+        except BaseException:
+            self._turn.release()
+            raise
         return self
+
+    def _begin(self) -> None:
+        self._clear_up()
+        with suppress(OSError):  # a full disk: the run itself says so, if it has something to write
+            if not self._turn.around:
+                count_start(self.path)
+            if self._turn.taken_from and self._tells:
+                self.log("taken", holder=str(self._turn.taken_from), silent=round(self._turn.taken_from.age))
 
     def _make_folder(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -89,8 +97,9 @@ class RunStore:
 
     def _clear_up(self) -> None:
         """What a process that died, or hangs, has left half done."""
+        found = list(self.path.glob("**/.writing-*"))  # not our own, nor of anybody who comes after us
         with self._turn.publishing():
-            for left in self.path.glob("**/.writing-*"):
+            for left in found:
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
             for before in (self.path / "steps").glob(f"*{REPLACED}"):
                 after = before.with_name(before.name.removesuffix(REPLACED))
@@ -108,8 +117,9 @@ class RunStore:
 
     def close(self) -> None:
         """Let others have the run."""
-        if self._turn.held and not self._turn.around and not self._turn.lost:
-            count_end(self.path, finished=True)
+        with suppress(OSError):
+            if self._turn.held and not self._turn.around and not self._turn.lost:
+                count_end(self.path, finished=True)
         self._turn.release()
 
     def __enter__(self) -> RunStore:

@@ -124,6 +124,7 @@ class Ownership:
         BadInputError
             The folder cannot be written to, or its file system knows no flock.
         """
+        self.taken_from = None
         around = [_held[parent] for parent in self.folder.parents if parent in _held]
         try:
             with self._alone(PATIENCE) as now:
@@ -191,7 +192,9 @@ class Ownership:
         end = time.monotonic() + patience
         while not _flocked(taking):
             if time.monotonic() > end:
-                raise _refused(self.folder, holder_of(self.folder), "; it stopped in the middle of a commit")
+                holder = holder_of(self.folder)
+                hung = holder is not None and holder.hung
+                raise _refused(self.folder, holder, "; it stopped in the middle of a commit" if hung else "")
             time.sleep(0.02)
 
     @property

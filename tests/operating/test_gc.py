@@ -130,7 +130,8 @@ def test_whole_runs_go_only_if_asked_for(tmp_path: Path) -> None:
     (runs / "c" / "notes.txt").write_text("mine")
     (tmp_path / "elsewhere").mkdir()
     run(tmp_path, tmp_path / "elsewhere" / "far")
-    (runs / "link").symlink_to(tmp_path / "elsewhere")
+    for link in ("link", ".npmdask-gc", "x.zarr.partial"):
+        (runs / link).symlink_to(tmp_path / "elsewhere")
     (runs / "papers").mkdir()
     (runs / "papers" / "steps").write_text("of a proof")
     for folder in (runs, tmp_path / "elsewhere"):
@@ -141,7 +142,16 @@ def test_whole_runs_go_only_if_asked_for(tmp_path: Path) -> None:
     swept = sweep(runs, Rule(seconds=30 * 86400, results=True))
     assert {name for name in names(swept, runs) if "/" not in name} == {"a", "m"}
     assert any("holds notes.txt, which is no part of a run" in sentence for sentence in swept.left)
-    assert sorted(p.name for p in runs.iterdir()) == ["b", "c", "link", "papers", "s", "u"]
+    assert sorted(p.name for p in runs.iterdir()) == [
+        ".npmdask-gc",
+        "b",
+        "c",
+        "link",
+        "papers",
+        "s",
+        "u",
+        "x.zarr.partial",
+    ]
     assert (runs / "c" / "notes.txt").read_text() == "mine" and inspect(runs / "c")["state"] == "finished"
     assert content(tmp_path / "elsewhere") == far and list((runs / "b" / "steps").iterdir())
     assert names(sweep(runs, ALL), runs) == {"u"}

@@ -148,7 +148,8 @@ def test_of_many_takers_one_wins(tmp_path: Path) -> None:
     make_data(tmp_path)
     with hanging("run", tmp_path, "pass", "2"):
         let_age(tmp_path / "run")
-        takers = [takes(tmp_path / "run", time.time() + 0.3) for _ in range(8)]
+        at = time.time() + 0.5
+        takers = [takes(tmp_path / "run", at) for _ in range(8)]
         codes = sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in takers)
     assert codes == [0] + 7 * [HeldError.exit_code]
     assert (tmp_path / "run" / "epoch").read_text() == "2\n"
@@ -230,3 +231,13 @@ def test_a_stage_is_lost_with_its_job(tmp_path: Path) -> None:
             stage.require_turn()
         (tmp_path / "run" / "epoch").write_text("1\n")
         job.require_turn()
+
+
+def test_a_commit_that_takes_long_is_waited_for_and_then_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told to kill a process that lives."""
+    monkeypatch.setattr(ownership, "PATIENCE", 0.2)
+    with RunStore(tmp_path / "run") as held, held._turn.publishing():
+        with pytest.raises(HeldError, match=r"s ago; wait for it, or stop it first$"):
+            RunStore(tmp_path / "run").open()
