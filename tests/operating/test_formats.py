@@ -57,3 +57,16 @@ def test_another_format_is_one_sentence(
     assert kept == {name: before[name] for name in kept} and set(before) <= set(content(store))
     assert main(["status", str(tmp_path / "runs")]) == 0
     assert f"in checkpoint format {number}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("work", [run, stream, mixture])
+def test_another_version_is_told_with_what_does_help(tmp_path: Path, work: Callable[..., Any]) -> None:
+    """`npmdask resume` does not: it is of this version, too."""
+    make_data(tmp_path)
+    work(tmp_path, tmp_path / "s")
+    spec = json.loads((tmp_path / "s" / "run.json").read_text())
+    spec["version"]["npmdask"] = "0.0.1"
+    (tmp_path / "s" / "run.json").write_text(json.dumps(spec))
+    for door in (lambda: work(tmp_path, tmp_path / "s"), lambda: npmdask.resume(tmp_path / "s")):
+        with pytest.raises(RefusedError, match=r"Use another store, or npmdask 0\.0\.1 to go on with this one$"):
+            door()

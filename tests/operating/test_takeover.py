@@ -19,6 +19,7 @@ from npmdask.inspection import inspect
 from npmdask.ledger import export_lines
 from npmdask.progress import Observer
 from npmdask.solution import Step
+from npmdask.standing import status_of
 from tests.conftest import same_bytes
 from tests.operating.common import OWNER, ROOT, content, hanging, let_age, make_data, woken
 from tests.operating.job import mixture, run, stream
@@ -117,6 +118,8 @@ def test_a_stage_is_taken_with_its_job(tmp_path: Path) -> None:
         assert (tmp_path / "run" / "covariance").is_dir()
         with pytest.raises(HeldError):
             mixture(tmp_path, tmp_path / "run")
+        seen = status_of(tmp_path / "run", "run")
+        assert (seen.what, seen.state, seen.stage, seen.step) == ("mixture", "running", "covariance", 1)
         let_age(tmp_path / "run")
         mixture(tmp_path, tmp_path / "run")
         before = content(tmp_path / "run")
