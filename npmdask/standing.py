@@ -93,7 +93,8 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
     begun: dict[str, Any] = {"crashes": crashes[0], "crashed_at": crashes[1]}
     state = _state_of(holder, crashes[0])
     if spec is None or spec["algorithm"].get("name") == EntriesGaussian.name:
-        what = "?" if spec is None else "noisy copy"
+        built = "moments" if store.path.name.endswith(".partial.passes") else "?"  # npmdask moments
+        what = built if spec is None else "noisy copy"
         return begun | {"what": what, "state": state, "error": _error(store), "untold": spec is not None}
     facts = inspect(store.path)
     if facts["state"] == "finished":
