@@ -21,8 +21,8 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from npmdask.checkpoint import OWNER
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError
+from npmdask.ownership import OWNER
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 

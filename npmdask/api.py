@@ -235,6 +235,11 @@ def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float 
     other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
     if other.spec() == problem.spec():
         return problem
+    if held.last_meta() is None and held.part_meta("result") is not None:
+        raise RefusedError(
+            f"the steps of {held.path} were cleared away (`npmdask gc`): it has its answer, and cannot go on to "
+            f"another stopping rule. Begin again in a new store; of a matrix, with `start = {held.path}`"
+        )
     held.drop_result()
     held.write_spec((held.read_spec() or {}) | {"stop": other.spec()["stop"]})
     return other

@@ -71,7 +71,10 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str) -> 
         hint = ""
         if wanted["data"]["fingerprint"] != found.get("data", {}).get("fingerprint"):
             hint = " (of a plain store, times count too; ingest data that move)"
+        remedy = "`npmdask resume STORE` to go on with the old parameters"
+        if wanted["version"] != found.get("version"):
+            remedy = f"npmdask {found.get('version', {}).get('npmdask')} to go on with this one"
         raise RefusedError(
             f"the checkpoint in {store} belongs to another run; these differ: {'; '.join(differences)}{hint}. Use "
-            "another store, or `npmdask resume STORE` to go on with the old parameters"
+            f"another store, or {remedy}"
         )

@@ -11,7 +11,8 @@
     STORE/left.zarr          A @ V, for the left singular vectors of a matrix
     STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
     STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
-    STORE/lock, epoch        one writer at a time; a process that lost its turn cannot commit
+    STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/ownership.py)
+    STORE/starts.json        how often in a row it was started and died without getting further (npmdask/starts.py)
 
 Everything under steps, survey and result is a function of data and parameters only: two doors that run the
 same thing leave the same bytes.
@@ -19,23 +20,26 @@ same thing leave the same bytes.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from npmdask.errors import BadInputError, FencedOutError, HeldError
-from npmdask.storage.bundle import Arrays, read_bundle, write_bundle, write_file_atomically
+from npmdask.errors import BadInputError, CommitError, FencedOutError, NpmdaskError, RefusedError
+from npmdask.ownership import Ownership, holder_of
+from npmdask.starts import count_end, count_start, deaths
+from npmdask.storage.bundle import Arrays, read_bundle, read_meta, write_bundle, write_file_atomically
 
+CHECKPOINT_FORMAT = 2
 KEPT_STEPS = 2
 REPLACED = ".replaced"  # a step of which a newer version is being written
-OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
-OWNED = ", for "
 SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
+UNTOLD = ("privacy", "nodes")  # in the parameters: what goes wrong may quote data that are not to be told of
 
 
 class RunStore:
@@ -43,90 +47,123 @@ class RunStore:
 
     def __init__(self, path: Path | str, *, private: bool = False) -> None:
         self.path = Path(path).absolute()
-        self._mode = 0o700 if private else 0o777
-        self._lock: int | None = None
-        self._epoch = 0
+        self._private = private
+        self._turn = Ownership(self.path)
 
-    def open(self) -> RunStore:
-        """Take the run over; only one process can.
+    def open(self, *, take_over: bool = True) -> RunStore:
+        """Take the run over; only one process can. ``take_over``: also from one that hangs (npmdask/ownership.py).
 
         Raises
         ------
-        RefusedError
+        HeldError
             Another process holds it; the sentence says which.
         BadInputError
             The folder holds something else.
         """
         try:
             self._make_folder()
-            # Close-on-exec (Python's default): a child that inherited the descriptor would keep the lock held.
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise BadInputError(
                 f"{self.path} cannot be used as store: {error.strerror}; choose a folder that can be written"
             ) from error
+        self._turn.take(take_over=take_over)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(self._lock, 4096, 0).decode(errors="replace").strip()
-            os.close(self._lock)
-            self._lock = None
-            owner = holder.rpartition(OWNED)[2] if OWNED in holder else ""
-            raise HeldError(
-                f"run {self.path} is held by {holder or 'another process'}; wait for it, or stop it first", owner
-            ) from None
-        self._begin_epoch()
-        for left in self.path.glob("**/.writing-*"):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-        for before in (self.path / "steps").glob(f"*{REPLACED}"):
-            after = before.with_name(before.name.removesuffix(REPLACED))
-            shutil.rmtree(before, ignore_errors=True) if after.exists() else before.rename(after)
+            self._begin()
+        except BaseException:
+            self._turn.release()
+            raise
         return self
+
+    def _begin(self) -> None:
+        self._clear_up()
+        with suppress(OSError):  # a full disk: the run itself says so, if it has something to write
+            if not self._turn.around:
+                count_start(self.path)
+            if self._turn.taken_from and self._tells:
+                self.log("taken", holder=str(self._turn.taken_from), silent=round(self._turn.taken_from.age))
 
     def _make_folder(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise BadInputError(f"{self.path} is a file; a run store is a folder")
         # A kill may have come between making the folder and its lock: a lone `steps` is ours.
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
-        if names - {"steps"} and "lock" not in names:
+        if names - {"steps", "lock.taking"} and "lock" not in names:
             raise BadInputError(f"{self.path} is a folder with other things in it; choose an empty one as store")
-        self.path.mkdir(mode=self._mode, parents=True, exist_ok=True)
-        if self._mode == 0o700:
+        mode = 0o700 if self._private else 0o777
+        self.path.mkdir(mode=mode, parents=True, exist_ok=True)
+        if self._private:
             self.path.chmod(0o700)  # whatever made it: the key of the noise is to lie in it
         (self.path / "steps").mkdir(exist_ok=True)
 
-    def _begin_epoch(self) -> None:
-        assert self._lock is not None
-        owner = os.environ.get(OWNER)
-        line = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        line += f"{OWNED}{owner}\n" if owner else "\n"
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, line.encode(), 0)
-        self._epoch = self._read_epoch() + 1
-        write_file_atomically(self.path / "epoch", f"{self._epoch}\n".encode())
+    def _clear_up(self) -> None:
+        """What a process that died, or hangs, has left half done."""
+        found = list(self.path.glob("**/.writing-*"))  # not our own, nor of anybody who comes after us
+        with self._turn.publishing():
+            for left in found:
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+            for before in (self.path / "steps").glob(f"*{REPLACED}"):
+                after = before.with_name(before.name.removesuffix(REPLACED))
+                shutil.rmtree(before, ignore_errors=True) if after.exists() else before.rename(after)
 
-    def _read_epoch(self) -> int:
-        try:
-            return int((self.path / "epoch").read_text())
-        except (FileNotFoundError, ValueError):
-            return 0
+    def require_turn(self) -> None:
+        """A process that was stopped, declared dead and woke up again must not write over its successor.
 
-    def _require_turn(self) -> None:
-        """A process that was stopped, declared dead and woke up again must not write over its successor."""
-        if self._lock is None or self._read_epoch() != self._epoch:
-            raise FencedOutError(f"run {self.path} was taken over by another process; this one wrote nothing since")
+        Raises
+        ------
+        FencedOutError
+            The run was taken over.
+        """
+        self._turn.require()
 
     def close(self) -> None:
         """Let others have the run."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        with suppress(OSError):
+            if self._turn.held and not self._turn.around and not self._turn.lost:
+                count_end(self.path, finished=True)
+        self._turn.release()
 
     def __enter__(self) -> RunStore:
-        return self if self._lock is not None else self.open()
+        return self if self._turn.held else self.open()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        lost = self._turn.held and self._turn.lost
+        if self._turn.held and not lost and not self._turn.around:
+            self._note(error)
+        self._turn.release()
+        if lost and isinstance(error, Exception) and not isinstance(error, FencedOutError):
+            # Whatever it was: two worked in one folder, and this one was to stop.
+            raise FencedOutError(f"run {self.path} was taken over by another process; this one leaves it") from error
+
+    def _note(self, error: BaseException) -> None:
+        """What ended the run, for people; and that it did not die, where it says itself why it ends."""
+        with suppress(OSError):
+            if isinstance(error, Exception) and self._tells:
+                said = str(error) if isinstance(error, NpmdaskError) else f"{type(error).__name__}: {error}"
+                self.log("error", kind=type(error).__name__, sentence=said)
+            if isinstance(error, NpmdaskError | KeyboardInterrupt | SystemExit):
+                count_end(self.path, finished=False)
+
+    @property
+    def _tells(self) -> bool:
+        """Whether telemetry may say what went wrong."""
+        try:
+            return not self._private and not any(name in (self.read_spec() or {}) for name in UNTOLD)
+        except NpmdaskError:
+            return False
+
+    def crashes(self) -> tuple[int, str]:
+        """How many starts in a row died without committing anything, and where ("step 13"); (0, "") if none.
+
+        A start that ends with an error of this package, or is interrupted, has not died. Also of a store that is held:
+        the process that has it now is not counted.
+        """
+        holder = holder_of(self.path)
+        return deaths(self.path, held=self._turn.held or (holder is not None and not holder.gone))
 
     # What is computed
 
@@ -136,38 +173,53 @@ class RunStore:
             spec = json.loads((self.path / "run.json").read_text())
             if not isinstance(spec, dict) or not all(isinstance(spec.get(table), dict) for table in SPEC_TABLES):
                 raise ValueError("tables are missing")
-            return spec
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise BadInputError(f"{self.path / 'run.json'} is damaged ({error}); start again in a new store") from error
+        _require_format(self.path, spec["version"])
+        return spec
 
     def write_spec(self, spec: dict[str, Any]) -> None:
         """Replace the parameters."""
-        self._require_turn()
-        write_file_atomically(self.path / "run.json", json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n")
+        with self._turn.publishing():
+            write_file_atomically(self.path / "run.json", json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n")
 
     def drop_spec(self) -> None:
         """Forget the parameters of a run that never began: the store may be bound again."""
-        self._require_turn()
-        (self.path / "run.json").unlink(missing_ok=True)
+        with self._turn.publishing():
+            (self.path / "run.json").unlink(missing_ok=True)
 
     # Steps
 
     def commit_step(self, step: int, arrays: Arrays, meta: dict[str, Any]) -> None:
         """Remember a step: after this returns it survives a power cut, and before it the last one does."""
-        self._require_turn()
         path = self.path / "steps" / f"{step:06d}"
+        self._write(path, arrays, meta, inline=True, publishing=self._replacing(path))
+
+    @contextmanager
+    def _replacing(self, path: Path) -> Iterator[None]:
+        """Around the instant at which a step appears: what it takes the place of, and what goes with it."""
         # There already if it was damaged (see last_step), or if a stream has ended there meanwhile.
         before = path.with_name(f"{path.name}{REPLACED}")
-        if path.exists():
+        with self._turn.publishing():
+            if path.exists():
+                shutil.rmtree(before, ignore_errors=True)
+                path.rename(before)
+            yield
             shutil.rmtree(before, ignore_errors=True)
-            path.rename(before)
-        write_bundle(path, arrays, meta, inline=True)
-        shutil.rmtree(before, ignore_errors=True)
-        self._forget_pass()
-        for older in self._steps()[:-KEPT_STEPS]:
-            shutil.rmtree(older, ignore_errors=True)
+            self._forget_pass()
+            for older in self._steps()[:-KEPT_STEPS]:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def _write(self, path: Path, arrays: Arrays, meta: dict[str, Any], **how: Any) -> None:
+        """A bundle, unless the run was taken over: then also what else goes wrong comes of that."""
+        self.require_turn()
+        try:
+            write_bundle(path, arrays, meta, **how)
+        except CommitError:
+            self.require_turn()
+            raise
 
     def _steps(self) -> list[Path]:
         """Oldest first; what a step has replaced comes before it."""
@@ -183,6 +235,18 @@ class RunStore:
                 continue
         return None
 
+    def last_meta(self) -> dict[str, Any] | None:
+        """What :meth:`last_step` says beside its arrays, which are not read (and not checked)."""
+        for path in reversed(self._steps()):
+            with suppress(BadInputError):
+                return read_meta(path)
+        return None
+
+    def history(self) -> list[dict[str, Any]]:
+        """The steps of a run, as its last one tells; of a finished run whose steps were cleared away, as its answer."""
+        found = self.last_meta() or self.part_meta("result") or {}
+        return list(found.get("history", []))
+
     # The pass under way
 
     def keep_pass(self, key: dict[str, Any], arrays: Arrays, facts: list[dict[str, Any]]) -> None:
@@ -190,12 +254,16 @@ class RunStore:
 
         They are sums over the data before any noise: readable by their owner only.
         """
-        self._require_turn()
         kept = self._kept_parts()
-        number = int(kept[-1].name) + 1 if kept else 0
-        write_bundle(self.path / "pass" / f"{number:06d}", arrays, {"key": key, "parts": facts}, private=True)
-        for older in kept:
-            shutil.rmtree(older, ignore_errors=True)
+        path = self.path / "pass" / f"{int(kept[-1].name) + 1 if kept else 0:06d}"
+        self._write(path, arrays, {"key": key, "parts": facts}, private=True, publishing=self._instead_of(kept))
+
+    @contextmanager
+    def _instead_of(self, kept: list[Path]) -> Iterator[None]:
+        with self._turn.publishing():
+            yield
+            for older in kept:
+                shutil.rmtree(older, ignore_errors=True)
 
     def read_pass(self, key: dict[str, Any]) -> tuple[Arrays, list[dict[str, Any]]] | None:
         """What was kept of the pass that ``key`` describes, or None. Parts of another pass are of no use."""
@@ -218,15 +286,20 @@ class RunStore:
 
     def write_part(self, name: str, arrays: Arrays, meta: dict[str, Any]) -> None:
         """Write the bundle ``name`` (survey or result) once."""
-        self._require_turn()
+        self.require_turn()
         if not (self.path / name).exists():
-            write_bundle(self.path / name, arrays, meta)
+            self._write(self.path / name, arrays, meta, publishing=self._turn.publishing())
         if name != "survey":  # the step under way is not committed yet
-            self._forget_pass()
+            with self._turn.publishing():
+                self._forget_pass()
 
     def read_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
         """The bundle ``name``, or None."""
         return read_bundle(self.path / name) if (self.path / name).exists() else None
+
+    def part_meta(self, name: str) -> dict[str, Any] | None:
+        """What the bundle ``name`` says beside its arrays, which are not read; or None."""
+        return read_meta(self.path / name) if (self.path / name).exists() else None
 
     def drop_result(self) -> None:
         """Forget the answer (not the steps): the run goes on under a new stopping rule."""
@@ -234,18 +307,19 @@ class RunStore:
 
     def drop_part(self, name: str) -> None:
         """Forget the bundle ``name``, at once: a kill leaves all of it or nothing."""
-        self._require_turn()
         aside = self.path / f".writing-{name}-dropped"  # a name that ``open`` clears away
-        try:
-            os.rename(self.path / name, aside)
-        except FileNotFoundError:
-            return
-        shutil.rmtree(aside, ignore_errors=True)
+        with self._turn.publishing():
+            try:
+                os.rename(self.path / name, aside)
+            except FileNotFoundError:
+                return
+            shutil.rmtree(aside, ignore_errors=True)
 
     # For people
 
     def log(self, event: str, **facts: Any) -> None:
         """Append one line to the telemetry. Losing the last line in a crash is harmless."""
+        self.require_turn()
         line = json.dumps({"time": round(time.time(), 3), "pid": os.getpid(), "event": event, **facts})
         with open(self.path / "telemetry.jsonl", "a") as file:
             file.write(line + "\n")
@@ -262,3 +336,15 @@ class RunStore:
         except FileNotFoundError:
             return []
         return lines
+
+
+def _require_format(path: Path, version: dict[str, Any]) -> None:
+    """Raise RefusedError for a store that another npmdask wrote in a form that this one does not know."""
+    found = version.get("checkpoint_format", CHECKPOINT_FORMAT)  # a noisy copy under way names none
+    if found != CHECKPOINT_FORMAT:
+        which = "an older" if isinstance(found, int) and found < CHECKPOINT_FORMAT else "a newer"
+        named = version.get("npmdask", "?")
+        raise RefusedError(
+            f"{path} was written by {which} npmdask ({named}), in checkpoint format {found}; this one reads format "
+            f"{CHECKPOINT_FORMAT} only: use npmdask {named} for this store, or start again in a new one"
+        )

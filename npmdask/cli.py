@@ -16,6 +16,7 @@ from typing import Any
 
 from npmdask.cli_data import add_generate, add_ingest
 from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_topics, print_answer
+from npmdask.cli_operate import add_gc, add_status
 from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_serve import add_serve
 from npmdask.cli_stream import add_transform
@@ -289,6 +290,8 @@ COMMANDS = (
     _add_resume,
     _add_deflate,
     _add_inspect,
+    add_status,
+    add_gc,
     _add_report,
     _add_export,
     add_transform,

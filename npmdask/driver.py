@@ -282,6 +282,7 @@ class Driver:
         before = len(self._history) + self.problem.needs_moments
         before += self.problem.start.passes if self.problem.start else 0
         result, explained, outcome = settle(result, outcome, self._trace, self.problem.share)
+        self.store.require_turn()  # the left vectors are written to the store as they are made
         arrays = answer_arrays(self.problem.kind, result, operator, self.store.path, final_pass)
         passes = before + ("left_rotation" in arrays)
         if "left_rotation" in arrays:

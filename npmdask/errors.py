@@ -40,11 +40,11 @@ class BudgetError(RefusedError):
 
 
 class HeldError(RefusedError):
-    """Another process has this run; ``owner`` is what it was started for (NPMDASK_OWNER), "" if nobody said."""
+    """Another process has this run: ``pid`` (0: not known), started for ``owner`` (NPMDASK_OWNER; "": nobody said)."""
 
-    def __init__(self, sentence: str, owner: str = "") -> None:
+    def __init__(self, sentence: str, owner: str = "", pid: int = 0) -> None:
         super().__init__(sentence)
-        self.owner = owner
+        self.owner, self.pid = owner, pid
 
 
 class FencedOutError(RefusedError):

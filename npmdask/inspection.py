@@ -78,14 +78,12 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
         return _inspect_job(store, spec)
     if spec:
         require_run(folder, spec)
-    result = store.read_part("result")
-    last = store.last_step()
-    history = last[1]["history"] if last else []
+    result, history = store.part_meta("result"), store.history()
     if "privacy" in spec:
         return _inspect_private(spec, result, len(history))
     return {
         "state": "finished" if result else "unfinished",
-        "outcome": result[1]["outcome"]["sentence"] if result else "go on with `npmdask resume`",
+        "outcome": result["outcome"]["sentence"] if result else "go on with `npmdask resume`",
         "steps": len(history),
         "worst_residual": history[-1]["worst_residual"] if history else None,
         "source": spec.get("source"),
@@ -113,7 +111,7 @@ def _inspect_private(spec: dict[str, Any], result: Any, released: int) -> dict[s
     """Of a private run: public parameters and how many releases were made; neither shape nor fingerprint."""
     return {
         "state": "finished" if result else "unfinished",
-        "outcome": result[1]["outcome"]["sentence"] if result else "go on with `npmdask resume`",
+        "outcome": result["outcome"]["sentence"] if result else "go on with `npmdask resume`",
         "released": f"{released} of {spec['stop']['max_steps']}",
         "source": spec.get("source"),
         **{f"{table}.{name}": v for table in ("privacy", "algorithm", "version") for name, v in spec[table].items()},

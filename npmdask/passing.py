@@ -36,6 +36,7 @@ class Passes:
         start = time.perf_counter()
         product, record = executor.run_pass(operator, block, self.observer.on_task, keeper)
         seconds = time.perf_counter() - start
+        self.store.require_turn()  # before anything is made of it: noise, entries of a ledger
         self.count += 1
         self.nbytes += record.bytes_read - resumed.bytes_read
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npmdask.durations import time_text
 from npmdask.planning import Plan
 from npmdask.tensors.plan import TensorPlan
 
@@ -52,10 +53,11 @@ def _bytes(plan: Plan) -> str:
 
 
 def _seconds(plan: Plan) -> str:
-    whole = "" if plan.seconds is None else f", about {_time(plan.seconds)} in all"
+    whole = "" if plan.seconds is None else f", about {time_text(plan.seconds)} in all"
     where = "the data fit into the free memory of this machine" if plan.cached else "from disk in every pass"
     return (
-        f"{_time(plan.pass_seconds)} for the first pass, {_time(plan.later_pass_seconds)} for a later one ({where})"
+        f"{time_text(plan.pass_seconds)} for the first pass, "
+        f"{time_text(plan.later_pass_seconds)} for a later one ({where})"
         f"{whole}; measured here in {plan.measured_seconds:.1f} s"
     )
 
@@ -91,15 +93,9 @@ def _columns(plan: Plan) -> str:
     said = f"{now}; up to p = {free} {costs}"
     if plan.free_rank_steps is None or plan.free_rank_seconds is None:
         return said
-    passes, seconds = plan.free_rank_steps + plan.other_passes, _time(plan.free_rank_seconds)
+    passes, seconds = plan.free_rank_steps + plan.other_passes, time_text(plan.free_rank_seconds)
     return f"{said}: iteration_rank = {free} would need about {passes} passes, {seconds} in all"
 
 
 def _gb(n: int) -> str:
     return f"{n / 1e9:.3g} GB" if n >= 1e8 else f"{n / 1e6:.3g} MB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

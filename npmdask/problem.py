@@ -14,6 +14,7 @@ from npmdask.algorithms import (
     Query,
     Result,
 )
+from npmdask.checkpoint import CHECKPOINT_FORMAT
 from npmdask.linalg import Block
 from npmdask.mechanisms import Mechanism
 from npmdask.nodes.parts import NodesParts
@@ -28,7 +29,6 @@ from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader, square_chunks
 from npmdask.tensor_parts import TensorParts
 
-CHECKPOINT_FORMAT = 2
 DEFAULT_STEPS = 200
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 

@@ -103,10 +103,12 @@ def write_report(
 def _text(run: RunStore, spec: dict[str, Any] | None) -> str:
     if spec is not None and kind_of(spec):
         return job_page(run, spec)
-    last = run.last_step()
-    if spec is None or last is None:
+    if spec is not None and is_stream(spec) and run.last_meta():
+        return stream_page(run)
+    history = run.history()
+    if spec is None or not history:
         raise BadInputError(f"there is no run with a committed step in {run.path}")
-    return stream_page(run) if is_stream(spec) else _page(run, spec, last[1]["history"], run.read_part("result"))
+    return _page(run, spec, history, run.read_part("result"))
 
 
 def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> str:

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "npmdask"
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
     ["charts", "environment", "errors", "nodes", "randomness", "rounding"],
-    ["linalg", "accounting.gdp", "options"],
+    ["linalg", "accounting.gdp", "convergence", "durations", "options"],
     [
         "moments.blocks",
         "moments.dense",
@@ -100,6 +100,7 @@ FLOORS = [
     ["algorithms.online_tensor"],
     ["algorithms.frequent_directions"],
     ["algorithms"],
+    ["ownership", "starts", "stores"],
     ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction", "mechanisms.entropy"],
     ["mechanisms.sampler"],
     ["mechanisms.private"],
@@ -168,7 +169,9 @@ FLOORS = [
     ["config_text"],
     ["nodes.node"],
     ["nodes.server"],
-    ["cli_data", "cli_jobs", "cli_privacy", "cli_serve", "cli_stream"],
+    ["standing"],
+    ["retention"],
+    ["cli_data", "cli_jobs", "cli_operate", "cli_privacy", "cli_serve", "cli_stream"],
     ["cli"],
 ]
 FLOOR_OF = {name: level for level, names in enumerate(FLOORS) for name in names}

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from npmdask.binding import bind_spec
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments
-from npmdask.problem import CHECKPOINT_FORMAT
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.bundle import Arrays

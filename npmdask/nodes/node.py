@@ -260,6 +260,7 @@ class Job:
         prepared = self._problem.operator(None, None).prepare(block)  # type: ignore[attr-defined]
         self._custody.begin(step)
         product = form(prepared)
+        self._store.require_turn()
         released = self._problem.mechanism.release(product, block=prepared, entropy=self._custody.entropy, step=step)
         said = self._custody.released(step, self._problem.mechanism, prepared, released)
         self._store.write_part(_part(step), {"block": block, "released": released}, {"asked": asked, **said})

@@ -14,12 +14,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, CommitError
+from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.storage.checksum import crc32c, crc32c_bytes
 
 MANIFEST = "manifest.json"
@@ -28,20 +30,26 @@ Arrays = dict[str, np.ndarray]
 
 
 def write_bundle(
-    path: Path, arrays: Arrays, meta: dict[str, Any], *, private: bool = False, inline: bool = False
+    path: Path,
+    arrays: Arrays,
+    meta: dict[str, Any],
+    *,
+    private: bool = False,
+    inline: bool = False,
+    publishing: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Create the folder ``path`` atomically; ``private``: readable by its owner only (files 0600, folder 0700).
 
-    ``inline``: arrays of at most SMALL_BYTES are kept in the manifest.
+    ``inline``: arrays of at most SMALL_BYTES are kept in the manifest. ``publishing``: entered when all is written
+    aside and flushed, left when ``path`` is there; what it raises leaves nothing behind.
 
     Raises
     ------
     CommitError
         The disk is full or the file system failed; nothing is left behind, whatever was there stays.
     """
-    aside = path.parent / f".writing-{path.name}-{os.getpid()}"
+    aside = _aside(path)
     try:
-        shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True, mode=0o700 if private else 0o777)
         mode = 0o600 if private else 0o666
         small = {name: array for name, array in arrays.items() if inline and array.nbytes <= SMALL_BYTES}
@@ -55,14 +63,23 @@ def write_bundle(
         for name in (*files, MANIFEST):  # after all is written: the first flush then takes most of the others along
             _fsync(aside / name)
         fsync_folder(aside)
-        os.rename(aside, path)  # fails if `path` exists: a bundle is never empty
-        fsync_folder(path.parent)
+        with publishing or nullcontext():
+            os.rename(aside, path)  # fails if `path` exists: a bundle is never empty
+            fsync_folder(path.parent)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise CommitError(
             f"cannot write {path}: {error.strerror or error}. What was committed before is intact; "
             "free some space (or fix the disk) and resume"
         ) from error
+    except NpmdaskError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _aside(path: Path) -> Path:
+    """Where it is written first: no other process writes there, not even one of another machine with the same id."""
+    return path.parent / f".writing-{path.name}-{os.getpid()}-{token_hex(4)}"
 
 
 def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -84,6 +101,17 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
             raise BadInputError(f"{path / name} is corrupt: its checksum does not match the manifest")
         arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(data), allow_pickle=False)
     return arrays, manifest["meta"]
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """Only the meta of a bundle; its arrays are not looked at.
+
+    Raises
+    ------
+    BadInputError
+        The manifest is missing or does not have its checksum.
+    """
+    return dict(_read_manifest(path)["meta"])
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -141,7 +169,7 @@ def _fsync(path: Path) -> None:
 
 def write_file_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: readers see the old content or the new, never a mixture."""
-    aside = path.parent / f".writing-{path.name}-{os.getpid()}"
+    aside = _aside(path)
     try:
         _write_file(aside, data)
         os.replace(aside, path)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import zarr
 
+from npmdask.checkpoint import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block
-from npmdask.problem import CHECKPOINT_FORMAT
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import open_source
 from npmdask.streaming.measures import FIRST_BATCHES, HeldOut, require_directions

@@ -88,18 +88,17 @@ class Standing:
 
 def standing(store: RunStore) -> Standing | None:
     """Of a stream's store, held by somebody or not; None before its first commit."""
-    spec, last = store.read_spec(), store.last_step()
+    spec, last = store.read_spec(), store.last_meta()
     if spec is None or last is None:
         return None
-    return Standing(spec=spec, meta=last[1], answered=_answered(store))
+    return Standing(spec=spec, meta=last, answered=_answered(store))
 
 
 def _answered(store: RunStore) -> dict[str, Any] | None:
     try:
-        result = store.read_part("result")
+        return store.part_meta("result")
     except BadInputError:  # of a stream that is running: the answer before is being replaced
         return None
-    return None if result is None else result[1]
 
 
 def answer_of(store: str | Path) -> dict[str, np.ndarray]:

@@ -21,12 +21,11 @@ from typing import Any, Literal
 import numpy as np
 
 from npmdask.binding import bind_spec
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_cubes import WhitenedTriples
 from npmdask.operators.words import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
-from npmdask.problem import CHECKPOINT_FORMAT
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
 from npmdask.storage.layout import Source, open_source

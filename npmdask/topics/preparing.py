@@ -84,6 +84,7 @@ def prepare(held: RunStore, source: Any, vocabulary: Any, cut: Cut) -> None:
     if cut.every:
         parts.append((HELD_OUT, lambda row: row % cut.every == cut.every - 1))
     for name, takes in parts:
+        held.require_turn()  # or these are the documents of whoever took the job over
         shutil.rmtree(held.path / name, ignore_errors=True)  # of a preparation that a kill ended
         write_documents(some_of(chosen, takes), held.path / name, chosen.vocabulary)
     held.write_part(ORIGIN, {CORPUS: kept}, asked | {"columns": documents.columns})

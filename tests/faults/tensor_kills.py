@@ -24,7 +24,7 @@ from npmdask.checkpoint import RunStore
 from tests.faults.crash_points import OPERATIONS, dies_before, forked
 from tests.faults.tensor_jobs import KINDS, make, work
 
-OF_PROCESSES = ("lock", "epoch", "telemetry.jsonl")  # differ from call to call
+OF_PROCESSES = ("lock", "lock.taking", "epoch", "telemetry.jsonl")  # differ from call to call
 LONGEST = 120.0  # seconds that a job may take
 SEEN = 0.003  # seconds between two looks at the phase
 Found = dict[str, Any]

@@ -91,6 +91,10 @@ def test_what_a_kill_left_of_a_replaced_step_is_cleared_up(
     """Fails if it stays beside its newer version for ever, or is not put back where there is none."""
     calls: list[Any] = []
 
+    def dies(*_: Any, publishing: Any, **__: Any) -> None:
+        with publishing:  # all is written aside, nothing is renamed
+            raise Kill
+
     def second(path: Path, **_: Any) -> None:
         calls.extend([path] if path.name.endswith(".replaced") else [])
         if len(calls) == 2:  # the first clears the place, the second comes when the newer one is whole
@@ -102,7 +106,7 @@ def test_what_a_kill_left_of_a_replaced_step_is_cleared_up(
             if newer:
                 patched.setattr("npmdask.checkpoint.shutil.rmtree", second)
             else:
-                patched.setattr("npmdask.checkpoint.write_bundle", kill)
+                patched.setattr("npmdask.checkpoint.write_bundle", dies)
             store.commit_step(3, {"x": np.ones(1)}, {"said": "second"})
     left = {path.name for path in (tmp_path / "s" / "steps").iterdir()}
     assert left == ({"000003", "000003.replaced"} if newer else {"000003.replaced"})

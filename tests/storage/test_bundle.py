@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, FencedOutError
 from npmdask.storage.bundle import MANIFEST, SMALL_BYTES, read_bundle, write_bundle
 
 ARRAYS = {
@@ -43,3 +45,15 @@ def test_a_changed_digit_of_an_array_in_the_manifest_is_seen(tmp_path: Path) -> 
     path.write_bytes(text.replace(b"000000000000f03f", b"000000000000f03e"))
     with pytest.raises(BadInputError, match=r"manifest.json is missing or corrupt \(checksum mismatch\)"):
         read_bundle(tmp_path / "b")
+
+
+def test_what_may_not_be_published_leaves_nothing(tmp_path: Path) -> None:
+    @contextmanager
+    def refusing() -> Iterator[None]:
+        assert list(tmp_path.glob(".writing-*")), "all is written by then"
+        raise FencedOutError("it was taken over")
+        yield
+
+    with pytest.raises(FencedOutError):
+        write_bundle(tmp_path / "b", {"x": np.zeros(3)}, {}, publishing=refusing())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,61 @@
+"""The commands of whoever runs many runs: how they stand, and what of old ones may go. Argument parsing only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+RUNS = "runs"
+
+
+def add_status(commands: Any) -> None:
+    """``npmdask status``."""
+    p = commands.add_parser("status", help="how all runs below a folder stand; changes nothing, waits for nothing")
+    p.add_argument("folder", nargs="?", default=RUNS, help="default: runs")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.set_defaults(command=_status)
+
+
+def _status(a: argparse.Namespace) -> int:
+    from npmdask.standing import lines, status_below
+
+    found = status_below(a.folder)
+    if a.json:
+        print(json.dumps({"runs": [status.facts() for status in found]}))
+    else:
+        print("\n".join(lines(found)) if found else f"no runs below {a.folder}")
+    return 0
+
+
+def add_gc(commands: Any) -> None:
+    """``npmdask gc``."""
+    p = commands.add_parser("gc", help="remove what finished runs need no more; never what a process has")
+    p.add_argument("folder", nargs="?", default=RUNS, help="default: runs")
+    p.add_argument("--older-than", required=True, metavar="TIME", help="since the last commit: 30d, 12h, 2w")
+    p.add_argument("--keep", type=int, default=0, metavar="N", help="leave the newest N finished runs of each folder")
+    p.add_argument("--results", action="store_true", help="also whole finished runs (not private ones, nor streams)")
+    p.add_argument("--unfinished", action="store_true", help="also whole runs that were never finished (likewise)")
+    p.add_argument("--dry-run", action="store_true", help="only say what would go")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.set_defaults(command=_gc)
+
+
+def _gc(a: argparse.Namespace) -> int:
+    from npmdask.durations import parse_duration
+    from npmdask.page import bytes_text
+    from npmdask.retention import Rule, sweep
+
+    rule = Rule(seconds=parse_duration(a.older_than), keep=a.keep, results=a.results, unfinished=a.unfinished)
+    swept = sweep(a.folder, rule, dry=a.dry_run)
+    for sentence in swept.left:
+        print(f"npmdask: left alone: {sentence}", file=sys.stderr)
+    if a.json:
+        gone = [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in swept.gone]
+        print(json.dumps({"dry_run": a.dry_run, "bytes": swept.bytes, "gone": gone, "left": list(swept.left)}))
+        return 0
+    for one in swept.gone:
+        print(f"{one.path}  {bytes_text(one.bytes)}  ({one.why})")
+    print(f"{'would free' if a.dry_run else 'freed'} {bytes_text(swept.bytes)}")
+    return 0

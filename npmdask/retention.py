@@ -1,0 +1,273 @@
+"""What of old runs may go: ``npmdask gc``.
+
+Of a finished run the checkpoints (its steps, those of its stages, what is left of a pass): report, inspect, export, a
+resume that answers, deflation and warm starts need only the answer. If asked for, whole finished runs, and whole runs
+that were never finished.
+
+Never: what a process has, or may have; streams, which go on from their steps; private runs as a whole (their answer was
+paid for, their key may be needed); what lies in a store and is no part of one; anything behind a link.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from npmdask.checkpoint import REPLACED, RunStore
+from npmdask.custody import KEY
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.inspection import inspect
+from npmdask.ownership import holder_of
+from npmdask.storage.bundle import MANIFEST
+from npmdask.storage.lock import locked
+from npmdask.stores import GOING, folders_below, is_store, size_of, stores_below
+from npmdask.streaming.standing import is_stream
+
+OWN = ("run.json", "lock", "lock.taking", "epoch", "starts.json", "telemetry.jsonl", "report.html", "steps", "pass")
+FOLDERS = ("search",)
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What may go: what is older than ``seconds``, but the newest ``keep`` finished runs of each folder.
+
+    ``results``: also whole finished runs; ``unfinished``: whole runs that were not finished.
+    """
+
+    seconds: float
+    keep: int = 0
+    results: bool = False
+    unfinished: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keep < 0:
+            raise BadInputError(f"keep = {self.keep} is a number of runs: 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone:
+    """Something that went, or would go. ``why`` is a word about it."""
+
+    path: Path
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """``gone``: what went; ``left``: what a process has, or what could not be looked at, in sentences."""
+
+    gone: tuple[Gone, ...]
+    left: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.gone)
+
+
+def sweep(folder: str | Path, rule: Rule, *, dry: bool = False) -> Swept:
+    """Remove what ``rule`` lets go of all runs in ``folder`` or below it. ``dry``: only say what that is.
+
+    Raises
+    ------
+    BadInputError
+        There is no such folder.
+    RefusedError
+        The folder is / or holds a home.
+    """
+    root = _require_modest(Path(folder))
+    broom = _Broom(rule, dry)
+    stores = stores_below(root)
+    kept = _newest(stores, rule.keep)
+    for store in stores:
+        if store not in kept:
+            broom.visit(store)
+    for place in sorted(folders_below(root)):
+        if place.name.endswith(PARTIAL):
+            broom.visit_partial(place)
+        elif place.name == GOING:
+            broom.remove(place, "what an earlier gc was removing")
+    return Swept(gone=tuple(broom.gone), left=tuple(broom.left))
+
+
+def _require_modest(folder: Path) -> Path:
+    root = folder.resolve()
+    if Path.home().resolve().is_relative_to(root):
+        raise RefusedError(f"{root} is / or holds your home: name the folder that your runs lie in")
+    return root
+
+
+def _newest(stores: list[Path], keep: int) -> set[Path]:
+    """The newest ``keep`` finished runs of each folder."""
+    kept: set[Path] = set()
+    for parent in {store.parent for store in stores} if keep else ():
+        finished = [store for store in stores if store.parent == parent and _state(store) == "finished"]
+        kept |= set(sorted(finished, key=_ended, reverse=True)[:keep])
+    return kept
+
+
+def _ended(store: Path) -> float:
+    """When something was last committed, or, if nothing was, changed."""
+    size = size_of(store)
+    return size.committed or size.changed
+
+
+def _state(store: Path) -> str:
+    """ "finished", "unfinished", "stream", or "unknown" of what is damaged."""
+    try:
+        spec = RunStore(store).read_spec()
+        if is_stream(spec):
+            return "stream"
+        if spec is None:
+            return "unfinished"
+        if (store / "releases").is_dir():
+            return "unknown"  # of a node: its centre may ask again
+        return str(inspect(store)["state"])
+    except Exception:  # whatever is wrong with it, it is not for us to remove
+        return "unknown"
+
+
+class _Broom:
+    """Goes through stores and takes note."""
+
+    def __init__(self, rule: Rule, dry: bool) -> None:
+        self.rule, self.dry = rule, dry
+        self.gone: list[Gone] = []
+        self.left: list[str] = []
+
+    def visit(self, store: Path) -> None:
+        """Whatever of one run may go."""
+        if time.time() - _ended(store) < self.rule.seconds:
+            return
+        work = self._plan(store)
+        if work is None:
+            return
+        if self.dry:
+            holder = holder_of(store)
+            if holder is None or holder.gone:
+                work(store)
+            else:
+                self.left.append(f"{store} is held by {holder}")
+            return
+        try:
+            with RunStore(store).open(take_over=False):
+                if time.time() - _ended(store) >= self.rule.seconds:  # it may have been gone on with meanwhile
+                    work(store)
+        except NpmdaskError as error:
+            self.left.append(str(error))
+
+    def _plan(self, store: Path) -> Callable[[Path], None] | None:
+        """What is to be done with a store."""
+        state, private = _state(store), _is_private(store)
+        if state == "finished":
+            whole = self.rule.results and not private
+            return self._whole("a finished run") if whole and self._only_ours(store) else self._checkpoints
+        if state == "unfinished" and self.rule.unfinished and not private and self._only_ours(store):
+            return self._whole("a run that was not finished")
+        return None
+
+    def _only_ours(self, store: Path) -> bool:
+        others = sorted(path.name for path in store.iterdir() if not _is_ours(path))
+        if others:
+            self.left.append(f"{store} holds {', '.join(others)}, which is no part of a run")
+        return not others
+
+    def _whole(self, why: str) -> Callable[[Path], None]:
+        def remove(store: Path) -> None:
+            nbytes = size_of(store).bytes
+            if not self.dry:
+                going = store.parent / GOING
+                going.mkdir(exist_ok=True)
+                aside = going / f"{store.name}-{time.time_ns()}"
+                store.rename(aside)
+                shutil.rmtree(aside, ignore_errors=True)
+                if not any(going.iterdir()):
+                    going.rmdir()
+            self.gone.append(Gone(path=store, bytes=nbytes, why=why))
+
+        return remove
+
+    def _checkpoints(self, store: Path) -> None:
+        for run in (store, *_stages(store)):
+            if (run / "result").is_dir() or run == store:
+                for path in _needless(run):
+                    self.remove(path, "a checkpoint of a finished run")
+
+    def visit_partial(self, partial: Path) -> None:
+        """A data store that was begun and that nobody is writing."""
+        target = partial.with_name(partial.name.removesuffix(PARTIAL))
+        if partial.is_symlink() or not partial.is_dir() or not _is_begun(partial):
+            return
+        if time.time() - size_of(partial).changed < self.rule.seconds:
+            return
+        if any(is_store(target.with_name(target.name + more)) for more in (".perturbing", ".partial.passes")):
+            return  # a run that goes on with it
+        if self.dry:
+            if not _is_locked(target.with_name(f"{partial.name}.lock")):
+                self.remove(partial, "a data store that was begun")
+            return
+        try:
+            with locked(target):
+                self.remove(partial, "a data store that was begun")
+        except NpmdaskError as error:
+            self.left.append(str(error))
+
+    def remove(self, path: Path, why: str) -> None:
+        nbytes = size_of(path).bytes
+        if not self.dry:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        self.gone.append(Gone(path=path, bytes=nbytes, why=why))
+
+
+def _is_private(store: Path) -> bool:
+    try:
+        return "privacy" in (RunStore(store).read_spec() or {}) or (store / KEY).exists()
+    except NpmdaskError:
+        return True
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether this is what a run keeps in its store; a link never is."""
+    if path.is_symlink():
+        return False
+    if path.name in OWN or (path.name in FOLDERS and path.is_dir()) or path.name.startswith(".writing-"):
+        return True
+    return path.is_dir() and ((path / MANIFEST).is_file() or is_store(path) or (path / "zarr.json").is_file())
+
+
+def _stages(store: Path) -> list[Path]:
+    below = [path for path in store.iterdir() if path.is_dir() and not path.is_symlink()]
+    searched = [path for folder in below if folder.name in FOLDERS for path in folder.iterdir()]
+    return sorted(path for path in (*below, *searched) if is_store(path))
+
+
+def _needless(run: Path) -> Iterator[Path]:
+    """Of a finished run."""
+    for folder in ("steps", "pass"):
+        place = run / folder
+        if place.is_dir() and not place.is_symlink():
+            found = [p for p in place.iterdir() if p.name.removesuffix(REPLACED).isdigit() or p.name[:9] == ".writing-"]
+            yield from sorted(p for p in found if not p.is_symlink())
+    yield from sorted(path for path in run.glob(".writing-*") if not path.is_symlink())
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process has the lock of a data store that it is writing."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _is_begun(partial: Path) -> bool:
+    """Whether this is what a writer of data stores leaves when it is killed."""
+    return (partial / "journal").is_dir() and all(not path.is_symlink() for path in partial.iterdir())

@@ -1,0 +1,194 @@
+"""How every run below a folder stands, held by somebody or not, without taking a lock or reading an array."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from npmdask.checkpoint import RunStore
+from npmdask.convergence import seconds_left
+from npmdask.durations import time_text
+from npmdask.errors import NpmdaskError
+from npmdask.inspection import inspect
+from npmdask.jobs import kind_of
+from npmdask.mechanisms import EntriesGaussian
+from npmdask.ownership import Holder, holder_of
+from npmdask.page import bytes_text
+from npmdask.stores import is_store, size_of, stores_below
+from npmdask.streaming.standing import is_stream
+
+HEAD = ("run", "what", "state", "step", "residual", "time left", "last commit", "on disk")
+NOTHING = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """How one run stands.
+
+    ``state``: "finished", "running", "hung" (its process shows no life), "waiting" (a stream that has taken all there
+    is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
+    ``residual``: worst relative one of the last step. ``seconds_left``, ``seconds_since_commit``: None if not known; of
+    a private run they are not told, since they follow its rows. ``bytes``: on disk. ``error``: what ended the last
+    process that worked on it, or what is wrong with the store.
+    """
+
+    path: str
+    name: str
+    what: str
+    state: str
+    step: int | None = None
+    max_steps: int | None = None
+    stage: str = ""
+    residual: float | None = None
+    seconds_left: float | None = None
+    seconds_since_commit: float | None = None
+    bytes: int = 0
+    crashes: int = 0
+    crashed_at: str = ""
+    error: str = ""
+    holder: dict[str, Any] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def status_below(folder: str | Path) -> list[RunStatus]:
+    """Of every run store in ``folder`` or below it.
+
+    Raises
+    ------
+    BadInputError
+        There is no such folder.
+    """
+    root = Path(folder).absolute()
+    return [status_of(path, str(path.relative_to(root)) if path != root else path.name) for path in stores_below(root)]
+
+
+def status_of(path: Path, name: str) -> RunStatus:
+    """Of one run store, damaged or not."""
+    holder, size = holder_of(path), size_of(path)
+    common: dict[str, Any] = {"path": str(path), "name": name, "bytes": size.bytes}
+    if holder is not None and not holder.gone:
+        told = {"pid": holder.pid, "host": holder.host, "since": holder.since, "owner": holder.owner}
+        common["holder"] = told | {"silent_seconds": round(holder.age, 1)}
+    for last in (not (holder and holder.alive), True):  # what lives may replace something while it is read
+        try:
+            found = _known(RunStore(path), holder)
+            since = None if found.pop("untold") or size.committed is None else time.time() - size.committed
+            return RunStatus(**common, **found, seconds_since_commit=since)
+        except Exception as error:
+            if last:
+                said = str(error) if isinstance(error, NpmdaskError) else f"{type(error).__name__}: {error}"
+                return RunStatus(**common, what="?", state="damaged", error=said)
+    raise AssertionError
+
+
+def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
+    """Everything but names and sizes."""
+    spec, crashes = store.read_spec(), store.crashes()
+    begun: dict[str, Any] = {"crashes": crashes[0], "crashed_at": crashes[1]}
+    state = _state_of(holder, crashes[0])
+    if spec is None or spec["algorithm"].get("name") == EntriesGaussian.name:
+        built = "moments" if store.path.name.endswith(".partial.passes") else "?"  # npmdask moments
+        what = built if spec is None else "noisy copy"
+        return begun | {"what": what, "state": state, "error": _error(store), "untold": spec is not None}
+    facts = inspect(store.path)
+    if facts["state"] == "finished":
+        state = "finished"
+    if facts["state"] == "up to date" and state not in ("running", "hung"):
+        state = _state_of_stream(store)
+    if "privacy" in spec:
+        steps = len(store.history()) or len(list((store.path / "releases").glob("[0-9]*")))
+        most = spec["stop"].get("max_steps")
+        return begun | {"what": _what(spec), "state": state, "step": steps, "max_steps": most, "untold": True}
+    found = begun | {"what": _what(spec), "state": state, "untold": False}
+    found["error"] = "" if state in ("finished", "running") else _error(store)
+    return found | _progress(store, spec, facts, running=state == "running")
+
+
+def _state_of(holder: Holder | None, crashes: int) -> str:
+    if holder is not None and not holder.gone:
+        return "running" if holder.alive else "hung"
+    return "crashed" if crashes else "unfinished"
+
+
+def _state_of_stream(store: RunStore) -> str:
+    answered = store.part_meta("result")
+    return "finished" if answered and answered["outcome"]["name"] == "exhausted" else "waiting"
+
+
+def _what(spec: dict[str, Any]) -> str:
+    if is_stream(spec):
+        return f"stream, {spec['algorithm']['name']}"
+    return kind_of(spec) or str(spec["algorithm"]["name"])
+
+
+def _progress(store: RunStore, spec: dict[str, Any], facts: dict[str, Any], *, running: bool) -> dict[str, Any]:
+    """How far it came; of a job or of a search that is not finished, how far the stage under way."""
+    if is_stream(spec):
+        return {"step": facts.get("steps"), "residual": None}
+    inner = None if facts["state"] == "finished" else _stage_of(store.path)
+    if inner is not None:
+        name, store = str(inner.relative_to(store.path)), RunStore(inner)
+        spec = store.read_spec() or spec
+    elif kind_of(spec):
+        return {}
+    history = store.history()
+    return {
+        "step": len(history),
+        "max_steps": spec["stop"].get("max_steps"),
+        "residual": history[-1]["worst_residual"] if history else None,
+        "stage": name if inner is not None else "",
+        "seconds_left": seconds_left(spec, history, store.telemetry()) if running and inner is None else None,
+    }
+
+
+def _stage_of(folder: Path) -> Path | None:
+    """The stage that was opened last, if it is not finished."""
+    stages = [path for path in (*folder.iterdir(), *(folder / "search").glob("*")) if is_store(path)]
+    last = max(stages, key=lambda path: (path / "epoch").stat().st_mtime, default=None)
+    return None if last is None or (last / "result").is_dir() or not (last / "run.json").exists() else last
+
+
+def _error(store: RunStore) -> str:
+    """What ended the last process, if that is the last that is known."""
+    said = store.telemetry()[-1:]
+    return str(said[0].get("sentence", "")) if said and said[0]["event"] == "error" else ""
+
+
+def lines(found: Sequence[RunStatus]) -> list[str]:
+    """A table for people; below a run what has to be known of it."""
+    rows = [HEAD, *map(_row, found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    said = table[:1]
+    for row, status in zip(table[1:], found, strict=True):
+        said += [row, *(f"    {note}" for note in _notes(status))]
+    return said
+
+
+def _row(s: RunStatus) -> tuple[str, ...]:
+    step = NOTHING if s.step is None else f"{s.step}" if s.max_steps is None else f"{s.step} of {s.max_steps}"
+    residual = NOTHING if s.residual is None else f"{s.residual:.1e}"
+    known = NOTHING if s.state != "running" else "unknown" if s.seconds_left is None else time_text(s.seconds_left)
+    ago = NOTHING if s.seconds_since_commit is None else f"{time_text(s.seconds_since_commit)} ago"
+    step = f"{s.stage}: {step}" if s.stage else step
+    return s.name, s.what, s.state, step, residual, known, ago, bytes_text(s.bytes)
+
+
+def _notes(s: RunStatus) -> list[str]:
+    notes = []
+    if s.holder:
+        named = f", for {s.holder['owner']}" if s.holder["owner"] else ""
+        seen = time_text(s.holder["silent_seconds"])
+        notes.append(
+            f"process {s.holder['pid']} on {s.holder['host']} since {s.holder['since']}{named}; sign of life {seen} ago"
+        )
+    if s.crashes:
+        times = "once" if s.crashes == 1 else f"{s.crashes} times in a row"
+        notes.append(f"died {times} without a commit, at {s.crashed_at}")
+    return [*notes, *([s.error] if s.error else [])]
