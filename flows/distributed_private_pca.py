@@ -14,7 +14,7 @@ from prefect import flow
 from flows.discretion import Announcer
 from flows.doors import main
 from flows.fields import Config, RunId
-from flows.heart import tended
+from flows.heart import require_progress, tended
 from flows.publish import Publisher
 from flows.run import at_store, end_state, said_in_a_sentence, step
 from flows.steps import plan, report, validate
@@ -31,6 +31,7 @@ def release(config: RunConfig, run_id: str) -> dict[str, Any]:
     problem, store = config.problem(), str(config.run.store)
     private = problem.nodes is not None and problem.nodes.private
     shown = Announcer(run_id, problem.rule.max_steps) if private else Publisher(run_id, store, problem.rule.tol)
+    require_progress(store)
     return summary(solve(problem, store, config.resources(), Observers(ProgressBar(), shown)))
 
 

@@ -21,13 +21,15 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from npmdask.errors import CommitError, FencedOutError, HeldError, LostError
+from npmdask.checkpoint import RunStore
+from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
 from npmdask.ownership import OWNER
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
 BEAT = 15.0  # seconds
 EVENT = "npmdask.heartbeat"
+DEATHS = 5  # in a row, at the same place: then a run is not started again
 FROM_A_WORKER = "PREFECT__FLOW_RUN_ID"  # set by Prefect in a process that was started for one flow run
 
 
@@ -56,6 +58,22 @@ def tended(function: Made) -> Made:
                 raise
 
     return call  # type: ignore[return-value]
+
+
+def require_progress(store: str) -> None:
+    """Before a worker's process goes on with a run: it has not died at the same place again and again.
+
+    Raises
+    ------
+    RefusedError
+        It has, DEATHS times; the sentence says where.
+    """
+    deaths, where = RunStore(store).crashes()
+    if deaths >= DEATHS and not _alone():
+        raise RefusedError(
+            f"run {store} has died {deaths} times in a row at {where}, without getting any further: look at the memory "
+            f"and the disk of the machine; then go on with `npmdask resume {store}`"
+        )
 
 
 def _alone() -> bool:

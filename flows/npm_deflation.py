@@ -7,7 +7,7 @@ from prefect import flow
 
 from flows.doors import main
 from flows.fields import Config, RunId, said
-from flows.heart import tended
+from flows.heart import require_progress, tended
 from flows.publish import Publisher
 from flows.run import at_store, check_plain, end_state, require_plain, said_in_a_sentence, step
 from flows.steps import iterate, plan, report, validate
@@ -24,6 +24,7 @@ def deflate(config: RunConfig, run_id: str, more: int) -> dict[str, Any]:
     store = f"{finished}-deflated"
     observer = Observers(ProgressBar(), Publisher(run_id, store, problem.rule.tol))
     memory, workers, threads = resources.memory, resources.workers, resources.threads
+    require_progress(store)
     found = api.deflate(finished, more, store=store, memory=memory, workers=workers, threads=threads, observer=observer)
     return summary(found)
 

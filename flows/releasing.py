@@ -9,6 +9,7 @@ from prefect import get_run_logger
 
 from flows.deployments import serve
 from flows.discretion import Announcer, discreet_step
+from flows.heart import require_progress
 from flows.run import at_store, publish_report
 from flows.steps import show_plan
 from npmdask.api import solve
@@ -53,6 +54,7 @@ def release(config: RunConfig, run_id: str) -> dict[str, Any]:
     """Run the driver to its end, from wherever the store is. Returns what was released of values, and the statement."""
     problem = config.problem()
     observer = Observers(ProgressBar(), Announcer(run_id, problem.rule.max_steps))
+    require_progress(str(config.run.store))
     return summary(solve(problem, str(config.run.store), config.resources(), observer))
 
 

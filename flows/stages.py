@@ -4,6 +4,7 @@ from typing import Any
 
 from prefect import get_run_logger
 
+from flows.heart import require_progress
 from flows.publish import LivePublisher
 from flows.run import step
 from npmdask.jobs import job_summary
@@ -68,6 +69,7 @@ def find_topics(
     """Every stage of the job, from wherever its store is. No array leaves it."""
     shown = StagePublisher(run_id, 3)
     given = {"cut": cut, "resources": _resources(means), "observer": Observers(ProgressBar(), shown), **asked}
+    require_progress(store)
     answer = run_topics(documents, count, vocabulary, store=store, **given)
     shown.close(answer.outcome.sentence)
     return job_summary(answer) | {"answered": answer.answered}
@@ -80,6 +82,7 @@ def find_components(
     """Every stage of the job, from wherever its store is. No array leaves it."""
     shown = StagePublisher(run_id, 2)
     given = {"resources": _resources(means), "observer": Observers(ProgressBar(), shown), **asked}
+    require_progress(store)
     answer = fit_latent(kind, samples, count, store=store, **given)
     shown.close(answer.outcome.sentence)
     return job_summary(answer) | {"answered": answer.answered}

@@ -6,6 +6,7 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
+from flows.heart import require_progress
 from flows.plans import planned_rank, table_of_plan
 from flows.publish import Publisher, artifact_key, try_to
 from flows.run import publish_report, step
@@ -36,6 +37,7 @@ def iterate(config: RunConfig, run_id: str) -> dict[str, Any]:
     """Run the driver to its end, from wherever the store is. No array leaves it."""
     problem, store = config.problem(), str(config.run.store)
     observer = Observers(ProgressBar(), Publisher(run_id, store, problem.rule.tol))
+    require_progress(store)
     return summary(solve(problem, store, config.resources(), observer))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from prefect import get_run_logger
 
 from flows.deployments import serve
+from flows.heart import require_progress
 from flows.run import step
 from flows.stream_publish import StreamPublisher
 from npmdask.config import RunConfig
@@ -32,6 +33,7 @@ def update(config: RunConfig, run_id: str) -> dict[str, Any]:
     problem, store = open_problem(config), str(config.run.store)
     observer = Observers(ProgressBar(), StreamPublisher(run_id, store, problem.opened.rows))
     try:
+        require_progress(store)
         return summary(run_stream(problem, store, config.resources(), observer))
     except TooFewRowsError as error:
         if not problem.opened.grows:
