@@ -22,6 +22,7 @@ from npmdask.cli import INTERRUPTED, NOT_CONVERGED
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.report import write_report
+from npmdask.storage.copies import is_url, place_of_store
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 Flow = Callable[..., dict[str, Any]]
@@ -61,13 +62,13 @@ def place_of(folder: str, run_id: str) -> str:
     """The folder of a run. Its name comes from outside: raises BadInputError where it is none."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise BadInputError(f"run_id {run_id!r}: use letters, digits, dots, dashes and underscores; it names a folder")
-    return str(Path(folder).absolute() / run_id)
+    return place_of_store(f"{folder}/{run_id}" if is_url(folder) else Path(folder) / run_id)
 
 
 def at_store(config: RunConfig, run_id: str) -> RunConfig:
     """The configuration with its store: the one that it names, or ``runs/RUN_ID``."""
     place = place_of("runs", run_id)
-    store = str(Path(config.run.store).absolute()) if config.run.store else place
+    store = place_of_store(config.run.store) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
 
 

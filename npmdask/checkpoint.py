@@ -13,6 +13,9 @@
     STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
     STORE/lock, epoch        one writer at a time; a process that lost its turn cannot commit
 
+A store may be a URL (``s3://bucket/name``): then the folder is a local copy, and what is committed there is carried to
+the object store before anybody is told of it (:mod:`npmdask.carrier`).
+
 Everything under steps, survey and result is a function of data and parameters only: two doors that run the
 same thing leave the same bytes.
 """
@@ -28,21 +31,40 @@ import time
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import BadInputError, FencedOutError, HeldError
+from npmdask.carrier import Carrier
+from npmdask.errors import BadInputError, FencedOutError, HeldError, RefusedError
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle, write_file_atomically
+from npmdask.storage.copies import Copy, copy_at, is_url, place_of_store
 
 KEPT_STEPS = 2
 REPLACED = ".replaced"  # a step of which a newer version is being written
 OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
 OWNED = ", for "
+PRIVATE = (
+    "{} cannot be the store of a private run: with the key of its noise whoever may read the bucket could take the "
+    "noise off again, and without the key no other machine could go on; use a folder of this machine as store"
+)
 SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
 
 
 class RunStore:
-    """The folder of one run, held by this process from ``open`` to ``close`` (or until it dies)."""
+    """The folder of one run, held by this process from ``open`` to ``close`` (or until it dies).
 
-    def __init__(self, path: Path | str, *, private: bool = False) -> None:
-        self.path = Path(path).absolute()
+    ``path`` may be a URL: then what it holds is brought down first, unless a process of this machine is at work on it.
+    ``place`` is what a person calls the store, a URL or the path.
+    """
+
+    def __init__(self, path: Path | str, *, private: bool = False, stage_of: RunStore | None = None) -> None:
+        self.place = place_of_store(path)
+        self._stage_of = stage_of
+        self._carrier = None if stage_of else carrier_of(self.place)
+        if self._carrier is not None and private:
+            raise RefusedError(PRIVATE.format(self.place))
+        if self._carrier is not None and is_url(self.place):
+            self._carrier.refresh()
+        self.path = Path(self.place) if self._carrier is None else self._carrier.copy.folder
+        if self._carrier is not None:
+            self.place = self._carrier.url
         self._mode = 0o700 if private else 0o777
         self._lock: int | None = None
         self._epoch = 0
@@ -81,9 +103,33 @@ class RunStore:
         for before in (self.path / "steps").glob(f"*{REPLACED}"):
             after = before.with_name(before.name.removesuffix(REPLACED))
             shutil.rmtree(before, ignore_errors=True) if after.exists() else before.rename(after)
+        self._claim()
         return self
 
+    def stage(self, name: str) -> RunStore:
+        """The store of a stage of this run, in a folder below it: what is committed there is carried with it."""
+        return RunStore(self.path / name, stage_of=self)
+
+    def _claim(self) -> None:
+        """Of a URL: become its only writer, have what it has, and carry what a kill kept from being carried."""
+        if self._carrier is not None:
+            try:
+                self._carrier.claim()
+                self._carrier.carry()
+            except BaseException:
+                self.close()
+                raise
+
+    def _carry(self) -> None:
+        """After every change: of a URL, it is committed now, or an error says that it is not."""
+        if self._stage_of is not None:
+            self._stage_of._carry()
+        elif self._carrier is not None:
+            self._carrier.carry()
+
     def _make_folder(self) -> None:
+        if self._carrier is not None:
+            self._carrier.copy.make()
         if self.path.exists() and not self.path.is_dir():
             raise BadInputError(f"{self.path} is a file; a run store is a folder")
         # A kill may have come between making the folder and its lock: a lone `steps` is ours.
@@ -118,6 +164,8 @@ class RunStore:
 
     def close(self) -> None:
         """Let others have the run."""
+        if self._carrier is not None:
+            self._carrier.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -146,11 +194,13 @@ class RunStore:
         """Replace the parameters."""
         self._require_turn()
         write_file_atomically(self.path / "run.json", json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n")
+        self._carry()
 
     def drop_spec(self) -> None:
         """Forget the parameters of a run that never began: the store may be bound again."""
         self._require_turn()
         (self.path / "run.json").unlink(missing_ok=True)
+        self._carry()
 
     # Steps
 
@@ -168,6 +218,7 @@ class RunStore:
         self._forget_pass()
         for older in self._steps()[:-KEPT_STEPS]:
             shutil.rmtree(older, ignore_errors=True)
+        self._carry()
 
     def _steps(self) -> list[Path]:
         """Oldest first; what a step has replaced comes before it."""
@@ -196,6 +247,7 @@ class RunStore:
         write_bundle(self.path / "pass" / f"{number:06d}", arrays, {"key": key, "parts": facts}, private=True)
         for older in kept:
             shutil.rmtree(older, ignore_errors=True)
+        self._carry()
 
     def read_pass(self, key: dict[str, Any]) -> tuple[Arrays, list[dict[str, Any]]] | None:
         """What was kept of the pass that ``key`` describes, or None. Parts of another pass are of no use."""
@@ -223,6 +275,7 @@ class RunStore:
             write_bundle(self.path / name, arrays, meta)
         if name != "survey":  # the step under way is not committed yet
             self._forget_pass()
+        self._carry()
 
     def read_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
         """The bundle ``name``, or None."""
@@ -241,6 +294,7 @@ class RunStore:
         except FileNotFoundError:
             return
         shutil.rmtree(aside, ignore_errors=True)
+        self._carry()
 
     # For people
 
@@ -262,3 +316,22 @@ class RunStore:
         except FileNotFoundError:
             return []
         return lines
+
+
+def carrier_of(place: str) -> Carrier | None:
+    """What carries the store at ``place``, a URL or the local copy of one; None for a folder."""
+    copy = Copy(place) if is_url(place) else copy_at(Path(place))
+    return None if copy is None else Carrier(copy)
+
+
+def folder_of(store: str | Path) -> Path:
+    """The folder of a store: itself, or the local copy of a URL, as new as what the object store has.
+
+    Raises
+    ------
+    BadInputError
+        A URL that is none of a store, or that cannot be reached with what the environment says.
+    LostError
+        The object store does not answer.
+    """
+    return RunStore(store).path if is_url(store) else Path(store).absolute()

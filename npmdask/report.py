@@ -105,7 +105,7 @@ def _text(run: RunStore, spec: dict[str, Any] | None) -> str:
         return job_page(run, spec)
     last = run.last_step()
     if spec is None or last is None:
-        raise BadInputError(f"there is no run with a committed step in {run.path}")
+        raise BadInputError(f"there is no run with a committed step in {run.place}")
     return stream_page(run) if is_stream(spec) else _page(run, spec, last[1]["history"], run.read_part("result"))
 
 

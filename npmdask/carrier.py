@@ -1,0 +1,288 @@
+"""A run whose store is a URL: it works in a local copy, and every commit is carried to the object store.
+
+::
+
+    URL/commit.json                     who writes (epoch, token, process), and the files of the last commit
+    URL/files/000003-1f..-000017/...    the files that commit 17 of epoch 3 was the first to have
+
+Files are written first, each under a name of its own, and never again; then the one object ``commit.json`` is replaced,
+on condition that it is still what this process wrote last. So a reader sees whole commits only, and a process that was
+taken for dead cannot change anything. Files that are in no commit any more go after that (docs/decisions/0031).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+
+from npmdask.errors import BadInputError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError, RefusedError
+from npmdask.storage.copies import NOTE, SCHEMES, Copy
+from npmdask.storage.objects import ObjectError, Objects, Version
+from npmdask.storage.pointer import FILES, POINTER, Pointer
+from npmdask.storage.transfer import Signatures, fetch_files, send_files
+
+BEAT = 15.0  # seconds between two signs of life
+SILENCE = 60.0  # seconds without one, by the server's clock: dead
+TRIES = 5
+
+
+class Carrier:
+    """Between the local copy of a run and the object store. ``claim`` before anything is carried, ``close`` at last."""
+
+    def __init__(self, copy: Copy) -> None:
+        self.copy, self.url = copy, copy.url
+        with self._in_sentences():
+            self._objects = Objects(self.url)
+        self._mine: Pointer | None = None
+        self._version: Version | None = None
+        self._signatures: Signatures = {}
+        self._turn = threading.Lock()  # of the two threads that write the pointer
+        self._over = threading.Event()
+        self._fenced = self._failed = False
+
+    def refresh(self) -> None:
+        """Make the local copy what the object store has, unless a process of this machine is at work on it.
+
+        Raises
+        ------
+        BadInputError
+            No such bucket, no access, or what is there is damaged.
+        RefusedError
+            The run was there and is gone.
+        LostError
+            The object store does not answer.
+        """
+        with self._in_sentences():
+            found = self._read()
+            if found is None or not found[0].commit:
+                self._require_never_carried()
+            elif self.copy.note()["commit"] != found[0].commit:
+                with self.copy.alone():
+                    if not self.copy.is_at_work():
+                        self._bring(found[0])
+
+    def _read(self) -> tuple[Pointer, Version, datetime] | None:
+        found = self._objects.read(POINTER)
+        return None if found is None else (Pointer.decode(found[0], self.url), *found[1:])
+
+    def _require_never_carried(self) -> None:
+        if self.copy.note()["commit"]:
+            raise RefusedError(
+                f"there is no run at {self.url} any more, but its local copy, {self.copy.folder}, is here: to begin "
+                f"anew delete {self.copy.home}; to go on from the copy delete only {self.copy.home / NOTE}"
+            )
+
+    def _bring(self, pointer: Pointer) -> None:
+        """The files of a commit into the local folder, unless that has them, or is further."""
+        for attempt in range(TRIES):
+            note = self.copy.note()
+            if note["commit"] == pointer.commit:
+                self._signatures = note["files"]
+                return
+            self.copy.write_note(commit=None, token=note["token"], files={})  # a kill from here on: all is compared
+            try:
+                self._signatures = fetch_files(self.copy, self._objects, pointer)
+            except ObjectError as error:  # a commit may have been made meanwhile, and what it replaced be gone
+                found = self._read() if error.kind == "missing" and attempt + 1 < TRIES else None
+                if found is None or found[0].commit == pointer.commit:
+                    raise
+                pointer = found[0]
+                continue
+            self._write_note(pointer)
+            return
+
+    def claim(self) -> None:
+        """Become the only one who writes, and have what the object store has in the local folder.
+
+        Raises
+        ------
+        HeldError
+            Another process has the run, and was heard of in the last SILENCE seconds.
+        RefusedError
+            The object store does not honour conditions; the run was there and is gone.
+        BadInputError, LostError
+            As ``refresh``.
+        """
+        token = secrets.token_hex(4)
+        self._over, self._fenced, self._failed = threading.Event(), False, False
+        with self._in_sentences(), self.copy.alone():
+            kept, now = self._objects.now(f"{FILES}/{0:06d}-{token}-trial")
+            if not kept:
+                raise RefusedError(
+                    f"the server of {self.url} ignores conditions (If-None-Match, If-Match), so that two processes "
+                    "could write one run: use a server that honours them (infra/README.md names some), or a folder"
+                )
+            before = self._take(token, now)
+            if before.commit:
+                self._bring(before)
+            self._write_note(before)
+            self._forget_strays()
+        threading.Thread(target=self._beat, args=(self._over,), name="carrier", daemon=True).start()
+
+    def _take(self, token: str, now: datetime) -> Pointer:
+        """Put this process into the pointer; what it said before."""
+        for _ in range(TRIES):
+            found = self._read()
+            before, version = (found[0], found[1]) if found else (Pointer(), None)
+            if found:
+                self._require_free(before, (now - found[2]).total_seconds())
+            if not before.commit:
+                self._require_never_carried()
+            named = replace(before, token=token, holder=_myself(), owner=os.environ.get("NPMDASK_OWNER", ""))
+            with suppress(_ChangedError):
+                self._point(replace(named, epoch=before.epoch + 1, held=True, beats=0, number=0), version)
+                return before
+        raise HeldError(f"run {self.url} is being taken over by another process; try again")
+
+    def _require_free(self, found: Pointer, silent: float) -> None:
+        """A holder that had this very copy is dead: its lock on the copy is ours."""
+        if not found.held or found.token == self.copy.note()["token"] or silent >= SILENCE:
+            return
+        raise HeldError(
+            f"run {self.url} is held by {found.holder}, last heard of {max(silent, 0.0):.0f} s ago; wait for it, or "
+            f"stop it first (if its machine is gone: try again when it has been silent for {SILENCE:.0f} s)",
+            found.owner,
+        )
+
+    def carry(self) -> None:
+        """Commit what lies in the local folder, as one.
+
+        Raises
+        ------
+        FencedOutError
+            Another process took the run over; nothing of this was committed.
+        CommitError
+            The object store refuses (rights, room); the local copy has it all.
+        LostError
+            It does not answer; the local copy has it all.
+        """
+        with self._turn, self._in_sentences(committing=True):
+            if self._mine is None or self._fenced:
+                raise _ChangedError
+            before = self._mine
+            try:
+                files, signatures = send_files(self.copy, self._objects, before, self._signatures)
+                if files == before.files:
+                    return
+                commit = before.next_commit
+                after = replace(before, number=before.number + 1, beats=0, commit=commit, files=files)
+                self._point(after, self._version)
+            except (ObjectError, _ChangedError) as error:
+                self._fenced, self._failed = isinstance(error, _ChangedError), True
+                raise
+            self._signatures = signatures
+            self._write_note(after)
+            with suppress(ObjectError):  # whoever takes the run next clears them away
+                self._objects.delete(sorted(before.keys - after.keys))
+
+    def _point(self, pointer: Pointer, before: Version | None) -> None:
+        """Replace the pointer. Raises _ChangedError where it is another's."""
+        data = pointer.encode()
+        for _ in range(TRIES):
+            try:
+                before = self._objects.replace(POINTER, data, before)
+                break
+            except ObjectError as error:
+                if error.kind != "changed":
+                    raise
+            found = self._read()  # an answer may have been lost on its way to us, and the request been sent again
+            if found is None or found[0].token != pointer.token:
+                raise _ChangedError
+            before = found[1]
+            if found[0] == pointer:
+                break
+        else:
+            raise ObjectError("lost", "it contradicts itself")
+        self._mine, self._version = pointer, before
+
+    def _beat(self, over: threading.Event) -> None:
+        """Signs of life, until the run is closed or another's."""
+        while not over.wait(BEAT):
+            with self._turn:
+                if over.is_set() or self._mine is None:
+                    return
+                try:
+                    self._point(replace(self._mine, beats=self._mine.beats + 1), self._version)
+                except _ChangedError:
+                    self._fenced = True
+                    return
+                except (ObjectError, NpmdaskError):
+                    continue  # the next commit says so, unless it is over by then
+
+    def close(self) -> None:
+        """Carry what is left to tell, and let others have the run; where that fails they have to wait."""
+        if self._mine is None:
+            return
+        with suppress(NpmdaskError):
+            if not self._failed:
+                self.carry()
+        self._over.set()
+        with self._turn, suppress(ObjectError, NpmdaskError, _ChangedError):
+            mine, self._mine = self._mine, None
+            if not self._failed and not self._fenced:
+                self._point(replace(mine, held=False, beats=mine.beats + 1), self._version)
+                self._mine = None
+
+    def _forget_strays(self) -> None:
+        """Delete what earlier epochs left and no commit has: what a killed or fenced process was about to commit."""
+        assert self._mine is not None
+        ours = f"{FILES}/{self._mine.epoch:06d}-"  # not of later ones: if we hang here, another has the run by then
+        strays = [key for key in self._objects.keys(FILES) if key < ours and key not in self._mine.keys]
+        with suppress(ObjectError):
+            self._objects.delete(strays)
+
+    def _write_note(self, pointer: Pointer) -> None:
+        token = self._mine.token if self._mine is not None else self.copy.note()["token"]
+        files = {path: self._signatures.get(path) for path in pointer.files}
+        self.copy.write_note(commit=pointer.commit or None, token=token, files=files)
+
+    @contextmanager
+    def _in_sentences(self, *, committing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except _ChangedError:
+            raise FencedOutError(
+                f"run {self.url} was taken over by another process; this one wrote nothing since"
+            ) from None
+        except ObjectError as error:
+            raise _said(error, self.copy, committing) from None
+
+
+class _ChangedError(Exception):
+    """The pointer is not what this process wrote last."""
+
+
+def _said(error: ObjectError, copy: Copy, committing: bool) -> NpmdaskError:
+    if error.kind in ("lost", "changed"):
+        return LostError(
+            f"{copy.url} does not answer ({error}): check the network and AWS_ENDPOINT_URL, then go on with the same "
+            "command or with resume; everything committed is kept"
+        )
+    if committing:
+        return CommitError(
+            f"cannot write to {copy.url} ({error}). What was committed before is intact, and {copy.folder} has all "
+            "that was done since: see to rights and room, and resume"
+        )
+    return BadInputError(
+        f"{copy.url} cannot be used as store ({error}): check that the bucket is there, the credentials in the "
+        "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL"
+    )
+
+
+def _myself() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+
+
+def holds_run(url: str) -> bool:
+    """Whether there is a run at a URL, as far as can be told."""
+    try:
+        return url.partition("://")[0] in SCHEMES and Objects(url).read(POINTER) is not None
+    except ObjectError:
+        return False
