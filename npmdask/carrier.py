@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from npmdask.errors import BadInputError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError, RefusedError
 from npmdask.storage.copies import NOTE, SCHEMES, Copy
@@ -28,6 +28,7 @@ from npmdask.storage.objects import ObjectError, Objects, Version
 from npmdask.storage.pointer import FILES, POINTER, Pointer
 from npmdask.storage.transfer import Signatures, fetch_files, send_files
 
+TRIALS = "trials"  # objects that conditions are tried out on
 BEAT = 15.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without one, by the server's clock: dead
 TRIES = 5
@@ -45,7 +46,8 @@ class Carrier:
         self._signatures: Signatures = {}
         self._turn = threading.Lock()  # of the two threads that write the pointer
         self._over = threading.Event()
-        self._fenced = self._failed = False
+        self._ready = self._fenced = False
+        self._tried = 0  # commits of this epoch
 
     def refresh(self) -> None:
         """Make the local copy what the object store has, unless a process of this machine is at work on it.
@@ -111,20 +113,25 @@ class Carrier:
             As ``refresh``.
         """
         token = secrets.token_hex(4)
-        self._over, self._fenced, self._failed = threading.Event(), False, False
+        self._over, self._ready, self._fenced, self._tried = threading.Event(), False, False, 0
         with self._in_sentences(), self.copy.alone():
-            kept, now = self._objects.now(f"{FILES}/{0:06d}-{token}-trial")
+            kept, now = self._objects.now(f"{TRIALS}/{token}")
             if not kept:
                 raise RefusedError(
                     f"the server of {self.url} ignores conditions (If-None-Match, If-Match), so that two processes "
                     "could write one run: use a server that honours them (infra/README.md names some), or a folder"
                 )
             before = self._take(token, now)
-            if before.commit:
-                self._bring(before)
-            self._write_note(before)
-            self._forget_strays()
-        threading.Thread(target=self._beat, args=(self._over,), name="carrier", daemon=True).start()
+            threading.Thread(target=self._beat, args=(self._over,), name="carrier", daemon=True).start()
+            try:
+                if before.commit:
+                    self._bring(before)
+                self._write_note(before)
+                self._forget_strays(now)
+            except BaseException:
+                self._let_go()
+                raise
+            self._ready = True
 
     def _take(self, token: str, now: datetime) -> Pointer:
         """Put this process into the pointer; what it said before."""
@@ -163,24 +170,29 @@ class Carrier:
         LostError
             It does not answer; the local copy has it all.
         """
-        with self._turn, self._in_sentences(committing=True):
-            if self._mine is None or self._fenced:
-                raise _ChangedError
-            before = self._mine
+        with self._in_sentences(committing=True):
+            before = self._require_mine()
+            self._tried += 1
             try:
-                files, signatures = send_files(self.copy, self._objects, before, self._signatures)
+                commit = before.commit_name(self._tried)
+                files, signatures = send_files(self.copy, self._objects, before, self._signatures, commit)
                 if files == before.files:
                     return
-                commit = before.next_commit
-                after = replace(before, number=before.number + 1, beats=0, commit=commit, files=files)
-                self._point(after, self._version)
+                with self._turn:
+                    after = self._require_mine().after(self._tried, files)
+                    self._point(after, self._version)
             except (ObjectError, _ChangedError) as error:
-                self._fenced, self._failed = isinstance(error, _ChangedError), True
+                self._ready, self._fenced = False, isinstance(error, _ChangedError)
                 raise
-            self._signatures = signatures
+            self._ready, self._signatures = True, signatures
             self._write_note(after)
             with suppress(ObjectError):  # whoever takes the run next clears them away
                 self._objects.delete(sorted(before.keys - after.keys))
+
+    def _require_mine(self) -> Pointer:
+        if self._mine is None or self._fenced:
+            raise _ChangedError
+        return self._mine
 
     def _point(self, pointer: Pointer, before: Version | None) -> None:
         """Replace the pointer. Raises _ChangedError where it is another's."""
@@ -217,24 +229,30 @@ class Carrier:
                     continue  # the next commit says so, unless it is over by then
 
     def close(self) -> None:
-        """Carry what is left to tell, and let others have the run; where that fails they have to wait."""
-        if self._mine is None:
-            return
+        """Carry what is left to tell, and let others have the run. Where the last request failed they have to wait, and
+        nothing is carried of a folder that is not known to be whole.
+        """
         with suppress(NpmdaskError):
-            if not self._failed:
+            if self._ready:
                 self.carry()
+        if self._ready:
+            self._let_go()
+        self._over.set()
+        self._mine, self._ready = None, False
+
+    def _let_go(self) -> None:
         self._over.set()
         with self._turn, suppress(ObjectError, NpmdaskError, _ChangedError):
-            mine, self._mine = self._mine, None
-            if not self._failed and not self._fenced:
-                self._point(replace(mine, held=False, beats=mine.beats + 1), self._version)
-                self._mine = None
+            if self._mine is not None:
+                self._point(replace(self._mine, held=False, beats=self._mine.beats + 1), self._version)
+        self._mine = None
 
-    def _forget_strays(self) -> None:
+    def _forget_strays(self, now: datetime) -> None:
         """Delete what earlier epochs left and no commit has: what a killed or fenced process was about to commit."""
         assert self._mine is not None
         ours = f"{FILES}/{self._mine.epoch:06d}-"  # not of later ones: if we hang here, another has the run by then
         strays = [key for key in self._objects.keys(FILES) if key < ours and key not in self._mine.keys]
+        strays += self._objects.keys(TRIALS, before=now - timedelta(hours=1))
         with suppress(ObjectError):
             self._objects.delete(strays)
 

@@ -33,7 +33,7 @@ SCHEMES = ("s3", "gs", "az", "abfs")
 PIECE = 4 * 2**20
 FRESH = 10**9  # nanoseconds: a file that was written so shortly before it was looked at may change unseen
 NOT_CARRIED = ("lock", "epoch", "entropy", "starts.json", "report.html")
-UNFINISHED = (".partial", ".replaced", ".done", ".lock")
+UNFINISHED = (".partial", ".done", ".lock")
 
 Signature = list[int] | None
 
@@ -62,7 +62,7 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
     require_no_credentials(url)
     if parts.scheme not in SCHEMES:
         raise BadInputError(f"{url}: a store is a folder, or a URL that begins with s3://, gs://, az:// or file:///")
-    if not parts.netloc or not parts.path.strip("/"):
+    if not parts.netloc or {"", ".", ".."} & set(parts.path.removeprefix("/").split("/")):
         raise BadInputError(f"{url} names no place in a bucket: write {parts.scheme}://BUCKET/NAME")
     return url
 

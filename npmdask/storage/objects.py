@@ -31,7 +31,8 @@ from npmdask.storage.remote import RETRIES
 Kind = Literal["missing", "denied", "lost", "changed"]
 Version = dict[str, Any]  # what a server calls the version of an object: entity tag, generation
 PIECE = 4 * 2**20  # bytes of a large object under way at once
-DENIED = re.compile(r"status code: (40[0-6]|409|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
+CONFLICT = re.compile(r"status code: 409")  # of two writers at once
+DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
 
 
 class ObjectError(Exception):
@@ -97,10 +98,11 @@ class Objects:
                 if error.kind != "missing":
                     raise
 
-    def keys(self, prefix: str) -> list[str]:
-        """The keys that begin with the folder ``prefix``."""
+    def keys(self, prefix: str, before: datetime | None = None) -> list[str]:
+        """The keys that begin with the folder ``prefix``, of objects written before a time."""
         with _told():
-            return [str(meta["path"]) for batch in obstore.list(self._store, prefix=prefix) for meta in batch]
+            found = [meta for batch in obstore.list(self._store, prefix=prefix) for meta in batch]
+        return [str(meta["path"]) for meta in found if before is None or meta["last_modified"] < before]
 
     def now(self, key: str) -> tuple[bool, datetime]:
         """Whether the server keeps its word on conditions, tried out on the object ``key``; and its time."""
@@ -139,4 +141,6 @@ def _told(*, writing: bool = False) -> Iterator[None]:
         no_bucket = writing or "NoSuchBucket" in str(error)
         raise ObjectError("denied" if no_bucket else "missing", first_line(error)) from None
     except BaseError as error:
+        if CONFLICT.search(str(error)):
+            raise ObjectError("changed", first_line(error)) from None
         raise ObjectError("denied" if DENIED.search(str(error)) else "lost", first_line(error)) from None

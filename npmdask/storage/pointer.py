@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from npmdask.errors import BadInputError
@@ -26,8 +26,8 @@ class Pointer:
     """The content of ``commit.json``.
 
     ``epoch``: how often the run was taken, ``token``: by whom, ``held``: whether it still is. ``commit``: the name of
-    the last one, "" before the first; ``number``: how many the epoch has made. ``beats`` counts signs of life: it makes
-    every version differ, which some servers know by their content.
+    the last one, "" before the first; ``number``: which of those that the epoch tried. ``beats`` counts signs of life:
+    it makes every version differ, which some servers know by their content.
     """
 
     epoch: int = 0
@@ -40,10 +40,13 @@ class Pointer:
     commit: str = ""
     files: dict[str, Carried] = field(default_factory=dict)
 
-    @property
-    def next_commit(self) -> str:
-        """The name of the commit to come."""
-        return f"{self.epoch:06d}-{self.token}-{self.number + 1:06d}"
+    def after(self, number: int, files: dict[str, Carried]) -> Pointer:
+        """That of the commit ``number`` of this epoch."""
+        return replace(self, number=number, beats=0, commit=self.commit_name(number), files=files)
+
+    def commit_name(self, number: int) -> str:
+        """Of a commit of this epoch: no two that are tried have the same."""
+        return f"{self.epoch:06d}-{self.token}-{number:06d}"
 
     @property
     def keys(self) -> set[str]:

@@ -29,8 +29,6 @@ def fetch_files(copy: Copy, objects: Objects, pointer: Pointer) -> Signatures:
     BadInputError
         One is damaged.
     """
-    (copy.folder / "steps").mkdir(parents=True, exist_ok=True)
-    (copy.folder / "lock").touch()
     here = copy.files()
     for path in here.keys() - pointer.files.keys():
         here.pop(path).unlink()
@@ -38,6 +36,13 @@ def fetch_files(copy: Copy, objects: Objects, pointer: Pointer) -> Signatures:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda item: _fetch(copy, objects, *item), wanted.items()))
     _drop_empty(copy.folder)
+    (copy.folder / "steps").mkdir(parents=True, exist_ok=True)
+    for path in (
+        "run.json",
+        *pointer.files,
+    ):  # the store, and those of its stages: folders with a lock are no strangers'
+        if path.rpartition("/")[2] == "run.json":
+            (copy.folder / path).with_name("lock").touch()
     return {path: signature_of(copy.folder / path) for path in pointer.files}
 
 
@@ -56,15 +61,14 @@ def _fetch(copy: Copy, objects: Objects, path: str, carried: Carried) -> None:
 def _drop_empty(folder: Path) -> None:
     """A bundle is never empty: its folder would be taken for one."""
     for base, _, _ in os.walk(folder, topdown=False):
-        if Path(base) != folder / "steps":
-            with suppress(OSError):  # it is not empty
-                Path(base).rmdir()
+        with suppress(OSError):  # it is not empty
+            Path(base).rmdir()
 
 
 def send_files(
-    copy: Copy, objects: Objects, before: Pointer, signatures: Signatures
+    copy: Copy, objects: Objects, before: Pointer, signatures: Signatures, commit: str
 ) -> tuple[dict[str, Carried], Signatures]:
-    """The files of a copy as the next commit will have them, those that are new or changed written.
+    """The files of a copy as the next ``commit`` will have them, those that are new or changed written.
 
     Raises ObjectError where that is refused, or nobody answers.
     """
@@ -77,14 +81,14 @@ def send_files(
             files[path] = held
             continue
         size, crc = checksum_of(place)
-        files[path] = Carried(before.next_commit, size, crc)
+        files[path] = Carried(commit, size, crc)
         if held is not None and (held.size, held.crc) == (size, crc):
             files[path] = held
         else:
             changed[path] = place
     small = [path for path in changed if files[path].size <= SMALL]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        sent = pool.map(lambda path: _send(objects, path, changed[path], before.next_commit), small)
+        sent = pool.map(lambda path: _send(objects, path, changed[path], commit), small)
         files |= dict(zip(small, sent, strict=True))
     for path in changed.keys() - set(small):  # one after the other: each has pieces of its own under way
         objects.put_file(key_of(path, files[path]), changed[path])

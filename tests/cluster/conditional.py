@@ -1,8 +1,8 @@
 """An S3 server that honours conditions: rclone's, which does not, behind a door that looks at what is there before it
 lets a PUT through. ``python -m tests.cluster.conditional PORT PORT_OF_RCLONE FOLDER``; FOLDER is what rclone serves.
 
-The file FOLDER/../faults says what goes wrong on purpose: ``STATUS n`` answers every PUT with that status, ``LOSE n`` lets
-every n-th PUT through and hangs up without an answer, ``SHUT`` hangs up at once.
+The file FOLDER/../faults says what goes wrong on purpose: ``STATUS n`` answers every PUT with that status, ``LOSE n``
+lets every n-th PUT through and hangs up without an answer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+LOCKS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 HOP = ("connection", "transfer-encoding", "keep-alive")
 
 
@@ -23,18 +24,14 @@ class Door(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     upstream: int
     folder: Path
-    locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
     puts = 0
 
     def do_PUT(self) -> None:
         body, fault = self.body(), self.fault()
-        if fault[:1] == ["SHUT"]:
-            self.hang_up()
-            return
         if fault[:1] == ["STATUS"]:
             self.answer(int(fault[1]), b"<Error><Code>Refused</Code></Error>")
             return
-        with self.locks[self.path]:
+        with LOCKS[self.path]:
             there = self.tag()
             wanted = self.headers.get("If-Match")
             if (self.headers.get("If-None-Match") == "*" and there) or (wanted is not None and wanted != there):
@@ -43,15 +40,12 @@ class Door(BaseHTTPRequestHandler):
             status, headers, content = self.forwarded(body)
         Door.puts += 1
         if fault[:1] == ["LOSE"] and Door.puts % int(fault[1]) == 0:
-            self.hang_up()
+            self.close_connection = True
             return
         self.answer(status, content, headers)
 
     def other(self) -> None:
         body = self.body()
-        if self.fault()[:1] == ["SHUT"]:
-            self.hang_up()
-            return
         status, headers, content = self.forwarded(body)
         self.answer(status, content, headers)
 
@@ -99,9 +93,6 @@ class Door(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
-
-    def hang_up(self) -> None:
-        self.close_connection = True
 
     def log_message(self, *_: object) -> None:
         pass
