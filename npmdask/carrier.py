@@ -17,88 +17,35 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from npmdask.errors import BadInputError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError, RefusedError
-from npmdask.storage.copies import NOTE, SCHEMES, Copy
-from npmdask.storage.objects import ObjectError, Objects, Version
+from npmdask.bringing import TRIES, Bringer, ChangedError
+from npmdask.errors import HeldError, NpmdaskError, RefusedError
+from npmdask.storage.copies import Copy
+from npmdask.storage.objects import ObjectError, Version
 from npmdask.storage.pointer import FILES, POINTER, Pointer
-from npmdask.storage.transfer import Signatures, fetch_files, send_files
+from npmdask.storage.transfer import AT_ONCE, send_files
 
 TRIALS = "trials"  # objects that conditions are tried out on
 BEAT = 15.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without one, by the server's clock: dead
-TRIES = 5
 
 
-class Carrier:
+class Carrier(Bringer):
     """Between the local copy of a run and the object store. ``claim`` before anything is carried, ``close`` at last."""
 
     def __init__(self, copy: Copy) -> None:
-        self.copy, self.url = copy, copy.url
-        with self._in_sentences():
-            self._objects = Objects(self.url)
+        super().__init__(copy)
         self._mine: Pointer | None = None
         self._version: Version | None = None
-        self._signatures: Signatures = {}
         self._turn = threading.Lock()  # of the two threads that write the pointer
         self._over = threading.Event()
         self._ready = self._fenced = False
         self._tried = 0  # commits of this epoch
-
-    def refresh(self) -> None:
-        """Make the local copy what the object store has, unless a process of this machine is at work on it.
-
-        Raises
-        ------
-        BadInputError
-            No such bucket, no access, or what is there is damaged.
-        RefusedError
-            The run was there and is gone.
-        LostError
-            The object store does not answer.
-        """
-        with self._in_sentences():
-            found = self._read()
-            if found is None or not found[0].commit:
-                self._require_never_carried()
-            elif self.copy.note()["commit"] != found[0].commit:
-                with self.copy.alone():
-                    if not self.copy.is_at_work():
-                        self._bring(found[0])
-
-    def _read(self) -> tuple[Pointer, Version, datetime] | None:
-        found = self._objects.read(POINTER)
-        return None if found is None else (Pointer.decode(found[0], self.url), *found[1:])
-
-    def _require_never_carried(self) -> None:
-        if self.copy.note()["commit"]:
-            raise RefusedError(
-                f"there is no run at {self.url} any more, but its local copy, {self.copy.folder}, is here: to begin "
-                f"anew delete {self.copy.home}; to go on from the copy delete only {self.copy.home / NOTE}"
-            )
-
-    def _bring(self, pointer: Pointer) -> None:
-        """The files of a commit into the local folder, unless that has them, or is further."""
-        for attempt in range(TRIES):
-            note = self.copy.note()
-            if note["commit"] == pointer.commit:
-                self._signatures = note["files"]
-                return
-            self.copy.write_note(commit=None, token=note["token"], files={})  # a kill from here on: all is compared
-            try:
-                self._signatures = fetch_files(self.copy, self._objects, pointer)
-            except ObjectError as error:  # a commit may have been made meanwhile, and what it replaced be gone
-                found = self._read() if error.kind == "missing" and attempt + 1 < TRIES else None
-                if found is None or found[0].commit == pointer.commit:
-                    raise
-                pointer = found[0]
-                continue
-            self._write_note(pointer)
-            return
+        self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="carrier")
 
     def claim(self) -> None:
         """Become the only one who writes, and have what the object store has in the local folder.
@@ -113,6 +60,7 @@ class Carrier:
             As ``refresh``.
         """
         token = secrets.token_hex(4)
+        self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="carrier")
         self._over, self._ready, self._fenced, self._tried = threading.Event(), False, False, 0
         with self._in_sentences(), self.copy.alone():
             kept, now = self._objects.now(f"{TRIALS}/{token}")
@@ -126,7 +74,7 @@ class Carrier:
             try:
                 if before.commit:
                     self._bring(before)
-                self._write_note(before)
+                self._write_note(before, token)
                 self._forget_strays(now)
             except BaseException:
                 self._let_go()
@@ -143,7 +91,7 @@ class Carrier:
             if not before.commit:
                 self._require_never_carried()
             named = replace(before, token=token, holder=_myself(), owner=os.environ.get("NPMDASK_OWNER", ""))
-            with suppress(_ChangedError):
+            with suppress(ChangedError):
                 self._point(replace(named, epoch=before.epoch + 1, held=True, beats=0, number=0), version)
                 return before
         raise HeldError(f"run {self.url} is being taken over by another process; try again")
@@ -175,27 +123,32 @@ class Carrier:
             self._tried += 1
             try:
                 commit = before.commit_name(self._tried)
-                files, signatures = send_files(self.copy, self._objects, before, self._signatures, commit)
+                files, signatures = send_files(
+                    self._workers, self.copy, self._objects, before, self._signatures, commit
+                )
                 if files == before.files:
                     return
                 with self._turn:
                     after = self._require_mine().after(self._tried, files)
                     self._point(after, self._version)
-            except (ObjectError, _ChangedError) as error:
-                self._ready, self._fenced = False, isinstance(error, _ChangedError)
+            except (ObjectError, ChangedError) as error:
+                self._ready, self._fenced = False, isinstance(error, ChangedError)
                 raise
             self._ready, self._signatures = True, signatures
-            self._write_note(after)
-            with suppress(ObjectError):  # whoever takes the run next clears them away
-                self._objects.delete(sorted(before.keys - after.keys))
+            self._write_note(after, after.token)
+            self._workers.submit(self._delete, before.keys - after.keys)  # nobody waits for that
+
+    def _delete(self, keys: set[str]) -> None:
+        with suppress(ObjectError):  # whoever takes the run next clears them away
+            self._objects.delete(sorted(keys))
 
     def _require_mine(self) -> Pointer:
         if self._mine is None or self._fenced:
-            raise _ChangedError
+            raise ChangedError
         return self._mine
 
     def _point(self, pointer: Pointer, before: Version | None) -> None:
-        """Replace the pointer. Raises _ChangedError where it is another's."""
+        """Replace the pointer. Raises ChangedError where it is another's."""
         data = pointer.encode()
         for _ in range(TRIES):
             try:
@@ -206,7 +159,7 @@ class Carrier:
                     raise
             found = self._read()  # an answer may have been lost on its way to us, and the request been sent again
             if found is None or found[0].token != pointer.token:
-                raise _ChangedError
+                raise ChangedError
             before = found[1]
             if found[0] == pointer:
                 break
@@ -222,7 +175,7 @@ class Carrier:
                     return
                 try:
                     self._point(replace(self._mine, beats=self._mine.beats + 1), self._version)
-                except _ChangedError:
+                except ChangedError:
                     self._fenced = True
                     return
                 except (ObjectError, NpmdaskError):
@@ -235,6 +188,7 @@ class Carrier:
         with suppress(NpmdaskError):
             if self._ready:
                 self.carry()
+        self._workers.shutdown()
         if self._ready:
             self._let_go()
         self._over.set()
@@ -242,7 +196,7 @@ class Carrier:
 
     def _let_go(self) -> None:
         self._over.set()
-        with self._turn, suppress(ObjectError, NpmdaskError, _ChangedError):
+        with self._turn, suppress(ObjectError, NpmdaskError, ChangedError):
             if self._mine is not None:
                 self._point(replace(self._mine, held=False, beats=self._mine.beats + 1), self._version)
         self._mine = None
@@ -251,56 +205,10 @@ class Carrier:
         """Delete what earlier epochs left and no commit has: what a killed or fenced process was about to commit."""
         assert self._mine is not None
         ours = f"{FILES}/{self._mine.epoch:06d}-"  # not of later ones: if we hang here, another has the run by then
-        strays = [key for key in self._objects.keys(FILES) if key < ours and key not in self._mine.keys]
-        strays += self._objects.keys(TRIALS, before=now - timedelta(hours=1))
-        with suppress(ObjectError):
-            self._objects.delete(strays)
-
-    def _write_note(self, pointer: Pointer) -> None:
-        token = self._mine.token if self._mine is not None else self.copy.note()["token"]
-        files = {path: self._signatures.get(path) for path in pointer.files}
-        self.copy.write_note(commit=pointer.commit or None, token=token, files=files)
-
-    @contextmanager
-    def _in_sentences(self, *, committing: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except _ChangedError:
-            raise FencedOutError(
-                f"run {self.url} was taken over by another process; this one wrote nothing since"
-            ) from None
-        except ObjectError as error:
-            raise _said(error, self.copy, committing) from None
-
-
-class _ChangedError(Exception):
-    """The pointer is not what this process wrote last."""
-
-
-def _said(error: ObjectError, copy: Copy, committing: bool) -> NpmdaskError:
-    if error.kind in ("lost", "changed"):
-        return LostError(
-            f"{copy.url} does not answer ({error}): check the network and AWS_ENDPOINT_URL, then go on with the same "
-            "command or with resume; everything committed is kept"
-        )
-    if committing:
-        return CommitError(
-            f"cannot write to {copy.url} ({error}). What was committed before is intact, and {copy.folder} has all "
-            "that was done since: see to rights and room, and resume"
-        )
-    return BadInputError(
-        f"{copy.url} cannot be used as store ({error}): check that the bucket is there, the credentials in the "
-        "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL"
-    )
+        kept = self._mine.keys
+        strays = {key for key in self._objects.keys(FILES) if key < ours and key not in kept}
+        self._delete(strays | set(self._objects.keys(TRIALS, before=now - timedelta(hours=1))))
 
 
 def _myself() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-
-
-def holds_run(url: str) -> bool:
-    """Whether there is a run at a URL, as far as can be told."""
-    try:
-        return url.partition("://")[0] in SCHEMES and Objects(url).read(POINTER) is not None
-    except ObjectError:
-        return False

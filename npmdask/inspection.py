@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from npmdask.carrier import holds_run
+from npmdask.bringing import holds_run
 from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.jobs import job_summary, kind_of, read_job

@@ -37,6 +37,7 @@ FLOORS = [
     ["storage.bundle", "storage.pointer", "storage.remote"],
     ["storage.copies", "storage.objects"],
     ["storage.transfer"],
+    ["bringing"],
     ["carrier"],
     ["storage.dense", "storage.symmetry"],
     ["storage.sparse", "storage.triangle"],

@@ -66,7 +66,7 @@ def _drop_empty(folder: Path) -> None:
 
 
 def send_files(
-    copy: Copy, objects: Objects, before: Pointer, signatures: Signatures, commit: str
+    workers: ThreadPoolExecutor, copy: Copy, objects: Objects, before: Pointer, signatures: Signatures, commit: str
 ) -> tuple[dict[str, Carried], Signatures]:
     """The files of a copy as the next ``commit`` will have them, those that are new or changed written.
 
@@ -87,9 +87,8 @@ def send_files(
         else:
             changed[path] = place
     small = [path for path in changed if files[path].size <= SMALL]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        sent = pool.map(lambda path: _send(objects, path, changed[path], commit), small)
-        files |= dict(zip(small, sent, strict=True))
+    sent = workers.map(lambda path: _send(objects, path, changed[path], commit), small)
+    files |= dict(zip(small, sent, strict=True))
     for path in changed.keys() - set(small):  # one after the other: each has pieces of its own under way
         objects.put_file(key_of(path, files[path]), changed[path])
     return files, seen

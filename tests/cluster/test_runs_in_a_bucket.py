@@ -403,6 +403,19 @@ def test_a_stream_goes_on_elsewhere(tmp_path: Path, honest: Honest) -> None:
     require_tidy(honest)
 
 
+def test_what_was_taken_away_here_is_brought_again(tmp_path: Path, honest: Honest) -> None:
+    data(tmp_path)
+    npmdask.top_k(tmp_path / "x.zarr", 4, store=URL)
+    before, copy = pointer(honest), folder_of(URL)
+    for gone in (copy, copy / "steps"):
+        shutil.rmtree(gone)
+        assert npmdask.resume(URL).data_passes == 0  # type: ignore[union-attr]
+    after = pointer(honest)
+    assert before is not None and after is not None
+    differ = {path for path, file in before.files.items() if after.files.get(path) != file}
+    assert differ == {"telemetry.jsonl"}
+
+
 def test_a_folder_that_is_not_whole_is_not_carried(tmp_path: Path, honest: Honest) -> None:
     """Filling the local copy fails after the run was taken: what is there must stay there."""
     data(tmp_path)
