@@ -7,7 +7,7 @@
 
 Files are written first, each under a name of its own, and never again; then the one object ``commit.json`` is replaced,
 on condition that it is still what this process wrote last. So a reader sees whole commits only, and a process that was
-taken for dead cannot change anything. Files that are in no commit any more go after that (docs/decisions/0031).
+taken for dead cannot change anything. Files that are in no commit any more go one commit later (docs/decisions/0031).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Carrier(Bringer):
         self._over = threading.Event()
         self._ready = self._fenced = False
         self._tried = 0  # commits of this epoch
+        self._gone: set[str] = set()  # objects that the last commit has and this one does not
         self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="carrier")
 
     def claim(self) -> None:
@@ -61,7 +62,8 @@ class Carrier(Bringer):
         """
         token = secrets.token_hex(4)
         self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="carrier")
-        self._over, self._ready, self._fenced, self._tried = threading.Event(), False, False, 0
+        self._over, self._ready, self._fenced = threading.Event(), False, False
+        self._tried, self._gone = 0, set()
         with self._in_sentences(), self.copy.alone():
             kept, now = self._objects.now(f"{TRIALS}/{token}")
             if not kept:
@@ -136,7 +138,8 @@ class Carrier(Bringer):
                 raise
             self._ready, self._signatures = True, signatures
             self._write_note(after, after.token)
-            self._workers.submit(self._delete, before.keys - after.keys)  # nobody waits for that
+            self._workers.submit(self._delete, self._gone)  # one commit late: somebody may be reading; nobody waits
+            self._gone = before.keys - after.keys
 
     def _delete(self, keys: set[str]) -> None:
         with suppress(ObjectError):  # whoever takes the run next clears them away
@@ -185,9 +188,11 @@ class Carrier(Bringer):
         """Carry what is left to tell, and let others have the run. Where the last request failed they have to wait, and
         nothing is carried of a folder that is not known to be whole.
         """
-        with suppress(NpmdaskError):
-            if self._ready:
+        if self._ready:
+            with suppress(NpmdaskError):
                 self.carry()
+        if self._ready:
+            self._workers.submit(self._delete, self._gone)
         self._workers.shutdown()
         if self._ready:
             self._let_go()

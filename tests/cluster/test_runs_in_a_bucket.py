@@ -168,6 +168,18 @@ def test_killed_at_any_instant_and_the_machine_lost(tmp_path: Path, honest: Hone
     assert found is not None and found.epoch == killed + 1
 
 
+def test_who_reads_meanwhile_sees_whole_commits(tmp_path: Path, honest: Honest) -> None:
+    process, seen = start("run", config(tmp_path), NPMDASK_CACHE=str(tmp_path / "writer")), [0]
+    wait_for_commit(honest, process, 1)
+    while process.poll() is None:
+        lose_machine(honest)
+        last = RunStore(URL).last_step()
+        assert last is not None
+        seen.append(len(last[1]["history"]))
+    process.communicate()
+    assert seen == sorted(seen) and len(set(seen)) > 3
+
+
 def test_after_a_kill_the_same_machine_goes_on_at_once(tmp_path: Path, honest: Honest) -> None:
     file = config(tmp_path)
     process = start("run", file)
