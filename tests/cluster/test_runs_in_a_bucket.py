@@ -345,7 +345,9 @@ def test_what_was_taken_away_or_damaged(tmp_path: Path, honest: Honest) -> None:
 def test_a_search_and_jobs_of_stages(tmp_path: Path, honest: Honest) -> None:
     data(tmp_path)
     share = npmdask.top_k(tmp_path / "x.zarr", 0.5, store=tmp_path / "share")
-    assert npmdask.top_k(tmp_path / "x.zarr", 0.5, store=URL).target_rank == share.target_rank
+    told = Carried(honest, "search/0016/steps/000001/manifest.json")
+    assert npmdask.top_k(tmp_path / "x.zarr", 0.5, store=URL, observer=told).target_rank == share.target_rank
+    assert told.steps[0] is True, "a step of a stage is in the bucket before anybody is told of it"
     same_bytes(tmp_path / "share", folder_of(URL), (*PARTS, "search/0016/steps", "search/0016/result"))
     found = pointer(honest)
     assert found is not None and any(path.startswith("search/0016/steps/") for path in found.files)
@@ -368,6 +370,37 @@ def test_a_search_and_jobs_of_stages(tmp_path: Path, honest: Honest) -> None:
     assert read_topics("s3://bucket/runs/t").model.k == 3
     assert main(["report", "s3://bucket/runs/t", "-o", str(tmp_path / "t.html")]) == 0
     require_tidy(honest, "runs/t")
+
+
+class Carried(Observer):
+    """Whether a file was in the last commit when it was told of each step, and of the end."""
+
+    def __init__(self, bucket: Bucket, path: str) -> None:
+        self.bucket, self.path = bucket, path
+        self.steps: list[bool] = []
+
+    def is_there(self) -> bool:
+        found = pointer(self.bucket)
+        return found is not None and self.path in found.files
+
+    def on_step(self, step: Step) -> None:
+        self.steps.append(self.is_there())
+
+    def on_end(self, solution: object) -> None:
+        self.at_end = self.is_there()
+
+
+def test_an_answer_that_could_not_be_carried_is_before_it_is_given(tmp_path: Path, honest: Honest) -> None:
+    data(tmp_path)
+    asked: dict[str, object] = {"max_steps": 3, "tol": 1e-15, "algorithm": "power"}
+    with pytest.raises(CommitError):
+        refusing = At(3, lambda: honest.fault("STATUS 403"))
+        npmdask.top_k(tmp_path / "x.zarr", 4, store=URL, observer=refusing, **asked)  # type: ignore[arg-type]
+    honest.fault("")
+    told = Carried(honest, "result/manifest.json")
+    assert Copy(URL).folder.joinpath("result").is_dir() and not told.is_there()
+    assert npmdask.resume(URL, observer=told).data_passes == 0  # type: ignore[union-attr]
+    assert told.at_end is True
 
 
 class Interrupting(Observer):
