@@ -32,7 +32,7 @@ NOTE = "carried.json"
 SCHEMES = ("s3", "gs", "az", "abfs")
 PIECE = 4 * 2**20
 FRESH = 10**9  # nanoseconds: a file that was written so shortly before it was looked at may change unseen
-NOT_CARRIED = ("lock", "epoch", "entropy", "starts.json", "report.html")
+NOT_CARRIED = ("lock", "lock.taking", "epoch", "entropy", "starts.json", "report.html")
 UNFINISHED = (".partial", ".done", ".lock")
 
 Signature = list[int] | None

@@ -24,6 +24,7 @@ from npmdask.latent.answers import fit_latent
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Step
 from npmdask.storage.copies import Copy
+from npmdask.storage.dense import SlabRecord
 from npmdask.storage.objects import Objects
 from npmdask.storage.pointer import Pointer
 from npmdask.topics.job import read_topics, run_topics
@@ -500,4 +501,39 @@ def test_signs_of_life_during_a_long_commit(tmp_path: Path, honest: Honest, monk
         held.write_spec({"data": {}})
         held.write_part("survey", {"a": np.zeros(3)}, {})
     assert max(beats) > 1
+    require_tidy(honest)
+
+
+class InPass(Observer):
+    """Stands for a machine that is lost in the middle of a pass, after some of its parts were committed."""
+
+    def __init__(self, label: str, tasks: int) -> None:
+        self.label, self.left, self.now = label, tasks, ""
+
+    def on_pass(self, label: str, nbytes: int, chunks: int) -> None:
+        self.now = label
+
+    def on_task(self, record: SlabRecord) -> None:
+        if self.now == self.label and record.bytes_read:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("label", ["step 3", "left singular vectors"])
+def test_a_machine_lost_inside_a_pass(
+    tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch, label: str
+) -> None:
+    """What the pass had finished is in the bucket, with the rows of A V that go with it."""
+    monkeypatch.setattr("npmdask.operators._protocol.RUN_BYTES", 2**19)
+    data(tmp_path)
+    asked: dict[str, object] = {"threads": 1, "commit_seconds": 0.0, "tol": 1e-3}
+    npmdask.top_k(tmp_path / "x.zarr", 4, store=tmp_path / "disk", **asked)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.top_k(tmp_path / "x.zarr", 4, store=URL, observer=InPass(label, 2), **asked)  # type: ignore[arg-type]
+    lose_machine(honest)
+    npmdask.resume(URL)
+    passed = [e for e in RunStore(URL).telemetry() if e["event"] == "passed" and e["label"] == label]
+    assert passed[-1]["bytes_resumed"] > 0
+    same_bytes(tmp_path / "disk", folder_of(URL))
     require_tidy(honest)
