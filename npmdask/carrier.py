@@ -199,6 +199,11 @@ class Carrier(Bringer):
         self._over.set()
         self._mine, self._ready = None, False
 
+    def abandon(self) -> None:
+        """Write nothing more: another process has the local copy now, and the run with it."""
+        self._ready = False
+        self.close()
+
     def _let_go(self) -> None:
         self._over.set()
         with self._turn, suppress(ObjectError, NpmdaskError, ChangedError):

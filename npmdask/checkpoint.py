@@ -122,6 +122,7 @@ class RunStore:
 
     def _carry(self) -> None:
         """After every change: of a URL, it is committed now, or an error says that it is not."""
+        self._require_turn()
         if self._stage_of is not None:
             self._stage_of._carry()
         elif self._carrier is not None:
