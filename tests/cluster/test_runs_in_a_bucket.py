@@ -27,6 +27,7 @@ from npmdask.storage.copies import Copy
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.objects import Objects
 from npmdask.storage.pointer import Pointer
+from npmdask.storage.transfer import SMALL
 from npmdask.topics.job import read_topics, run_topics
 from npmdask.topics.preparing import Cut
 from tests.cluster.conftest import ROOT, Bucket, Honest
@@ -536,4 +537,16 @@ def test_a_machine_lost_inside_a_pass(
     passed = [e for e in RunStore(URL).telemetry() if e["event"] == "passed" and e["label"] == label]
     assert passed[-1]["bytes_resumed"] > 0
     same_bytes(tmp_path / "disk", folder_of(URL))
+    require_tidy(honest)
+
+
+def test_a_large_array_goes_in_pieces(honest: Honest) -> None:
+    large = np.random.default_rng(0).standard_normal((20_000, 60))
+    with RunStore(URL) as held:
+        held.write_part("start", {"basis": large}, {})
+    assert large.nbytes > 2 * SMALL
+    lose_machine(honest)
+    found = RunStore(URL).read_part("start")
+    assert found is not None
+    np.testing.assert_array_equal(found[0]["basis"], large)
     require_tidy(honest)
