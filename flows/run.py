@@ -20,6 +20,7 @@ from npmdask.cli import INTERRUPTED, NOT_CONVERGED
 from npmdask.config import RunConfig
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.report import write_report
+from npmdask.storage.copies import is_url, place_of_store
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -72,7 +73,7 @@ def place_of(folder: str, run_id: str) -> str:
     """The folder of a run. Its name comes from outside: raises BadInputError where it is none."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise BadInputError(f"run_id {run_id!r}: use letters, digits, dots, dashes and underscores; it names a folder")
-    return str(Path(folder).absolute() / run_id)
+    return place_of_store(f"{folder}/{run_id}" if is_url(folder) else Path(folder) / run_id)
 
 
 def at_store(config: RunConfig, run_id: str) -> RunConfig:
@@ -87,7 +88,7 @@ def at_store(config: RunConfig, run_id: str) -> RunConfig:
     """
     _require_no_secret(config)
     place = place_of("runs", run_id)
-    store = str(Path(config.run.store).absolute()) if config.run.store else place
+    store = place_of_store(config.run.store) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
 
 

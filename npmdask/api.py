@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS
@@ -75,8 +75,8 @@ def top_k(
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
     max_steps : give up (not converged) after so many passes, 200 if None. Of a private run: how many are released.
-    store : folder of the run. A killed run goes on from there, a finished one answers without a pass. A
-        temporary folder if None.
+    store : folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run goes on from there, a
+        finished one answers without a pass. A temporary folder if None.
     seed : of the random start block.
     start : folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins
         with. It saves passes; the answer is held to the same tolerance.
@@ -167,9 +167,9 @@ def resume(
     BadInputError
         There is no run in ``store``, or its source is gone.
     """
-    path = Path(store).absolute()
+    path = folder_of(store)
     if not (path / "run.json").exists():
-        raise BadInputError(f"there is no run in {path}; start one with `npmdask run CONFIG.toml --store {path}`")
+        raise BadInputError(f"there is no run in {store}; start one with `npmdask run CONFIG.toml --store {store}`")
     spec = RunStore(path).read_spec() or {}
     if spec.get("data", {}).get("kind") in JOBS:
         return _resume_job(path, spec, memory, workers, threads, (cluster, max_steps, tol), observer)
@@ -268,7 +268,7 @@ def deflate(
     RefusedError
         The finished run did not converge, or is a private release.
     """
-    path = Path(finished).absolute()
+    path = folder_of(finished)
     if "privacy" in (RunStore(path).read_spec() or {}):
         raise RefusedError(
             f"{path} is a private release, and more components would be further products with the data, which nobody "

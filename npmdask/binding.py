@@ -39,7 +39,7 @@ def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, 
     if spec is None:
         store.write_spec(wanted | here | once | {"environment": environment()})
         return []
-    _require_same(wanted, spec, str(store.path))
+    _require_same(wanted, spec, store.place)
     if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
     before = spec.get("environment", {})

@@ -14,6 +14,9 @@
     STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/ownership.py)
     STORE/starts.json        how often in a row it was started and died without getting further (npmdask/starts.py)
 
+A store may be a URL (``s3://bucket/name``): then the folder is a local copy, and what is committed there is carried to
+the object store before anybody is told of it (:mod:`npmdask.carrier`).
+
 Everything under steps, survey and result is a function of data and parameters only: two doors that run the
 same thing leave the same bytes.
 """
@@ -30,23 +33,42 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from npmdask.carrier import Carrier
 from npmdask.errors import BadInputError, CommitError, FencedOutError, NpmdaskError, RefusedError
 from npmdask.ownership import Ownership, holder_of
 from npmdask.starts import count_end, count_start, deaths
 from npmdask.storage.bundle import Arrays, read_bundle, read_meta, write_bundle, write_file_atomically
+from npmdask.storage.copies import Copy, copy_at, is_url, place_of_store
 
 CHECKPOINT_FORMAT = 2
 KEPT_STEPS = 2
 REPLACED = ".replaced"  # a step of which a newer version is being written
+PRIVATE = (
+    "{} cannot be the store of a private run: with the key of its noise whoever may read the bucket could take the "
+    "noise off again, and without the key no other machine could go on; use a folder of this machine as store"
+)
 SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
 UNTOLD = ("privacy", "nodes")  # in the parameters: what goes wrong may quote data that are not to be told of
 
 
 class RunStore:
-    """The folder of one run, held by this process from ``open`` to ``close`` (or until it dies)."""
+    """The folder of one run, held by this process from ``open`` to ``close`` (or until it dies).
 
-    def __init__(self, path: Path | str, *, private: bool = False) -> None:
-        self.path = Path(path).absolute()
+    ``path`` may be a URL: then what it holds is brought down first, unless a process of this machine is at work on it.
+    ``place`` is what a person calls the store, a URL or the path.
+    """
+
+    def __init__(self, path: Path | str, *, private: bool = False, stage_of: RunStore | None = None) -> None:
+        self.place = place_of_store(path)
+        self._stage_of = stage_of
+        self._carrier = None if stage_of else carrier_of(self.place)
+        if self._carrier is not None and private:
+            raise RefusedError(PRIVATE.format(self.place))
+        if self._carrier is not None and is_url(self.place):
+            self._carrier.refresh()
+        self.path = Path(self.place) if self._carrier is None else self._carrier.copy.folder
+        if self._carrier is not None:
+            self.place = self._carrier.url
         self._private = private
         self._turn = Ownership(self.path)
 
@@ -69,10 +91,35 @@ class RunStore:
         self._turn.take(take_over=take_over)
         try:
             self._begin()
+            self._claim()
         except BaseException:
-            self._turn.release()
+            self._leave()
             raise
         return self
+
+    def stage(self, name: str) -> RunStore:
+        """The store of a stage of this run, in a folder below it: what is committed there is carried with it."""
+        return RunStore(self.path / name, stage_of=self)
+
+    def _claim(self) -> None:
+        """Of a URL: become its only writer, have what it has, and carry what a kill kept from being carried."""
+        if self._carrier is not None:
+            self._carrier.claim()
+            self._carrier.carry()
+
+    def _leave(self) -> None:
+        """Of a URL: carry what is left to tell, unless the run was lost; then let go."""
+        if self._carrier is not None:
+            self._carrier.abandon() if self._turn.held and self._turn.lost else self._carrier.close()
+        self._turn.release()
+
+    def _carry(self) -> None:
+        """After every change: of a URL, it is committed now, or an error says that it is not."""
+        self.require_turn()
+        if self._stage_of is not None:
+            self._stage_of._carry()
+        elif self._carrier is not None:
+            self._carrier.carry()
 
     def _begin(self) -> None:
         self._clear_up()
@@ -83,6 +130,8 @@ class RunStore:
                 self.log("taken", holder=str(self._turn.taken_from), silent=round(self._turn.taken_from.age))
 
     def _make_folder(self) -> None:
+        if self._carrier is not None:
+            self._carrier.copy.make()
         if self.path.exists() and not self.path.is_dir():
             raise BadInputError(f"{self.path} is a file; a run store is a folder")
         # A kill may have come between making the folder and its lock: a lone `steps` is ours.
@@ -120,7 +169,7 @@ class RunStore:
         with suppress(OSError):
             if self._turn.held and not self._turn.around and not self._turn.lost:
                 count_end(self.path, finished=True)
-        self._turn.release()
+        self._leave()
 
     def __enter__(self) -> RunStore:
         return self if self._turn.held else self.open()
@@ -134,7 +183,7 @@ class RunStore:
         lost = self._turn.held and self._turn.lost
         if self._turn.held and not lost and not self._turn.around:
             self._note(error)
-        self._turn.release()
+        self._leave()
         if lost and isinstance(error, Exception) and not isinstance(error, FencedOutError):
             # Whatever it was: two worked in one folder, and this one was to stop.
             raise FencedOutError(f"run {self.path} was taken over by another process; this one leaves it") from error
@@ -184,11 +233,13 @@ class RunStore:
         """Replace the parameters."""
         with self._turn.publishing():
             write_file_atomically(self.path / "run.json", json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n")
+        self._carry()
 
     def drop_spec(self) -> None:
         """Forget the parameters of a run that never began: the store may be bound again."""
         with self._turn.publishing():
             (self.path / "run.json").unlink(missing_ok=True)
+        self._carry()
 
     # Steps
 
@@ -196,6 +247,7 @@ class RunStore:
         """Remember a step: after this returns it survives a power cut, and before it the last one does."""
         path = self.path / "steps" / f"{step:06d}"
         self._write(path, arrays, meta, inline=True, publishing=self._replacing(path))
+        self._carry()
 
     @contextmanager
     def _replacing(self, path: Path) -> Iterator[None]:
@@ -257,6 +309,7 @@ class RunStore:
         kept = self._kept_parts()
         path = self.path / "pass" / f"{int(kept[-1].name) + 1 if kept else 0:06d}"
         self._write(path, arrays, {"key": key, "parts": facts}, private=True, publishing=self._instead_of(kept))
+        self._carry()
 
     @contextmanager
     def _instead_of(self, kept: list[Path]) -> Iterator[None]:
@@ -292,6 +345,7 @@ class RunStore:
         if name != "survey":  # the step under way is not committed yet
             with self._turn.publishing():
                 self._forget_pass()
+        self._carry()
 
     def read_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
         """The bundle ``name``, or None."""
@@ -314,6 +368,7 @@ class RunStore:
             except FileNotFoundError:
                 return
             shutil.rmtree(aside, ignore_errors=True)
+        self._carry()
 
     # For people
 
@@ -348,3 +403,22 @@ def _require_format(path: Path, version: dict[str, Any]) -> None:
             f"{path} was written by {which} npmdask ({named}), in checkpoint format {found}; this one reads format "
             f"{CHECKPOINT_FORMAT} only: use npmdask {named} for this store, or start again in a new one"
         )
+
+
+def carrier_of(place: str) -> Carrier | None:
+    """What carries the store at ``place``, a URL or the local copy of one; None for a folder."""
+    copy = Copy(place) if is_url(place) else copy_at(Path(place))
+    return None if copy is None else Carrier(copy)
+
+
+def folder_of(store: str | Path) -> Path:
+    """The folder of a store: itself, or the local copy of a URL, as new as what the object store has.
+
+    Raises
+    ------
+    BadInputError
+        A URL that is none of a store, or that cannot be reached with what the environment says.
+    LostError
+        The object store does not answer.
+    """
+    return RunStore(store).path if is_url(store) else Path(store).absolute()

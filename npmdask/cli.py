@@ -87,7 +87,7 @@ def _init(a: argparse.Namespace) -> int:
 def _add_run(commands: Any) -> None:
     p = commands.add_parser("run", help="run a configuration, or go on with it, or print its answer")
     p.add_argument("config", help="a TOML file")
-    p.add_argument("--store", help="folder of the run, instead of the one in the file")
+    p.add_argument("--store", help="folder or URL of the run, instead of the one in the file")
     p.add_argument("--start", metavar="STORE", help="begin from the vectors of this earlier run, to save passes")
     _add_output(p)
     p.set_defaults(command=_run)
@@ -112,7 +112,7 @@ def _run(a: argparse.Namespace) -> int:
 def _add_plan(commands: Any) -> None:
     p = commands.add_parser("plan", help="say what a run would do and need: passes, time, memory; starts nothing")
     p.add_argument("config", help="a TOML file")
-    p.add_argument("--store", help="folder of the run, instead of the one in the file")
+    p.add_argument("--store", help="folder or URL of the run, instead of the one in the file")
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.set_defaults(command=_plan)
 
@@ -137,7 +137,7 @@ def _plan(a: argparse.Namespace) -> int:
 
 def _add_resume(commands: Any) -> None:
     p = commands.add_parser("resume", help="go on with a run from its last commit")
-    p.add_argument("store", help="folder of the run")
+    p.add_argument("store", help="folder or URL of the run")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--workers", type=int)
     p.add_argument("--threads", type=int)
@@ -234,7 +234,7 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
 def _add_report(commands: Any) -> None:
     p = commands.add_parser("report", help="write one HTML page about a run")
     p.add_argument("store")
-    p.add_argument("--output", help="default: STORE/report.html")
+    p.add_argument("-o", "--output", help="default: STORE/report.html (of a URL: in its local copy)")
     p.set_defaults(command=_report)
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from npmdask.accounting import Budget
 from npmdask.api import solve
+from npmdask.checkpoint import PRIVATE
 from npmdask.config_tables import (
     AlgorithmTable,
     MechanismTable,
@@ -23,7 +24,7 @@ from npmdask.config_tables import (
     table_of,
 )
 from npmdask.driver import Resources, Solution
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
@@ -31,6 +32,7 @@ from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
+from npmdask.storage.copies import is_url, place_of_store
 from npmdask.storage.remote import is_remote
 from npmdask.tensors.plan import TensorPlan, plan_tensor
 from npmdask.warm_start import find_start
@@ -153,7 +155,9 @@ class RunConfig(Table):
         return make_problem(source, request, start=self._begun())
 
     def _require_stored(self) -> None:
-        """Refuse what only a stream knows."""
+        """Refuse what only a stream knows, and what no private run may be."""
+        if self.privacy is not None and is_url(self.run.store):
+            raise RefusedError(PRIVATE.format(self.run.store))
         if self.streams:
             raise BadInputError(
                 "the configuration is of a stream, which cannot be done here: use `npmdask run`, or `python -m "
@@ -236,15 +240,15 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
         raise BadInputError(f"{file} is not a TOML file: {error}") from error
     config = validate_config(content, str(file))
     folder = file.absolute().parent
-    where = Path(store).absolute() if store else folder / (config.run.store or f"runs/{file.stem}")
-    begin = folder / config.run.start if config.run.start else None
-    begin = Path(start).absolute() if start else begin
+    where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{file.stem}", folder)
+    begin = place_of_store(config.run.start, folder) if config.run.start else None
+    begin = place_of_store(start) if start else begin
     return config.model_copy(
         update={
             "source": config.source.model_copy(update={"path": _beside(folder, config.source.path)}),
             "stream": _held_out_beside(folder, config.stream),
             "privacy": _ledger_beside(folder, config.privacy),
-            "run": config.run.model_copy(update={"store": str(where), "start": str(begin) if begin else None}),
+            "run": config.run.model_copy(update={"store": where, "start": begin}),
         }
     )
 

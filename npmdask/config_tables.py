@@ -171,7 +171,7 @@ class RunTable(Table):
     memory: str | None = Field(None, description="limit for all processes together, like 1GiB")
     workers: int = Field(0, ge=0, description="processes; 0: threads of one process")
     threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
-    store: str | None = Field(None, description="folder of the run; relative to this file")
+    store: str | None = Field(None, description="folder of the run, relative to this file; or s3://bucket/name")
     cluster: str | None = Field(None, description="address of a Dask scheduler, like tcp://host:8786, to use instead")
     commit_seconds: float = Field(30.0, ge=0, description="between commits inside a pass: lost at most by a kill")
     seed: int = Field(0, ge=0, description="of the random start block")

@@ -309,7 +309,7 @@ class Driver:
             peak_rss_bytes=peak,
             memory_limit_bytes=self.resources.memory,
             max_sin_theta=self._angle(arrays["basis"]),
-            store=str(self.store.path),
+            store=self.store.place,
             fingerprint=self.problem.source.fingerprint,
             warnings=tuple(self._warnings),
             target_rank=len(arrays["values"]),

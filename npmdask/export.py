@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError, CommitError
 from npmdask.left import left_blocks, open_left_product
 from npmdask.storage.bundle import Arrays, read_bundle
@@ -37,6 +37,7 @@ def export(store: str | Path, target: str | Path) -> list[str]:
     BadInputError
         The run is not finished; or the stream has not committed rows enough for an answer.
     """
+    store = folder_of(store)
     spec = RunStore(store).read_spec()
     of = _of_stream if is_stream(spec) else _of_job if (spec or {}).get("data", {}).get("kind") in JOBS else _of_run
     arrays, names = of(store)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint import RunStore
+from npmdask.bringing import holds_run
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.jobs import job_summary, kind_of, read_job
 from npmdask.storage.layout import Reader, Source, open_source
@@ -29,9 +30,9 @@ def inspect(path: str | Path) -> dict[str, Any]:
     BadInputError
         Neither of them.
     """
-    if is_remote(path):
+    if is_remote(path) and not holds_run(str(path)):
         return _inspect_data(path)
-    folder = Path(path)
+    folder = folder_of(path)
     if (folder / "run.json").exists():
         return _inspect_run(folder)
     if (folder / "steps").is_dir():

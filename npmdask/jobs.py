@@ -107,7 +107,7 @@ def _topics_page(run: RunStore, spec: dict[str, Any], answer: TopicAnswer) -> st
             sentence=answer.outcome.sentence,
             good=answer.answered,
             model=answer.model,
-            store=str(run.path),
+            store=run.place,
             coherence=answer.coherence,
             perplexity=answer.perplexity,
             negative_mass=np.array(facts["negative_mass"]),

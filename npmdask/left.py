@@ -12,6 +12,7 @@ import numpy as np
 import zarr
 
 from npmdask.algorithms import Result
+from npmdask.checkpoint import folder_of
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator
@@ -98,22 +99,24 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
 
 def open_left_product(store: str | Path, mode: Any = "r") -> Any:
     """Z = A V (m x k) of a finished run, as a Zarr array."""
+    store = folder_of(store)
     try:
-        return zarr.open_array(Path(store) / Z_NAME, mode=mode)
+        return zarr.open_array(store / Z_NAME, mode=mode)
     except (OSError, ValueError, KeyError) as error:
-        raise BadInputError(f"{Path(store) / Z_NAME} is missing or damaged; {AGAIN}") from error
+        raise BadInputError(f"{store / Z_NAME} is missing or damaged; {AGAIN}") from error
 
 
 def left_blocks(store: str | Path) -> Iterator[Block]:
     """The left singular vectors of a finished run, some rows at a time."""
-    arrays, _ = read_bundle(Path(store) / "result")
+    store = folder_of(store)
+    arrays, _ = read_bundle(store / "result")
     if "left_rotation" not in arrays:
         raise BadInputError(f"{store} has no left singular vectors: they are computed for kind = 'matrix' only")
     z = open_left_product(store)
     for slab, start in enumerate(range(0, z.shape[0], z.chunks[0])):
         rows = z[start : start + z.chunks[0]]
         if crc32c(rows) != int(arrays["left_checksums"][slab]):
-            raise BadInputError(f"chunk {slab} of {Path(store) / Z_NAME} is corrupt or missing; {AGAIN}")
+            raise BadInputError(f"chunk {slab} of {store / Z_NAME} is corrupt or missing; {AGAIN}")
         yield rows @ arrays["left_rotation"]
 
 

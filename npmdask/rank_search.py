@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -110,10 +109,10 @@ def _find(search: _Search) -> tuple[int, Start]:
     columns, start, passes = min(FIRST_STAGE, min(source.shape)), None, 0
     while True:
         stage = _stage(search.problem, source, columns, trace, start)
-        path = search.held.path / "search" / f"{columns:04d}"
-        solution, values = _run_stage(search, stage, path)
+        place = search.held.stage(f"search/{columns:04d}")
+        solution, values = _run_stage(search, stage, place)
         passes += solution.total_data_passes
-        start = replace(start_of(RunStore(path)), warning=None)
+        start = replace(start_of(place), warning=None)
         rank = _rule(stage).rank(values)
         if rank is not None:
             return rank, replace(start, passes=passes)
@@ -169,12 +168,12 @@ def _rule(stage: Problem) -> ShareRule:
     return stage.rule
 
 
-def _run_stage(search: _Search, stage: Problem, path: Path) -> tuple[Solution, np.ndarray]:
+def _run_stage(search: _Search, stage: Problem, place: RunStore) -> tuple[Solution, np.ndarray]:
     """A stage to its end: its facts and its Ritz values, in the units of the operator."""
     search.observer.on_stage(
         f"search: does a run of {stage.algorithm.iteration_rank} columns reach {stage.rule.until_share:g}?"
     )
-    with RunStore(path) as held:
+    with place as held:
         try:
             solution = Driver(stage, held, search.resources, search.observer).run()
         except MemoryRefusedError as error:

@@ -107,7 +107,7 @@ def _text(run: RunStore, spec: dict[str, Any] | None) -> str:
         return stream_page(run)
     history = run.history()
     if spec is None or not history:
-        raise BadInputError(f"there is no run with a committed step in {run.path}")
+        raise BadInputError(f"there is no run with a committed step in {run.place}")
     return _page(run, spec, history, run.read_part("result"))
 
 

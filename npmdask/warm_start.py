@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block
@@ -26,13 +26,14 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
     RefusedError
         ``earlier`` is ``store`` itself, or a private release.
     """
-    path = Path(earlier).absolute()
-    if store is not None and path.resolve() == Path(store).resolve():
+    path = folder_of(earlier)
+    store = None if store is None else folder_of(store)
+    if store is not None and path.resolve() == store.resolve():
         raise RefusedError(
             f"start and store are both {path}: to go on with a run leave `start` out, to begin anew use another store"
         )
     if not (path / "run.json").exists():
-        kept = read_start(RunStore(store)) if store is not None and Path(store).is_dir() else None
+        kept = read_start(RunStore(store)) if store is not None and store.is_dir() else None
         if kept is None:
             raise BadInputError(f"there is no run to start from in {path}; name the store of one, or leave `start` out")
         return kept

@@ -56,14 +56,14 @@ def read_latent(store: str | Path) -> LatentAnswer:
     held = RunStore(store)
     found, spec = held.read_part(ANSWER), held.read_spec()
     if found is None or spec is None:
-        raise BadInputError(f"{held.path} holds no answer yet; `npmdask resume {held.path}` finishes the job")
+        raise BadInputError(f"{held.place} holds no answer yet; `npmdask resume {held.place}` finishes the job")
     (arrays, meta), kind = found, spec["data"]["kind"]
     facts = {name: value for name, value in meta["facts"].items() if name not in ("warnings", "outcome")}
     facts |= {"variance": meta["variance"]} if "variance" in meta else {}
     return LatentAnswer(
         kind=kind,
         weights=arrays[WEIGHTS[kind]],
-        store=str(held.path),
+        store=held.place,
         outcome=Outcome(**meta["facts"]["outcome"]),
         warnings=tuple(meta["facts"]["warnings"]),
         facts=facts,

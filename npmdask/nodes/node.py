@@ -23,7 +23,7 @@ import numpy as np
 
 from npmdask.algorithms import PrivateAlternating
 from npmdask.binding import bind
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import PRIVATE, RunStore
 from npmdask.chunked import make_executor, single_threaded_blas
 from npmdask.config import RunConfig
 from npmdask.custody import custody_of
@@ -37,6 +37,7 @@ from npmdask.posing import default_rank, make_problem
 from npmdask.problem import Problem
 from npmdask.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.copies import is_url
 from npmdask.storage.dense import SlabRecord
 
 ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
@@ -74,6 +75,8 @@ def open_node(config: RunConfig) -> Node:
 def _require_node(config: RunConfig) -> None:
     if config.source.nodes is not None:
         raise BadInputError("a node has data of its own: give source.path, and source.nodes at the centre only")
+    if is_url(config.run.store):
+        raise RefusedError(PRIVATE.format(config.run.store))
     said = "mechanism" in config.model_fields_set and "name" in config.mechanism.model_fields_set
     if config.privacy is None and not (said and config.mechanism.name == "none"):
         raise RefusedError(

@@ -8,6 +8,7 @@ to zarr, and the plan says why.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,9 +87,18 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     )
 
 
+SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|SAS|SIGNATURE", re.IGNORECASE)
+
+
 def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that may follow; its name if it says nothing."""
-    return str(error).partition("\n")[0] or type(error).__name__
+    """What an error says, without the pages that may follow and without credentials, which servers repeat in their
+    answers; its name if it says nothing.
+    """
+    said = str(error).partition("\n")[0] or type(error).__name__
+    for name, value in os.environ.items():
+        if SECRET.search(name) and len(value) > 3:
+            said = said.replace(value, "***")
+    return said
 
 
 def location(node: Any) -> str:

@@ -17,9 +17,9 @@ def crc32c(array: np.ndarray, start: int = 0) -> int:
     return int(_crc32c(array.reshape(-1).view(np.uint8), start))
 
 
-def crc32c_bytes(data: bytes) -> int:
-    """CRC-32C of ``data``."""
-    return int(_crc32c(data))
+def crc32c_bytes(data: bytes, start: int = 0) -> int:
+    """CRC-32C of ``data``, continued from ``start``."""
+    return int(_crc32c(data, start))
 
 
 def fingerprint(facts: dict[str, Any], checksums: list[np.ndarray]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import zarr
 from obstore.exceptions import BaseError
@@ -26,14 +27,28 @@ def is_remote(source: object) -> bool:
     return isinstance(source, str) and source.partition("://")[0] in SCHEMES and "://" in source
 
 
+def require_no_credentials(url: str) -> None:
+    """Raise BadInputError for a URL with a user, a password or a signature in it: addresses are kept and shown."""
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    container = parts.scheme == "abfs" and ":" not in user  # abfs://container@account.dfs.core.windows.net/path
+    if (at and not container) or parts.query or parts.fragment:
+        raise BadInputError(
+            f"the address {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} was given with credentials or "
+            "other parameters in it, and addresses are kept in files and logs: take them out and set them in the "
+            "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+
+
 def open_remote(url: str) -> Any:
     """The Zarr array or group at ``url``, read-only.
 
     Raises
     ------
     BadInputError
-        Nothing there, no access, or not a Zarr store.
+        Nothing there, no access, not a Zarr store, or credentials in the URL.
     """
+    require_no_credentials(url)
     try:
         return zarr.open(
             zarr.storage.ObjectStore(from_url(url.rstrip("/"), retry_config=RETRIES), read_only=True), mode="r"

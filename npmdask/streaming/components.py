@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.problem import column_scale
@@ -47,6 +47,7 @@ def components_of(store: str | Path) -> Components:
     BadInputError
         No model, a run that is not finished, or one whose column means lay with a source that is gone or has changed.
     """
+    store = folder_of(store)
     held = RunStore(store)
     spec = held.read_spec()
     if spec is None or is_stream(spec):

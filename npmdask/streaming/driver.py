@@ -85,7 +85,7 @@ class StreamDriver:
             seconds=time.perf_counter() - start,
             peak_rss_bytes=meter.peak,
             memory_limit_bytes=self.resources.memory,
-            store=str(self.store.path),
+            store=self.store.place,
             source=self.problem.opened.name,
             warnings=tuple(warnings),
             moment=self.problem.model.algorithm.moment,
@@ -222,7 +222,7 @@ class StreamDriver:
         try:
             return self.problem.model.answer(state)
         except BadInputError as error:
-            raise TooFewRowsError(f"{error}; the {state.rows} rows so far are kept in {self.store.path}") from None
+            raise TooFewRowsError(f"{error}; the {state.rows} rows so far are kept in {self.store.place}") from None
 
     def _outcome(self, state: ModelState, answer: StreamResult, now: str = "") -> Outcome:
         waiting = state.rows - state.rows_used

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.algorithms import StreamInfo, StreamResult
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
@@ -173,7 +173,7 @@ class StreamingPCA:
         BadInputError
             There is no model.
         """
-        arrays, meta = _read(Path(path))
+        arrays, meta = _read(folder_of(path))
         made = cls(target_rank=int(meta["model"]["algorithm"]["target_rank"]))
         made._model = Model.of(meta["model"])
         made._state = made._model.load(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import STREAM_REGISTRY
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.streaming.measures import Measurement
 from npmdask.streaming.online import StreamingPCA
@@ -111,6 +111,7 @@ def answer_of(store: str | Path) -> dict[str, np.ndarray]:
     BadInputError
         There is no model, or it has seen too few rows.
     """
+    store = folder_of(store)
     if is_stream(RunStore(store).read_spec()) and RunStore(store).last_step() is None:
         raise BadInputError(
             f"the stream in {store} has committed no rows yet: wait for its first commit, or run it again"

@@ -152,7 +152,7 @@ class Job:
         return Decomposed(solution=solution, where=self.source.path)
 
     def _run(self, name: str, problem: Problem) -> Solution:
-        with RunStore(Path(self.held.path) / name) as stage:
+        with self.held.stage(name) as stage:
             return Driver(problem, stage, self.resources, OfStage(self.observer)).run()
 
 

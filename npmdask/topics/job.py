@@ -107,7 +107,7 @@ def read_topics(store: str | Path) -> TopicAnswer:
     held = RunStore(store)
     found = held.read_part(QUALITY)
     if found is None:
-        raise BadInputError(f"{held.path} holds no topics yet; `npmdask resume {held.path}` finishes the job")
+        raise BadInputError(f"{held.place} holds no topics yet; `npmdask resume {held.place}` finishes the job")
     return _read(held, found)
 
 
@@ -154,7 +154,7 @@ def _read(held: RunStore, found: tuple[dict[str, np.ndarray], dict[str, Any]]) -
         model=model,
         coherence=measured,
         perplexity=perplexity,
-        store=str(held.path),
+        store=held.place,
         warnings=tuple(model.facts["warnings"]),
         facts={"diversity": facts["diversity"], **origin[1]},
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle
@@ -151,6 +151,7 @@ class TopicModel:
         BadInputError
             There is none, or it is damaged.
         """
+        path = folder_of(path)
         store = RunStore(path)
         found = store.read_part(PART) or (None if store.read_spec() else read_bundle(Path(path)))
         if found is None:
@@ -160,7 +161,7 @@ class TopicModel:
 
 def holds_topics(path: str | Path) -> bool:
     """Whether :meth:`TopicModel.load` is what reads this folder."""
-    folder = Path(path)
+    folder = folder_of(path)
     if (folder / PART).is_dir():
         return True
     if (folder / "run.json").exists() or (folder / "steps").exists() or not (folder / "manifest.json").exists():

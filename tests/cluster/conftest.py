@@ -106,6 +106,43 @@ class Bucket:
         return process
 
 
+class Honest(Bucket):
+    """The same behind a door that honours conditions on writes. ``away`` and ``back``: of the whole server."""
+
+    def __init__(self, machines: Machines) -> None:
+        super().__init__(machines)
+        self.rclone, self.door_port = self.process, free_port()
+        self.environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{self.door_port}"
+        self.process = self.open_door()
+
+    def open_door(self) -> subprocess.Popen[bytes]:
+        where = [str(self.door_port), str(self.port), self.folder.parent]
+        process = self._machines.start(sys.executable, "-m", "tests.cluster.conditional", *where)
+        self._machines.others.append(process)
+        wait_for(self.door_port, process)
+        return process
+
+    def away(self) -> None:
+        for process in (self.process, self.rclone):
+            process.kill()
+            process.wait()
+
+    def back(self) -> None:
+        self.rclone, self.process = self.serve(), self.open_door()
+
+    def fault(self, what: str) -> None:
+        """From now on: see :mod:`tests.cluster.conditional`; "" for none."""
+        (self.folder.parent.parent / "faults").write_text(what)
+
+
+@pytest.fixture
+def honest(machines: Machines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Honest:
+    made = Honest(machines)
+    for name, value in {**made.environment, "NPMDASK_CACHE": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
 @pytest.fixture
 def bucket(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     made = Bucket(machines)
