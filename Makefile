@@ -67,6 +67,7 @@ lock:               ## resolve again (needs uv); the result carries names, versi
 	uv pip compile pyproject.toml --extra dev --extra postgres --python-version 3.11 --python-platform linux \
 	  --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --output-file infra/requirements.lock
+	$(BIN)/python infra/make_locks.py
 
 lock-peers:
 	uv pip compile infra/peers.in --python-version 3.11 --python-platform linux \

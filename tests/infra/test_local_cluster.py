@@ -25,9 +25,12 @@ from distributed import Client
 from obstore.exceptions import BaseError, PermissionDeniedError
 from obstore.store import S3Store
 
+from infra import postgres
 from infra.local_cluster import LocalCluster
 from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.generate import generate
+from npmdask.storage.lock import locked
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +69,20 @@ def family(pid: int) -> list[psutil.Process]:
     """A process and all that it started."""
     first = psutil.Process(pid)
     return [first, *first.children(recursive=True)]
+
+
+def test_bad_input_is_a_sentence_and_starts_nothing(folder: Path) -> None:
+    with pytest.raises(BadInputError, match="at least one"):
+        LocalCluster(folder, workers=0)
+    with pytest.raises(BadInputError, match="there is no such file"):
+        LocalCluster(folder, schedules=folder / "nothing.toml")
+    with locked(folder / "cluster"), pytest.raises(RefusedError, match="another process"), LocalCluster(folder):
+        pass
+    assert not (folder / "postgres").exists()
+    if postgres.as_whom() is not None:
+        folder.parent.chmod(0o700)
+        with pytest.raises(RefusedError, match=r"runs as nobody, who may not enter .*: choose another folder"):
+            LocalCluster(folder)
 
 
 def listened(pid: int) -> list[Any]:
@@ -140,7 +157,7 @@ def a_flow_runs(cluster: LocalCluster, schedules: Path) -> None:
     schedules.write_text(
         '[[schedule]]\nname = "first"\nflow = "npm"\nconfig = "first.toml"\nstore = "run"\ncron = "0 0 1 1 *"\n'
     )
-    wait_until(lambda: bool(api(cluster, "/deployments/filter", {})), 30, "the keeper reads the schedule")
+    wait_until(lambda: bool(api(cluster, "/deployments/filter", {})), 120, "the keeper reads the schedule")
     (deployment,) = api(cluster, "/deployments/filter", {})
     run = api(cluster, f"/deployments/{deployment['id']}/create_flow_run", {})
     seen: set[tuple[str, str]] = set()
@@ -149,7 +166,7 @@ def a_flow_runs(cluster: LocalCluster, schedules: Path) -> None:
         seen.update(connections(cluster))
         return bool(api(cluster, f"/flow_runs/{run['id']}")["state"]["type"] == "COMPLETED")
 
-    wait_until(completed, 60, "the flow run", every=0.5)
+    wait_until(completed, 180, "the flow run", every=0.5)
     allowed = {(one, other) for one, others in LINKS.items() for other in others}
     assert seen <= allowed, "what the network policies of Kubernetes would not let through"
     assert seen >= {(WORKER, SERVER), (WORKER, SCHEDULER), (CRUNCHER, SCHEDULER), (SCHEDULER, CRUNCHER)}
@@ -162,7 +179,7 @@ def what_is_killed_comes_back(cluster: LocalCluster) -> None:
     before = {name: cluster.supervisor.pid(name) for name in (POSTGRES, OBJECTS, SCHEDULER)}
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: all(cluster.supervisor.pid(name) != pid for name, pid in before.items()), 10, "new processes")
+    wait_until(lambda: all(cluster.supervisor.pid(name) != pid for name, pid in before.items()), 60, "new processes")
 
     def works() -> bool:
         with suppress(OSError, psycopg.OperationalError, BaseError):
@@ -170,9 +187,9 @@ def what_is_killed_comes_back(cluster: LocalCluster) -> None:
             return bool(obstore.list(bucket(cluster)).collect()) and len(api(cluster, "/deployments/filter", {})) == 1
         return False
 
-    wait_until(works, 30, "PostgreSQL, server, object store")
-    with Client(cluster.place.scheduler, timeout=20) as client:
-        client.wait_for_workers(2, timeout=30)
+    wait_until(works, 120, "PostgreSQL, server, object store")
+    with Client(cluster.place.scheduler, timeout=60) as client:
+        client.wait_for_workers(2, timeout=120)
         assert client.gather(client.map(abs, [-1, -2])) == [1, 2]
 
 

@@ -153,18 +153,18 @@ def ends(rule: dict[str, Any], side: str) -> list[tuple[str, int]]:
 
 
 def test_what_is_kept_has_a_volume() -> None:
-    for name, where in {
-        POSTGRES: "/var/lib/postgresql",
-        OBJECTS: f"{CONTAINERS.objects}/npmdask",
-        WORKER: "/srv/npmdask/runs",
-    }.items():
-        mounts = [one for one in COMPOSE[name]["volumes"] if one.split(":")[1] == where]
+    runs = "/srv/npmdask/runs"
+    places = {POSTGRES: "/var/lib/postgresql", OBJECTS: f"{CONTAINERS.objects}/npmdask", WORKER: runs, CRUNCHER: runs}
+    for name, where in places.items():
+        mounts = [one for one in COMPOSE[name]["volumes"] if one.partition(":")[2] == where]
         assert len(mounts) == 1 and not mounts[0].startswith((".", "/", "$")), f"a named volume at {where}"
         (mount,) = [one for one in container(name)["volumeMounts"] if one["mountPath"] == where]
         claims = [one["metadata"]["name"] for one in WORKLOADS[name]["spec"].get("volumeClaimTemplates", [])]
         claims += [one["name"] for one in PODS[name]["volumes"] if "persistentVolumeClaim" in one]
         assert mount["name"] in claims
     assert CONTAINERS.pgdata.startswith("/var/lib/postgresql/")
+    claims = {one["metadata"]["name"]: one["spec"] for one in MANIFESTS if one["kind"] == "PersistentVolumeClaim"}
+    assert claims["runs"]["accessModes"] == ["ReadWriteMany"], "several pods write there"
 
 
 def test_every_path_that_is_written_is_writable() -> None:
@@ -172,7 +172,8 @@ def test_every_path_that_is_written_is_writable() -> None:
     written = {name: ["/tmp"] for name in ORDER}
     written[POSTGRES] += [CONTAINERS.pgdata, CONTAINERS.sockets]
     written[OBJECTS] += [CONTAINERS.objects + "/npmdask"]
-    written[CRUNCHER] += [CONTAINERS.scratch]
+    written[CRUNCHER] += [CONTAINERS.scratch, "/srv/npmdask/runs"]
+    written[WORKER] += ["/srv/npmdask/runs"]
     written[KEEPER] += [CONTAINERS.alive]
     for name in (SERVER, KEEPER, WORKER):
         written[name] += [CONTAINERS.home]
