@@ -198,6 +198,9 @@ def _figures(one: Soak, seconds: float) -> dict[str, Any]:
         "started_again": sum(max(run["run_count"] - 1, 0) for run in runs),
         "killed": dict(one.killed),
         "nobody_there": dict(one.missed),
+        "failed_because": [
+            str((run["state"] or {}).get("message"))[:300] for run in runs if run["state_type"] == "FAILED"
+        ],
         "failures": failures,
     }
 

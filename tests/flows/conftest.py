@@ -61,6 +61,12 @@ class Shop:
     def err(self) -> str:
         return (self.folder / "err").read_text(errors="replace")
 
+    @property
+    def tracebacks(self) -> list[str]:
+        """Those on stderr; not of a process of a run that was being started, by spawning, when its schedule ended."""
+        found = self.err.split("Traceback (most recent call last):\n")[1:]
+        return [text for text in found if "multiprocessing/spawn.py" not in "\n".join(text.splitlines()[:3])]
+
     def below(self, process: "subprocess.Popen[str]") -> list[psutil.Process]:
         """Everything that the process started, remembered for the clean-up."""
         found = psutil.Process(process.pid).children(recursive=True)
