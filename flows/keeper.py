@@ -83,7 +83,7 @@ class Keeper:
     def _apply(self, client: SyncPrefectClient) -> None:
         if self._schedules is None:
             return
-        changed = self._schedules.stat().st_mtime
+        changed = _time_of(self._schedules)
         if changed == self._applied:
             return
         try:
@@ -120,6 +120,14 @@ class Keeper:
         said = f"goes on from its last commit ({run.state.message})"
         if _propose(client, run, Scheduled(name="AwaitingRetry", message=said)):
             self._crashes[run.id] = count + 1
+
+
+def _time_of(file: Path) -> float:
+    """When it was changed; 0 where it is not there."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:

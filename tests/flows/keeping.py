@@ -54,6 +54,8 @@ def schedules(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
     look("same", both)
     look("changed", both.replace("0 3", "0 4"))
     look("wrong", both.replace("0 3", "every night"))
+    file.unlink()
+    one.tend(client)
     look("gone", ENTRY.format(name="a", cron="0 2 * * *"))
     return seen
 

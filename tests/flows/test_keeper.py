@@ -20,6 +20,7 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
     assert seen["same"] == seen["new"], "what has not changed is not touched: an interval would begin anew"
     assert seen["changed"]["a"] == seen["new"]["a"] and seen["changed"]["b"][2] == "0 4 * * *"
     assert seen["wrong"] == seen["changed"] and "schedule b: it cannot be" in shop.err
+    assert "schedules.toml cannot be read: No such file or directory; the schedules that were good stay" in shop.err
     assert seen["gone"] == {"a": seen["new"]["a"]}
 
     lives = found["lives"]
