@@ -25,6 +25,7 @@ from npmdask.linalg import Block
 
 FAR = 0.5  # sine of an angle: beyond it a vector is no component any more
 CLEAR = 4.0  # standard deviations of a score: the largest of 20 scores of pure noise exceeds it once in 1600 times
+LEFT = 2 / math.sqrt(3)  # the steepest slope of cos^3
 
 
 class ColumnNoise(Protocol):
@@ -160,12 +161,13 @@ class PrivateTensorPower:
         vector, the norm of the noise in that contraction over the weight (earlier noise counts by its square only), and
         the square of what else the last iteration turned it by: a power step squares the error that it meets.
         ``facts["status"]``: "found"; "open" where that sine is above FAR; "surplus" where even the weight is within
-        CLEAR standard deviations of the noise on it.
+        CLEAR standard deviations of the noise on it and what the deflation of the components before may have left.
         """
         order = np.argsort(-state.weights, kind="stable")
         vectors, weights = np.ascontiguousarray(state.vectors[:, order]), state.weights[order]
-        stddevs, clear = state.stddevs[order], weights > CLEAR * state.stddevs[order]
-        errors = np.where(clear, np.minimum(_turned(state)[order], 1.0), 1.0)
+        stddevs, turned = state.stddevs[order], np.minimum(_turned(state), 1.0)
+        clear = (state.weights > CLEAR * state.stddevs + _left_by_deflation(state.weights, turned))[order]
+        errors = np.where(clear, turned[order], 1.0)
         status = np.where(clear, np.where(errors > FAR, "open", "found"), "surplus")
         return Result(
             values=weights,
@@ -186,6 +188,16 @@ def _turned(state: PrivateTensorState) -> np.ndarray:
     weights = np.where(state.weights > 0, state.weights, np.inf)
     noise, moved = state.noise_norms / weights, state.residuals / weights
     return noise + np.maximum(moved**2 - noise**2, 0.0)
+
+
+def _left_by_deflation(weights: np.ndarray, sines: np.ndarray) -> np.ndarray:
+    """The largest score that the components before each may have left in the tensor (k).
+
+    w v v v - w v' v' v' at a unit u is w (cos^3 a - cos^3 b), at most LEFT w sin(v, v'); of orthogonal components
+    u meets one at a time, so it is the largest and not the sum.
+    """
+    each = LEFT * np.maximum(weights, 0.0) * sines
+    return np.maximum.accumulate(np.concatenate([[0.0], each[:-1]]))
 
 
 def _info(values: np.ndarray, residuals: np.ndarray) -> Info:
