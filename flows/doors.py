@@ -1,4 +1,4 @@
-"""Command lines of the flows: ``python -m flows.NAME``, each run once with a server of its own, or by a schedule."""
+"""Command lines of the flows: ``python -m flows.NAME`` runs one once, with a Prefect server of its own."""
 
 import argparse
 import json
@@ -18,37 +18,25 @@ from npmdask.errors import BadInputError
 from npmdask.private_report import flat
 
 Check = Callable[[RunConfig], Any]
-BySchedule = Callable[[argparse.Namespace, RunConfig, str], None]
 
 
-def main(
-    flow: Any,
-    argv: Sequence[str] | None = None,
-    *,
-    check: Check = RunConfig.check,
-    by_schedule: BySchedule | None = None,
-    **more: int,
-) -> int:
+def main(flow: Any, argv: Sequence[str] | None = None, *, check: Check = RunConfig.check, **more: int) -> int:
     """A flow that takes a configuration file; returns the exit code, the same as those of ``npmdask``.
 
     ``check`` : opens the source, and raises what is wrong before a server is started.
-    ``by_schedule`` : runs it with ``--every`` or ``--cron``; without it there is no such argument.
     ``more`` : further parameters of the flow, with their defaults.
     """
     parser = _parser(flow)
-    add_arguments(parser)
-    if by_schedule is not None:
-        add_schedule(parser, required=False)
+    parser.add_argument("config", help="a TOML file, as for `npmdask run`")
+    parser.add_argument("--run-id", help="name of the run: its store is runs/ID beside the file, not the file's own")
+    parser.add_argument("--store", help="folder of the run, instead of the one in the file")
     for name, value in more.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     a = parser.parse_args(argv)
 
     def run() -> int:
         config, run_id = load(a, check)
-        if by_schedule is None or (a.every is None and a.cron is None):
-            return once(a, flow, {"config": config, "run_id": run_id} | {name: getattr(a, name) for name in more})
-        by_schedule(a, config, run_id)
-        return 0
+        return once(a, flow, {"config": config, "run_id": run_id} | {name: getattr(a, name) for name in more})
 
     return exit_code(run)
 
@@ -73,22 +61,6 @@ def _parser(flow: Any) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=flow.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
     return parser
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to run, under which name."""
-    parser.add_argument("config", help="a TOML file, as for `npmdask run`")
-    parser.add_argument("--run-id", help="name of the run: its store is runs/ID beside the file, not the file's own")
-    parser.add_argument("--store", help="folder of the run, instead of the one in the file")
-
-
-def add_schedule(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """When to run."""
-    when = parser.add_mutually_exclusive_group(required=required)
-    when.add_argument("--every", type=float, metavar="SECONDS")
-    when.add_argument("--cron", metavar="'0 3 * * *'", help="in the timezone of --timezone")
-    parser.add_argument("--timezone", default="UTC", help="of --cron, like Europe/Berlin (default UTC)")
-    parser.add_argument("--port", type=int, help="of the Prefect server (default: a free one)")
 
 
 def load(a: argparse.Namespace, check: Check = RunConfig.check) -> tuple[RunConfig, str]:
@@ -121,7 +93,7 @@ def checked(flow: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 def once(a: argparse.Namespace, flow: Any, parameters: dict[str, Any]) -> int:
     """One run of ``flow``; prints its facts and returns the exit code."""
-    with local_server(getattr(a, "port", None)) as url:
+    with local_server() as url:
         say(f"Prefect at {url.removesuffix('/api')}")
         try:
             facts: Any = flow(**parameters)

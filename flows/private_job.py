@@ -1,29 +1,27 @@
 """``make private``: a scheduled private release of 4 GiB, three times, until the budget refuses the fourth."""
 
-import argparse
-import os
 import shutil
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
-os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "INFO")  # one line for every run
-
 from flows.main_job import ensure_data
-from flows.private_release import release_on_schedule
+from flows.processes import Supervisor
 from flows.run import exit_code, say
-from flows.server import ROOT
+from flows.serve import runs_of, services
+from flows.server import ROOT, free_port
 from npmdask.accounting import Budget, epsilon_for, mu_for
 from npmdask.config import load_config
-from npmdask.errors import BudgetError
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.ledger.show import show_lines
 from npmdask.storage.bundle import read_bundle
 
 CONFIG = ROOT / "data" / "private-job.toml"
+SCHEDULES = ROOT / "data" / "private-schedules.toml"
 HOME = ROOT / "runs" / "private"
 RELEASES = 3
-EVERY = 20.0  # seconds: a day, for the impatient
 
 
 def run() -> int:
@@ -44,15 +42,29 @@ def run() -> int:
         change=asked.change,
         budget=Budget(enough, asked.delta),
     )
-    a = argparse.Namespace(every=EVERY, cron=None, timezone="UTC", port=None)
-    try:
-        release_on_schedule(a, config, "main")
-    except BudgetError as error:
-        say(str(error))
-    return verdict(ledger)
+    port = free_port()
+    with Supervisor(HOME / ".serve", services(HOME / ".serve", port, SCHEDULES), say) as supervisor:
+        say(f"Prefect at http://127.0.0.1:{port}, until a release is refused")
+        refused: list[str] = []
+        supervisor.watch(_is_refused(port, refused))
+    say(f"red, as it is every time from now on: {refused[0]}")
+    return verdict(ledger, refused[0])
 
 
-def verdict(ledger: Any) -> int:
+def _is_refused(port: int, refused: list[str]) -> Callable[[], bool]:
+    """Whether a release of the schedule has failed from now on; ``refused`` gets its sentence."""
+    since = datetime.now(UTC).isoformat()
+    wanted = {"state": {"type": {"any_": ["FAILED"]}}, "start_time": {"after_": since}}
+
+    def look() -> bool:
+        found = runs_of(port, {"flow_runs": wanted, "deployments": {"name": {"any_": ["main"]}}})
+        refused.extend(run["state"]["message"] for run in found)
+        return bool(refused)
+
+    return look
+
+
+def verdict(ledger: Any, refused: str) -> int:
     """Say what was released and what the ledger holds; 0 if it was three releases and a refusal."""
     print("\n".join(show_lines(ledger, "main")))
     made = sorted(HOME.glob("main/*/result"))
@@ -62,7 +74,7 @@ def verdict(ledger: Any) -> int:
         print(
             f"{folder.parent.name}  {meta['outcome']['name']}  values {values}, ...  page {folder.parent}/report.html"
         )
-    kept = len(made) == RELEASES and (HOME / "main" / "stopped").exists()
+    kept = len(made) == RELEASES and "does not suffice" in refused
     print("kept" if kept else "NOT KEPT")
     return 0 if kept else 1
 

@@ -1,16 +1,14 @@
-"""A private release as a Prefect flow: validate, plan, reserve, release, report; also by a schedule.
+"""A private release as a Prefect flow: validate, plan, reserve, release, report.
 
-``python -m flows.private_release CONFIG.toml`` makes one release: run again it returns the same one. With ``--every``
-or ``--cron`` every tick makes a new one (or goes on with one that was killed), until the ledger refuses: then the
-schedule stops, with its sentence. Nothing that Prefect is told (parameters, states, logs, artifacts) holds more than
-public numbers and releases: no path of a key, no bytes, no rows, no times of passes.
+``python -m flows.private_release CONFIG.toml`` makes one release: run again it returns the same one. With ``fresh``, in
+a schedule, every tick makes a new one (or goes on with one that was killed); once the budget is spent every tick is red
+with the sentence of the ledger, until somebody grants more. Nothing that Prefect is told (parameters, states, logs,
+artifacts) holds more than public numbers and releases: no path of a key, no bytes, no rows, no times of passes.
 
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
 """
 
 import sys
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow
@@ -19,9 +17,8 @@ from flows.discretion import said_discreetly
 from flows.doors import main
 from flows.fields import Config, RunId, said
 from flows.heart import tended
-from flows.releasing import STOPPED, numbered, plan, release, release_until_refused, report, reserve, validate
+from flows.releasing import numbered, plan, release, report, reserve, validate
 from flows.run import at_store, end_state
-from npmdask.errors import BudgetError
 
 
 @flow(name="private-release", persist_result=False, retries=0)
@@ -33,22 +30,16 @@ def private_release(
     fresh: Annotated[bool, said("a new release at every call, in numbered stores, until the budget is spent")] = False,
 ) -> Any:
     """One private release; without ``fresh`` always the same one."""
-    home = at_store(config, run_id)
-    config = numbered(home, run_id) if fresh else home
+    config = at_store(config, run_id)
+    if fresh:
+        config = numbered(config, run_id)
     validate(config)
     plan(config, run_id)
-    try:
-        reserve(config)
-    except BudgetError as error:
-        if fresh:
-            Path(str(home.run.store), STOPPED).write_text(f"{error}\n")
-        raise
+    reserve(config)
     facts = release(config, run_id)
     report(run_id, facts)
     return end_state(facts)
 
 
-release_on_schedule = partial(release_until_refused, private_release)
-
 if __name__ == "__main__":
-    sys.exit(main(private_release, by_schedule=release_on_schedule))
+    sys.exit(main(private_release))

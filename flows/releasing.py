@@ -1,13 +1,10 @@
-"""The steps of a private release as tasks, its numbered stores, and its schedule."""
+"""The steps of a private release as tasks, and the numbered stores of one that is made anew at every tick."""
 
-import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger
 
-from flows.deployments import serve
 from flows.discretion import Announcer, discreet_step
 from flows.heart import require_progress
 from flows.run import at_store, publish_report
@@ -17,11 +14,9 @@ from npmdask.binding import bind
 from npmdask.checkpoint import RunStore
 from npmdask.config import RunConfig
 from npmdask.custody import KEY, custody_of
-from npmdask.errors import BudgetError, RefusedError
+from npmdask.errors import RefusedError
 from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
-
-STOPPED = "stopped"  # file beside the releases: why the schedule is over
 
 
 @discreet_step
@@ -77,13 +72,3 @@ def next_store(home: Path) -> str:
     if numbers and (not (numbers[-1] / "result").exists() or (numbers[-1] / KEY).exists()):
         return str(numbers[-1])
     return str(home / f"{int(numbers[-1].name) + 1 if numbers else 1:06d}")
-
-
-def release_until_refused(flow: Callable[..., Any], a: argparse.Namespace, config: RunConfig, run_id: str) -> None:
-    """A new release at every tick, until the budget is spent (BudgetError) or a signal comes."""
-    stopped = Path(str(config.run.store), STOPPED)
-    stopped.unlink(missing_ok=True)  # whoever starts it again may have granted more
-    parameters = {"config": config.model_dump(mode="json"), "run_id": run_id, "fresh": True}
-    serve(a, flow, run_id, parameters, over=stopped.exists)
-    if stopped.exists():
-        raise BudgetError(f"the schedule is over: {stopped.read_text().strip()}")

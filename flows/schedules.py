@@ -37,7 +37,7 @@ from flows.npm_deflation import npm_deflation
 from flows.private_release import private_release
 from flows.run import at_store, place_of
 from flows.streaming_update import streaming_update
-from flows.streams import open_problem, with_width
+from flows.streams import for_ticks
 from flows.topics import topics
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError, closest
@@ -159,7 +159,7 @@ def _planned(entry: Entry, folder: Path) -> Planned:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
         config = at_store(load_config(normpath(folder / entry.config), store=str(store)), str(parameters["run_id"]))
         if flow is streaming_update:
-            config = with_width(config, open_problem(config))
+            config = for_ticks(config)
         parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
     else:
         data = "this machine"  # of benchmarks, which disturb each other

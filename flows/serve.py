@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 from flows.keeper import POOL
@@ -116,6 +117,17 @@ def keeper_command(schedules: Path | str | None, alive: Path | str) -> tuple[str
 def worker_command(name: str) -> tuple[str, ...]:
     """Arguments of Python."""
     return ("-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
+
+
+def runs_of(port: int, query: dict[str, Any]) -> list[dict[str, Any]]:
+    """Flow runs that the server at a port knows, by a filter of its API; none while it does not answer."""
+    body, url = json.dumps(query).encode(), f"http://127.0.0.1:{port}/api/flow_runs/filter"
+    try:
+        with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=20) as answer:
+            found: list[dict[str, Any]] = json.loads(answer.read())
+            return found
+    except OSError:
+        return []
 
 
 def _online(url: str, name: str) -> bool:

@@ -1,7 +1,7 @@
 """A model that follows a stream, as a Prefect flow: wake, take the rows that are new, update it, commit, sleep.
 
-``python -m flows.streaming_update CONFIG.toml`` does so once. With ``--every`` or ``--cron`` it does so at every tick,
-in the same store: a tick that finds nothing new is green and says so, one that finds rows which cannot be used is red
+``python -m flows.streaming_update CONFIG.toml`` does so once, a schedule (:mod:`flows.schedules`) at every tick, in the
+same store: a tick that finds nothing new is green and says so, one that finds rows which cannot be used is red
 with the sentence, and the next one goes on where the last commit was. There are never two at once.
 
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
@@ -18,7 +18,7 @@ from flows.fields import Config, RunId
 from flows.heart import tended
 from flows.run import at_store, said_in_a_sentence
 from flows.steps import plan, report
-from flows.streams import follow, open_problem, update, validate
+from flows.streams import open_problem, update, validate
 
 
 @flow(name="streaming-update", persist_result=False)
@@ -35,10 +35,5 @@ def streaming_update(config: Config, run_id: RunId = "streaming-update") -> Any:
     return Completed(message=facts["sentence"], data=facts)
 
 
-def by_schedule(a: Any, config: Any, run_id: str) -> None:
-    """At every tick, until a signal comes."""
-    follow(a, streaming_update, config, run_id)
-
-
 if __name__ == "__main__":
-    sys.exit(main(streaming_update, check=open_problem, by_schedule=by_schedule))
+    sys.exit(main(streaming_update, check=open_problem))

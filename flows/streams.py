@@ -1,11 +1,9 @@
-"""The steps of the flow of streams as tasks, and its schedule."""
+"""The steps of the flow of streams as tasks, and what a schedule has to know of a stream."""
 
-import argparse
 from typing import Any
 
 from prefect import get_run_logger
 
-from flows.deployments import serve
 from flows.heart import require_progress
 from flows.run import step
 from flows.stream_publish import StreamPublisher
@@ -52,26 +50,20 @@ def open_problem(config: RunConfig) -> StreamProblem:
     return config.stream_problem()
 
 
-def follow(a: argparse.Namespace, flow: Any, config: RunConfig, run_id: str) -> None:
-    """Take what is new at every tick of the schedule in ``a``, until a signal comes.
+def for_ticks(config: RunConfig) -> RunConfig:
+    """The configuration for a schedule: with the width of the rows of a folder, whose files may all be gone at a tick.
 
     Raises
     ------
     BadInputError
-        The stream is standard input, which comes once.
+        It is not of a stream, or the stream is standard input, which comes once.
     """
     problem = open_problem(config)
     if problem.opened.forwards:
         raise BadInputError(
-            "standard input cannot be read by a schedule, it is there only once: leave --every and --cron out, or let "
-            "what writes it put files into a directory and name that as source.path"
+            "standard input cannot be read by a schedule, it is there only once: run it once, or let what writes it put files "
+            "into a directory and name that as source.path"
         )
-    config = with_width(config, problem)
-    serve(a, flow, run_id, {"config": config.model_dump(mode="json"), "run_id": run_id})
-
-
-def with_width(config: RunConfig, problem: StreamProblem) -> RunConfig:
-    """The configuration of a folder with the width of its rows: its files may all be gone at the next tick."""
     if not problem.opened.grows:
         return config
     table = (config.stream or StreamTable()).model_copy(update={"columns": problem.model.d})

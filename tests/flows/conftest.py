@@ -84,10 +84,11 @@ class Shop:
                 child.kill()
 
 
-def wait_until(true: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(true: Callable[[], bool], seconds: float, what: str, said: Callable[[], str] = str) -> None:
+    """``said`` : what to show where it does not come about, as it is then."""
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}: {said()}"
         time.sleep(0.02)
 
 

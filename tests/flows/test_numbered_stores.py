@@ -30,7 +30,7 @@ def test_a_tick_takes_the_unfinished_store_or_the_next_number(tmp_path: Path) ->
     (first / "entropy").write_text("")
     assert next_store(home) == str(first), "killed before its key was destroyed: that is still to be done"
     (first / "entropy").unlink()
-    (home / "stopped").write_text("")
+    (home / "notes").write_text("")
     numbered(home, "000009", "result")
     assert next_store(home) == str(home / "000010")
 

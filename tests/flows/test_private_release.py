@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +10,18 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import numpy as np
-import psutil
 import pytest
 
 from npmdask.checkpoint import RunStore
 from npmdask.ledger import Status
-from tests.flows.conftest import Shop, alive, wait_until
+from tests.flows.conftest import Shop, wait_until
+from tests.flows.served import Served
 from tests.flows.told import Secrets, told
 from tests.private.conftest import COLUMNS, World, make_world, records
 
 pytestmark = pytest.mark.slow
 
-ROWS, CLIP = 4507, 1.5
+ROWS, CLIP, STEPS = 4507, 1.5, 40
 CONFIG = """
 [source]
 path = "world/x.zarr"
@@ -37,6 +36,15 @@ neighboring_relation = "record_replace"
 clip_norm = {clip}
 ledger = "world/ledger.sqlite"
 dataset = "people"
+"""
+SCHEDULES = """
+[[schedule]]
+name = "daily"
+flow = "private-release"
+config = "daily.toml"
+every = 4
+[schedule.parameters]
+fresh = true
 """
 # The real door, with a change; and a copy of the key, of which nothing else is left at the end.
 DOOR = """
@@ -53,7 +61,7 @@ import flows.discretion as discretion
 import flows.private_release as door
 from prefect import task
 {change}
-sys.exit(door.main(door.private_release, sys.argv[1:], by_schedule=door.release_on_schedule))
+sys.exit(door.main(door.private_release, sys.argv[1:]))
 """
 LOGS_THE_SHAPE = """
 from prefect import get_run_logger
@@ -193,79 +201,47 @@ def test_a_flow_that_tells_more_is_caught(place: Place, server: str) -> None:
 
 
 def test_a_schedule_releases_until_the_budget_is_spent(place: Place) -> None:
-    """Three of epsilon 0.5 fit a grant of 0.9; the fourth tick ends it, and whoever asks for less goes on."""
+    """Three of epsilon 0.5 fit a grant of 0.9, though the first is killed; the fourth is red until more is granted."""
     regrant(place, 0.9)
-    config = place.write("daily")
-    assert place.run("-m", "flows.private_release", config, "--every", "4") == 3, place.err
-    assert "the schedule is over: the budget of 'people' does not suffice" in place.err
-    assert not place.tracebacks, place.err
-    home = place.folder / "runs" / "daily"
+    place.write("daily", steps=STEPS)
+    served, home = Served(place, SCHEDULES), place.folder / "runs" / "daily"
+    store = home / "000001"
+    served.wait(lambda: (store / "steps" / "000004").exists(), 120, "step 4")
+    served.flow(store)
+    assert not (store / "result").exists(), "killed too late to test anything"
+    key = (store / "entropy").read_bytes()
+    (before,) = place.status.runs
+    assert 4 <= len(before.committed) < STEPS
+    served.wait(lambda: served.ended("the budget of 'people' does not suffice") > 0, 240, "refused")
+
     assert [p.parent.name for p in sorted(home.glob("*/run.json"))] == ["000001", "000002", "000003"]
-    assert all(
-        (store / "result").exists() and not (store / "entropy").exists()
-        for store in [p.parent for p in home.glob("*/run.json")]
-    )
+    made = [p.parent for p in sorted(home.glob("*/run.json"))]
+    assert all((one / "result").exists() and not (one / "entropy").exists() for one in made)
     runs = place.status.runs
     assert len(runs) == 3 and all(run.finished for run in runs)
     digests = [digest for run in runs for digest in run.committed.values()]
-    assert len(set(digests)) == 9, "every release has noise of its own"
+    assert len(set(digests)) == 3 * STEPS, "every release has noise of its own"
+    after = next(run for run in runs if run.run_id == before.run_id)
+    assert all(after.committed[step] == digest for step, digest in before.committed.items())
+    last = RunStore(store).last_step()
+    assert last is not None
+    assert {h["step"]: h["digest"] for h in last[1]["history"]} == after.committed
+    assert json.loads((store / "run.json").read_text())["release_id"] == before.run_id and len(key) >= 32
 
-    config.write_text(config.read_text().replace("epsilon = 0.5", "epsilon = 0.05"))
-    assert place.run("-m", "flows.private_release", config, "--store", home / "000004", "--json") == 0, place.err
-    assert len(place.status.runs) == 4, "the refused run left nothing behind that would be in the way"
+    regrant(place, 1.05, "--larger")
+    served.wait(lambda: len(place.status.runs) == 4, 60, "it goes on by itself")
+    served.stop()
+    assert not place.tracebacks, place.err
 
 
-def regrant(place: Place, epsilon: float) -> None:
+def regrant(place: Place, epsilon: float, *more: str) -> None:
     """The grant of the world is for three runs of epsilon 1: here for less."""
     code = (
         "from npmdask.cli import main; import sys; sys.exit(main(['ledger', 'grant', 'people', 'world/x.zarr', "
         f"'--relation', 'record_replace', '--clip-norm', '{CLIP}', '--epsilon', '{epsilon}', '--delta', '1e-7', "
-        "'--ledger', 'world/ledger.sqlite']))"
+        f"'--ledger', 'world/ledger.sqlite', *{more}]))"
     )
     assert place.run("-c", code) == 0, place.err
-
-
-def test_a_killed_release_goes_on_at_the_next_tick(place: Place) -> None:
-    """kill -9 of the process of a flow run: the next tick takes the same store, key and reservation."""
-    config, home = place.write("long", steps=60), place.folder / "runs" / "long"
-    process = place.start("-m", "flows.private_release", config, "--every", "3")
-    wait_until(lambda: (home / "000001" / "steps" / "000004").exists(), 120, "step 4")
-    child = next(p for p in place.below(process) if str(home) in open_files(p))
-    os.kill(child.pid, signal.SIGKILL)
-    wait_until(lambda: not alive([child]), 10, "the kill")
-    assert not (home / "000001" / "result").exists(), "killed too late to test anything"
-    key = (home / "000001" / "entropy").read_bytes()
-    (before,) = place.status.runs
-    assert 4 <= len(before.committed) < 60
-    wait_until(lambda: (home / "000001" / "steps" / "000060").exists(), 120, f"the end: {place.err}")
-    wait_until(lambda: not (home / "000001" / "entropy").exists(), 30, "the key destroyed")
-    children = place.below(process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(45) == 0, place.err
-    wait_until(lambda: not alive(children), 10, "no process left")
-
-    after = next(run for run in place.status.runs if run.run_id == before.run_id)
-    assert after.finished and set(after.committed) == set(range(1, 61))
-    assert all(after.committed[step] == digest for step, digest in before.committed.items())
-    last = RunStore(home / "000001").last_step()
-    assert last is not None
-    assert {h["step"]: h["digest"] for h in last[1]["history"]} == after.committed
-    spec = json.loads((home / "000001" / "run.json").read_text())
-    assert spec["release_id"] == before.run_id and len(key) >= 32
-
-
-def open_files(process: psutil.Process) -> str:
-    """Paths that it holds open: of the run, its lock."""
-    try:
-        return " ".join(file.path for file in process.open_files())
-    except psutil.Error:
-        return ""
-
-
-@pytest.mark.parametrize("arguments", [("--every", "0"), ("--every", "nan"), ("--cron", "every night")])
-def test_a_schedule_that_cannot_be(place: Place, arguments: tuple[str, str]) -> None:
-    assert place.run("-m", "flows.private_release", place.write("never"), *arguments) == 2
-    assert "schedule" in place.err and "Traceback" not in place.err
 
 
 def test_a_configuration_without_a_promise(place: Place) -> None:

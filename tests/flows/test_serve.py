@@ -1,22 +1,15 @@
 """``npmdask serve``: what is killed comes back, what was running goes on by itself, once, to the same bits."""
 
-import json
-import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.request import Request, urlopen
 
-import psutil
 import pytest
 
-from flows.server import free_port
 from npmdask.checkpoint import RunStore
 from npmdask.storage.generate import generate
-from tests.flows.conftest import Shop, committed, wait_until
+from tests.flows.conftest import Shop, committed
+from tests.flows.served import Served
 
 pytestmark = pytest.mark.slow
 
@@ -41,41 +34,6 @@ every = 3600
 """
 
 
-class Served:
-    """A running ``npmdask serve`` in a shop."""
-
-    def __init__(self, shop: Shop) -> None:
-        self.shop, self.port = shop, free_port()
-        self.process = self.start()
-
-    def start(self) -> "subprocess.Popen[str]":
-        return self.shop.start("-m", "flows.serve", "schedules.toml", "--port", str(self.port))
-
-    def api(self, path: str, query: dict[str, Any]) -> Any:
-        url = f"http://127.0.0.1:{self.port}/api/{path}"
-        with urlopen(
-            Request(url, json.dumps(query).encode(), {"Content-Type": "application/json"}), timeout=20
-        ) as answer:
-            return json.loads(answer.read())
-
-    def runs(self) -> list[dict[str, Any]]:
-        """All flow runs that were taken by a worker."""
-        with suppress(OSError):
-            found: list[dict[str, Any]] = self.api("flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"})
-            return [run for run in found if run["state_name"] not in ("Scheduled", "Late")]
-        return []
-
-    def states(self) -> list[str]:
-        return [run["state_name"] for run in self.runs()]
-
-    def service(self, name: str) -> int:
-        state = json.loads((self.shop.folder / "runs" / ".serve" / "services.json").read_text())
-        return int(state["services"][name]["pid"])
-
-    def wait(self, true: Callable[[], bool], seconds: float, what: str) -> None:
-        wait_until(true, seconds, f"{what}: {self.states()} {self.shop.err[-2000:]}")
-
-
 def steps(store: Path) -> int:
     found = [int(path.name) for path in (store / "steps").glob("[0-9]*") if path.name.isdigit()]
     return max(found, default=0)
@@ -93,8 +51,7 @@ def served(shop: Shop) -> Iterator[Served]:
         rank=10,
     )
     (shop.folder / "slow.toml").write_text(CONFIG)
-    (shop.folder / "schedules.toml").write_text(SCHEDULES)
-    one = Served(shop)
+    one = Served(shop, SCHEDULES)
     yield one
     if one.process.poll() is None:
         shop.below(one.process)
@@ -102,63 +59,21 @@ def served(shop: Shop) -> Iterator[Served]:
         one.process.wait(60)
 
 
-def holder(store: Path) -> int:
-    return int((store / "lock").read_text().split()[1])
-
-
-class Killed:
-    """Who is killed, each time once the run has gone on since the last time."""
-
-    def __init__(self, served: Served) -> None:
-        self.served = served
-        self.store = served.shop.folder / "runs" / "slow"
-
-    def flow(self) -> None:
-        os.kill(holder(self.store), signal.SIGKILL)
-
-    def server(self) -> None:
-        os.kill(self.served.service("prefect-server"), signal.SIGKILL)
-
-    def worker(self) -> None:
-        os.kill(self.served.service("worker"), signal.SIGKILL)
-
-    def keeper(self) -> None:
-        os.kill(self.served.service("keeper"), signal.SIGKILL)
-
-    def machine(self) -> None:
-        """The flow and its worker at the same time: nobody is left who could say that it crashed."""
-        process = holder(self.store)
-        os.kill(self.served.service("worker"), signal.SIGSTOP)
-        os.kill(process, signal.SIGKILL)
-        self.worker()
-
-    def power(self) -> None:
-        """Everything; and somebody starts it again."""
-        everything = [self.served.process.pid, *(child.pid for child in self.served.shop.below(self.served.process))]
-        for pid in everything:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.served.process.wait(10)
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in everything[1:]), 10, "all of it is gone")
-        self.served.process = self.served.start()
-
-
 @pytest.mark.parametrize(
     "victims",
     [
         ["server", "flow"],
-        pytest.param(["keeper", "worker", "machine", "flow", "power"], marks=pytest.mark.heavy),
+        pytest.param(["hang", "keeper", "worker", "machine", "flow", "power"], marks=pytest.mark.heavy),
     ],
 )
 def test_what_dies_comes_back_and_the_run_ends_in_the_same_bits(served: Served, victims: list[str]) -> None:
-    killed = Killed(served)
-    store, seen = killed.store, 0
+    store, seen = served.shop.folder / "runs" / "slow", 0
     for victim in victims:
-        served.wait(lambda: steps(store) >= seen + 3, 150, f"it goes on before {victim} is killed")  # noqa: B023
+        served.wait(lambda: steps(store) >= seen + 3, 180, f"it goes on before {victim} is killed")  # noqa: B023
         assert not (store / "result").exists(), "killed too late: the test shows nothing"
-        getattr(killed, victim)()
+        getattr(served, victim)(store)
         seen = steps(store)
-    served.wait(lambda: served.states() == ["Completed"], 240, "it is finished")
+    served.wait(lambda: served.ended("Completed") == 1, 240, "it is finished")
     (run,) = served.runs()
     assert run["run_count"] >= 2
     alone = served.shop.folder / "alone"

@@ -19,7 +19,8 @@ from npmdask.cli import main as npmdask
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
 from tests.conftest import same_bytes, write_zarr
-from tests.flows.conftest import Shop, alive, wait_until
+from tests.flows.conftest import Shop, wait_until
+from tests.flows.served import Served
 
 D, BLOCK = 6, 10
 STORED = '[source]\npath = "a.zarr"\n[algorithm]\nname = "spm"\ntarget_rank = 5\n'
@@ -37,6 +38,13 @@ columns = {D}
 batch_rows = 50
 [run]
 commit_seconds = 0.0
+"""
+SCHEDULES = """
+[[schedule]]
+name = "days"
+flow = "streaming-update"
+config = "days.toml"
+every = 2
 """
 
 
@@ -113,7 +121,7 @@ def handlers() -> Iterator[None]:
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, capsys: Any) -> None:
     """Fails when a configuration is only refused inside a run, or with a sentence that names no door."""
-    from flows import deployments, doors, npm, run, streaming_update, streams
+    from flows import doors, npm, run, streaming_update, streams
 
     write_zarr(tmp_path / "a.zarr", np.ones((20, 10)))
     files = {
@@ -124,33 +132,30 @@ def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, ca
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
-    def refused(door: Any, name: str, *more: str) -> str:
-        assert door([str(tmp_path / name), *more]) == 2
+    def refused(door: Any, name: str) -> str:
+        assert door([str(tmp_path / name)]) == 2
         said: str = capsys.readouterr().err
         assert said.count("\n") == 1, "one sentence, before a server is started"
         return said
 
-    how: Any = {"check": streams.open_problem, "by_schedule": streaming_update.by_schedule}
-    stream = partial(doors.main, streaming_update.streaming_update, **how)
-    assert "`python -m flows.streaming_update`" in refused(
-        partial(doors.main, npm.npm, check=run.check_plain), "stream"
-    )
-    assert "`python -m flows.streaming_update`" in refused(deployments.main, "stream", "--every", "5")
+    stream = partial(doors.main, streaming_update.streaming_update, check=streams.open_problem)
+    plain = partial(doors.main, npm.npm, check=run.check_plain)
+    assert "`python -m flows.streaming_update`" in refused(plain, "stream")
     assert "`python -m flows.npm`" in refused(stream, "stored")
-    assert "standard input cannot be read by a schedule" in refused(stream, "pipe", "--every", "5")
-    assert "leave --every and --cron out" in refused(stream, "pipe", "--cron", "* * * * *")
+    with pytest.raises(BadInputError, match="standard input cannot be read by a schedule"):
+        streams.for_ticks(load_config(tmp_path / "pipe"))
 
 
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_a_schedule_needs_no_file_to_know_the_width(tmp_path: Path) -> None:
     """Fails when a tick is red because every file was taken away after it had been used."""
-    from flows.streams import open_problem, with_width
+    from flows.streams import for_ticks, open_problem
 
     (tmp_path / "days").mkdir()
     np.save(tmp_path / "days" / "a.npy", np.ones((20, 6)))
     (tmp_path / "c.toml").write_text(STORED.replace("a.zarr", "days").replace("= 5", "= 2"))
     config = load_config(tmp_path / "c.toml")
-    served = with_width(config, open_problem(config))
+    served = for_ticks(config)
     (tmp_path / "days" / "a.npy").unlink()
     problem = open_problem(RunConfig.model_validate(served.model_dump(mode="json")))
     assert problem.model.d == 6
@@ -188,21 +193,16 @@ def test_once_leaves_the_bytes_of_the_command_line(shop: Shop) -> None:
 def test_a_schedule_takes_every_row_once_whatever_happens(days: Days) -> None:
     """Fails when a tick is red for nothing or green for bad rows, or when a row is lost or taken twice: by kill -9 of
     everything in the middle of a tick, by a bad row behind a commit, or by ticks that have nothing to do."""
-    config, store = days.write(), days.folder / "runs" / "days"
-    command = ("-m", "flows.streaming_update", config, "--every", "2")
-    process = days.start(*command)
+    days.write()
+    served, store = Served(days, SCHEDULES), days.folder / "runs" / "days"
     days.wait("COMPLETED", "holds no rows yet")
     for name in "abcd":
         days.put(name, 2_500)
-    wait_until(lambda: RunStore(store).last_step() is not None, 60, f"the first commit: {days.err}")
-    children = days.below(process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    wait_until(lambda: not alive(children), 10, "no process left")
+    served.wait(lambda: RunStore(store).last_step() is not None, 60, "the first commit")
+    served.power(store)
     last = RunStore(store).last_step()
     assert last is not None and 0 < last[1]["state"]["rows"] < 10_000, "killed too late to test anything"
 
-    process = days.start(*command)
     days.wait("COMPLETED", "10000 rows were taken")
     days.wait("COMPLETED", "10000 rows were taken, 0 of them now")
     days.put("f", 160, bad=157)
@@ -210,10 +210,7 @@ def test_a_schedule_takes_every_row_once_whatever_happens(days: Days) -> None:
     days.put("e", 70)  # comes before f, which is begun
     days.put("f", 160)
     days.wait("COMPLETED", "10230 rows were taken, 80 of them now")
-    children = days.below(process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(45) == 0, days.err
-    wait_until(lambda: not alive(children), 10, "no process left")
+    served.stop()
     assert not days.tracebacks, days.err
     assert all("row 157 of" in message for state, message in days.states if state == "FAILED"), days.states
     days.require_every_row_once(store)
