@@ -61,8 +61,8 @@ def for_ticks(config: RunConfig) -> RunConfig:
     problem = open_problem(config)
     if problem.opened.forwards:
         raise BadInputError(
-            "standard input cannot be read by a schedule, it is there only once: run it once, or let what writes it put files "
-            "into a directory and name that as source.path"
+            "standard input cannot be read by a schedule, it is there only once: run it once, or let what writes it "
+            "put files into a directory and name that as source.path"
         )
     if not problem.opened.grows:
         return config

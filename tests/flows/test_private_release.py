@@ -228,7 +228,7 @@ def test_a_schedule_releases_until_the_budget_is_spent(place: Place) -> None:
     assert {h["step"]: h["digest"] for h in last[1]["history"]} == after.committed
     assert json.loads((store / "run.json").read_text())["release_id"] == before.run_id and len(key) >= 32
 
-    regrant(place, 1.05, "--larger")
+    regrant(place, 1.05, "--raise")
     served.wait(lambda: len(place.status.runs) == 4, 60, "it goes on by itself")
     served.stop()
     assert not place.tracebacks, place.err
