@@ -5,7 +5,7 @@ one of these is killed with SIGKILL, at random: a process of a flow, the worker,
 and its worker at once, everything (and started again). At the end nothing is killed any more, and then must hold
 
 * lost or doubled: the model holds every row once (with p = d and nothing forgotten it is the exact sum of x x^T);
-* stuck: no flow run is left that is running, waiting or crashed.
+* stuck: no flow run is left that is running, waiting or crashed; and none has failed.
 
 Written into a folder that is made for it and deleted at the end.
 """
@@ -58,7 +58,7 @@ flow = "streaming-update"
 config = "days.toml"
 every = 20
 """
-ENDED = ("COMPLETED", "CANCELLED")
+ENDED = ("COMPLETED", "CANCELLED", "FAILED")
 
 
 @dataclass
@@ -188,6 +188,8 @@ def _figures(one: Soak, seconds: float) -> dict[str, Any]:
             stuck = [f"{run['name']} {run['state_name']}" for run in old[:-1]]  # the tick of this moment may be there
     runs = one.flow_runs()
     failures = [f"stuck: {name}" for name in stuck]
+    failed = [f"{run['name']}: {(run['state'] or {}).get('message')}" for run in runs if run["state_type"] == "FAILED"]
+    failures += [f"failed: {said[:300]}" for said in failed]
     failures += [f"{one.taken()} of {wanted} rows were taken"] if one.taken() != wanted else []
     failures += [] if one.sums_are_exact() else ["the sum over all rows is wrong: one was lost or taken twice"]
     return {
@@ -198,9 +200,6 @@ def _figures(one: Soak, seconds: float) -> dict[str, Any]:
         "started_again": sum(max(run["run_count"] - 1, 0) for run in runs),
         "killed": dict(one.killed),
         "nobody_there": dict(one.missed),
-        "failed_because": [
-            str((run["state"] or {}).get("message"))[:300] for run in runs if run["state_type"] == "FAILED"
-        ],
         "failures": failures,
     }
 
