@@ -3,16 +3,24 @@
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import zarr
+
+from flows.server import answers, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +31,8 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment: dict[str, str] = {}  # more of it, for everything that is started
+        self.home = folder / "prefect"  # of the server that it uses
+        self.opened = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")  # a server may have heard of others before
         self.started: list[subprocess.Popen[str]] = []
         self.seen: set[psutil.Process] = set()
 
@@ -52,6 +62,24 @@ class Shop:
 
     def run(self, *arguments: str | Path) -> int:
         return self.start(*arguments).wait(150)
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        """Rows of the server's database; {since}: a condition for what it has heard of since the shop was opened."""
+        with closing(sqlite3.connect(f"file:{self.home / 'prefect.db'}?mode=ro", uri=True)) as base:
+            return list(base.execute(query.format(since=f"created >= '{self.opened}'")))
+
+    def artifacts(self) -> dict[str, str]:
+        """What the newest one of each key holds."""
+        return {str(key): str(data) for key, data in self.ask("select key, data from artifact where {since}")}
+
+    def states(self) -> Counter[str]:
+        """How many flow runs are in each type of state."""
+        return Counter(state for (state,) in self.ask("select state_type from flow_run where {since}"))
+
+    def tasks(self) -> Counter[str]:
+        """How often each task ran."""
+        found = self.ask("select name from task_run where {since}")
+        return Counter(name.rpartition("-")[0] for (name,) in found)
 
     @property
     def out(self) -> str:
@@ -126,3 +154,30 @@ def shop(tmp_path: Path, data: Path, home: Path) -> Iterator[Shop]:
     made = Shop(tmp_path)
     yield made
     made.clean()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A Prefect server that many tests of this process use: each start of one costs seconds."""
+
+    url: str
+    home: Path
+
+
+@pytest.fixture(scope="session")
+def running(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copytree(home, folder / "prefect")
+    one, port = Shop(folder), free_port()
+    one.start("-m", "flows.server", str(port), str(os.getpid()))
+    made = Running(f"http://127.0.0.1:{port}/api", folder / "prefect")
+    wait_until(lambda: answers(made.url), 90, "a server", lambda: one.err)
+    yield made
+    one.clean()
+
+
+@pytest.fixture
+def client(shop: Shop, running: Running) -> Shop:
+    """A shop whose flows tell a server that is there already."""
+    shop.environment, shop.home = {"PREFECT_API_URL": running.url}, running.home
+    return shop

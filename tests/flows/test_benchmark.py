@@ -1,9 +1,7 @@
 """Rows of the benchmarks as a flow: a figure beside its target, measured once for each run id."""
 
 import json
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,16 +23,14 @@ with local_server():
 """
 
 
-def test_a_row_is_measured_once(shop: Shop) -> None:
+def test_a_row_is_measured_once(client: Shop) -> None:
     """Fails when the same run id measures again (the figure of a time would be another one), or shows nothing."""
-    assert shop.run("-c", TWICE) == 0, shop.err
-    first, again = map(json.loads, shop.out.splitlines()[-2:])
+    assert client.run("-c", TWICE) == 0, client.err
+    first, again = map(json.loads, client.out.splitlines()[-2:])
     assert first == again and first["answered"] and isinstance(first["figures"][ROW], float)
-    assert shop.err.count(f"{ROW} ...") == 1, "one process of the benchmarks"
-    with closing(sqlite3.connect(shop.folder / "prefect" / "prefect.db")) as base:
-        artifacts = dict(base.execute("select key, data from artifact"))
-        tasks = {name.rpartition("-")[0] for (name,) in base.execute("select name from task_run")}
-    assert set(artifacts) == {"figures-figures", "figures-progress"} and tasks == {"choose", "measure"}
+    assert client.err.count(f"{ROW} ...") == 1, "one process of the benchmarks"
+    artifacts = client.artifacts()
+    assert set(artifacts) == {"figures-figures", "figures-progress"} and set(client.tasks()) == {"choose", "measure"}
     (row,) = json.loads(json.loads(artifacts["figures-figures"]))
     assert (row["row"], row["target"], row["holds"] in ("yes", "no")) == (ROW, "<= 0.5", True)
 

@@ -11,14 +11,14 @@ from tests.flows.conftest import Shop
 pytestmark = pytest.mark.slow
 
 
-def test_k_then_more_is_k_plus_more(shop: Shop) -> None:
-    config = shop.config("defl", tol=1e-10)
-    assert shop.run("-m", "flows.npm_deflation", config, "--more", "3", "--json") == 0, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
-    whole = top_k(shop.folder / "a.zarr", 8, kind="samples", tol=1e-10)
+def test_k_then_more_is_k_plus_more(client: Shop) -> None:
+    config = client.config("defl", tol=1e-10)
+    assert client.run("-m", "flows.npm_deflation", config, "--more", "3", "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
+    whole = top_k(client.folder / "a.zarr", 8, kind="samples", tol=1e-10)
     np.testing.assert_allclose(facts["values"], whole.values, rtol=1e-12)
-    basis = np.load(shop.folder / "runs" / "defl-deflated" / "result" / "basis.npy")
+    basis = np.load(client.folder / "runs" / "defl-deflated" / "result" / "basis.npy")
     np.testing.assert_allclose(np.linalg.norm(whole.basis.T @ basis, axis=0), 1.0, atol=1e-12)
 
-    assert shop.run("-m", "flows.npm_deflation", config, "--more", "3", "--json") == 0, shop.err
-    assert json.loads(shop.out.splitlines()[-1])["data_passes"] == 0
+    assert client.run("-m", "flows.npm_deflation", config, "--more", "3", "--json") == 0, client.err
+    assert json.loads(client.out.splitlines()[-1])["data_passes"] == 0

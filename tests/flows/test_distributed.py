@@ -1,8 +1,6 @@
 """The centre of a distributed run as a flow: real nodes, one release, and what the server is told of it."""
 
 import json
-import sqlite3
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -16,26 +14,25 @@ __all__ = ["sites"]
 pytestmark = pytest.mark.slow
 
 
-def test_a_centre_releases_once_and_keeps_the_token(shop: Shop, sites: Sites) -> None:
+def test_a_centre_releases_once_and_keeps_the_token(client: Shop, sites: Sites) -> None:
     """Fails when the flow asks the nodes for another job at the second call, shows nothing, or tells the token."""
     made = sites(np.array_split(records(300, 12), 2), epsilon=2.0, p=4, steps=3)
-    config = centre_file(shop.folder, [site.url for site in made])
-    shop.environment = {TOKEN: SECRET}
-    assert shop.run("-m", "flows.distributed_private_pca", config, "--json") == 0, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
+    config = centre_file(client.folder, [site.url for site in made])
+    client.environment |= {TOKEN: SECRET}
+    assert client.run("-m", "flows.distributed_private_pca", config, "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
     assert facts["outcome"] == "released" and len(facts["values"]) == 2
-    before = committed(shop.folder / "runs" / "centre")
+    before = committed(client.folder / "runs" / "centre")
 
-    assert shop.run("-m", "flows.distributed_private_pca", config, "--json") == 0, shop.err
-    assert json.loads(shop.out.splitlines()[-1])["values"] == facts["values"]
-    assert committed(shop.folder / "runs" / "centre") == before
+    assert client.run("-m", "flows.distributed_private_pca", config, "--json") == 0, client.err
+    assert json.loads(client.out.splitlines()[-1])["values"] == facts["values"]
+    assert committed(client.folder / "runs" / "centre") == before
     for site in made:
         assert len(open_ledger(site.folder / "ledger.sqlite").status("here").runs) == 1
 
-    with closing(sqlite3.connect(shop.folder / "prefect" / "prefect.db")) as base:
-        artifacts = dict(base.execute("select key, data from artifact"))
+    artifacts = client.artifacts()
     assert set(artifacts) == {"centre-plan", "centre-progress", "centre-report"}
     assert "each of 2 nodes promises epsilon = 2" in artifacts["centre-plan"]
     assert "576 numbers" in artifacts["centre-plan"]  # 2 L s p d
-    told = b"".join(path.read_bytes() for path in (shop.folder / "prefect").rglob("*") if path.is_file())
-    assert SECRET.encode() not in told and SECRET not in shop.out + shop.err
+    told = b"".join(path.read_bytes() for path in client.home.rglob("*") if path.is_file())
+    assert SECRET.encode() not in told and SECRET not in client.out + client.err

@@ -1,8 +1,6 @@
 """Topics, mixtures, independent components and tensors as flows: finished runs with a report, refusals in sentences."""
 
 import json
-import sqlite3
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -21,41 +19,27 @@ def flow(shop: Shop, name: str, parameters: dict[str, Any]) -> int:
     return shop.run("-m", f"flows.{name}", json.dumps(parameters), "--json")
 
 
-def artifacts(shop: Shop) -> dict[str, str]:
-    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
-        found = dict(base.execute("select key, data from artifact"))
-    base.close()
-    return found
-
-
-def states(shop: Shop) -> Counter[str]:
-    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
-        found = Counter(state for (state,) in base.execute("select state_type from flow_run"))
-    base.close()
-    return found
-
-
 @pytest.mark.slow
-def test_topics_of_a_file(shop: Shop) -> None:
-    make("topics-held", shop.folder)
+def test_topics_of_a_file(client: Shop) -> None:
+    make("topics-held", client.folder)
     asked = {"documents": "docword.txt", "vocabulary": "vocab.txt", "count": 4, "run_id": "papers"}
-    assert flow(shop, "topics", asked) == 0, shop.err
-    facts, store = json.loads(shop.out.splitlines()[-1]), shop.folder / "runs" / "papers"
+    assert flow(client, "topics", asked) == 0, client.err
+    facts, store = json.loads(client.out.splitlines()[-1]), client.folder / "runs" / "papers"
     assert facts["answered"] and len(facts["topics"]) == 4 and facts["store"] == str(store)
-    assert (store / "report.html").exists() and str(store / "report.html") in artifacts(shop)["papers-report"]
-    assert states(shop) == {"COMPLETED": 1} and "papers-progress" in artifacts(shop)
-    documents, words = shop.folder / "docword.txt", shop.folder / "vocab.txt"
-    run_topics(documents, 4, words, store=shop.folder / "by-python")
-    assert (read_topics(store).model.topics == read_topics(shop.folder / "by-python").model.topics).all()
+    assert (store / "report.html").exists() and str(store / "report.html") in client.artifacts()["papers-report"]
+    assert client.states() == {"COMPLETED": 1} and "papers-progress" in client.artifacts()
+    documents, words = client.folder / "docword.txt", client.folder / "vocab.txt"
+    run_topics(documents, 4, words, store=client.folder / "by-python")
+    assert (read_topics(store).model.topics == read_topics(client.folder / "by-python").model.topics).all()
 
     telemetry = (store / "telemetry.jsonl").read_text()
-    assert flow(shop, "topics", asked) == 0, shop.err
-    assert json.loads(shop.out.splitlines()[-1]) == facts
+    assert flow(client, "topics", asked) == 0, client.err
+    assert json.loads(client.out.splitlines()[-1]) == facts
     assert (store / "telemetry.jsonl").read_text() == telemetry  # no pass
 
-    assert flow(shop, "topics", asked | {"alpha0": 2.0}) == 3
-    assert "algorithm.alpha0 (1.0 in the checkpoint, 2.0 now)" in shop.err and "Traceback" not in shop.err
-    assert states(shop)["FAILED"] == 1
+    assert flow(client, "topics", asked | {"alpha0": 2.0}) == 3
+    assert "algorithm.alpha0 (1.0 in the checkpoint, 2.0 now)" in client.err and "Traceback" not in client.err
+    assert client.states()["FAILED"] == 1
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -76,31 +60,31 @@ def test_parameters_that_are_wrong_are_said_so_before_a_server_starts(shop: Shop
 
 
 @pytest.mark.slow
-def test_a_mixture(shop: Shop) -> None:
-    (shop.folder / "made").mkdir()
-    make("mixture", shop.folder / "made")
+def test_a_mixture(client: Shop) -> None:
+    (client.folder / "made").mkdir()
+    make("mixture", client.folder / "made")
     asked = {"kind": "mixture", "samples": "made/x.zarr", "count": 4, "run_id": "four"}
-    assert flow(shop, "latent", asked) == 0, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
-    assert len(facts["weights"]) == 4 and "four-report" in artifacts(shop)
+    assert flow(client, "latent", asked) == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
+    assert len(facts["weights"]) == 4 and "four-report" in client.artifacts()
     fit_latent(
         "mixture",
-        shop.folder / "made" / "x.zarr",
+        client.folder / "made" / "x.zarr",
         4,
-        store=shop.folder / "by-python",
+        store=client.folder / "by-python",
         resources=Resources(),
         observer=Observer(),
     )
-    assert committed(shop.folder / "runs" / "four") == committed(shop.folder / "by-python")
+    assert committed(client.folder / "runs" / "four") == committed(client.folder / "by-python")
 
 
 @pytest.mark.slow
-def test_a_tensor_through_the_flow_of_runs(shop: Shop) -> None:
-    np.save(shop.folder / "t.npy", planted_tensor(12, np.array([3.0, 2.0])))
-    ingest(shop.folder / "t.npy", shop.folder / "t.zarr", kind="tensor")
-    config = shop.folder / "tensor.toml"
+def test_a_tensor_through_the_flow_of_runs(client: Shop) -> None:
+    np.save(client.folder / "t.npy", planted_tensor(12, np.array([3.0, 2.0])))
+    ingest(client.folder / "t.npy", client.folder / "t.zarr", kind="tensor")
+    config = client.folder / "tensor.toml"
     config.write_text('[source]\npath = "t.zarr"\nkind = "tensor"\n[algorithm]\ntarget_rank = 3\n')
-    assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
+    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
     assert facts["facts"]["status"] == ["found", "found", "surplus"]
-    assert (shop.folder / "runs" / "tensor" / "report.html").exists() and states(shop) == {"COMPLETED": 1}
+    assert (client.folder / "runs" / "tensor" / "report.html").exists() and client.states() == {"COMPLETED": 1}

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sqlite3
 from collections import Counter
 
 import pytest
@@ -24,44 +23,40 @@ sys.exit(not facts["converged"])
 """
 
 
-def test_all_doors_leave_the_same_bytes(shop: Shop) -> None:
-    config = shop.config("same")
-    assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
+def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
+    config = client.config("same")
+    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
     assert facts["converged"] and facts["data_passes"] == facts["steps"]
 
-    assert shop.run("-c", CALL) == 0, shop.err  # on Prefect's own temporary server
-    assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
-    top_k(shop.folder / "a.zarr", 5, kind="samples", tol=1e-8, store=shop.folder / "by-python")
+    assert client.run("-c", CALL) == 0, client.err
+    assert npmdask(["run", str(config), "--store", str(client.folder / "by-cli"), "--quiet"]) == 0
+    top_k(client.folder / "a.zarr", 5, kind="samples", tol=1e-8, store=client.folder / "by-python")
 
-    same = committed(shop.folder / "runs" / "same")
+    same = committed(client.folder / "runs" / "same")
     assert len(same) > 4
     for other in ("by-call", "by-cli", "by-python"):
-        assert committed(shop.folder / other) == same, other
+        assert committed(client.folder / other) == same, other
 
-    assert (shop.folder / "runs" / "same" / "report.html").exists()
-    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
-        artifacts = dict(base.execute("select key, max(length(data)) from artifact group by key"))
-        states = Counter(s for (s,) in base.execute("select state_type from flow_run"))
-        tasks = Counter(name.rpartition("-")[0] for (name,) in base.execute("select name from task_run"))
-    base.close()
+    assert (client.folder / "runs" / "same" / "report.html").exists()
+    artifacts = client.artifacts()
     assert {"same-plan", "same-progress", "same-convergence", "same-report"} <= set(artifacts)
-    assert max(artifacts.values()) < 100_000
-    assert tasks == {"validate": 2, "plan": 2, "iterate": 2, "report": 2}
-    assert states == {"COMPLETED": 2}
+    assert max(map(len, artifacts.values())) < 100_000
+    assert client.tasks() == {"validate": 2, "plan": 2, "iterate": 2, "report": 2}
+    assert client.states() == {"COMPLETED": 2}
 
-    assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err
-    again = json.loads(shop.out.splitlines()[-1])
+    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    again = json.loads(client.out.splitlines()[-1])
     assert (again["data_passes"], again["values"]) == (0, facts["values"])
 
 
-def test_a_share_of_the_variance_through_the_flow(shop: Shop) -> None:
-    config = shop.config("share", rank=0.5)
-    assert shop.run("-m", "flows.npm", config, "--json") == 0, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
+def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:
+    config = client.config("share", rank=0.5)
+    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
     assert facts["explained_share"] >= 0.5 and len(facts["values"]) == facts["target_rank"]
-    assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
-    assert committed(shop.folder / "runs" / "share") == committed(shop.folder / "by-cli")
+    assert npmdask(["run", str(config), "--store", str(client.folder / "by-cli"), "--quiet"]) == 0
+    assert committed(client.folder / "runs" / "share") == committed(client.folder / "by-cli")
 
 
 def test_a_killed_run_goes_on(shop: Shop) -> None:
@@ -104,27 +99,22 @@ def test_what_is_wrong_is_said_in_a_sentence(shop: Shop) -> None:
     assert "Prefect at" not in shop.err  # said before a server was started
 
 
-def test_a_refusal_inside_the_flow_is_its_state(shop: Shop) -> None:
-    config = shop.config("little")
+def test_a_refusal_inside_the_flow_is_its_state(client: Shop) -> None:
+    config = client.config("little")
     config.write_text(config.read_text() + '[run]\nmemory = "100MiB"\n')
-    assert shop.run("-m", "flows.npm", config) == 3
-    assert "is too small" in shop.err and "Traceback" not in shop.err
-    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
-        states = list(
-            base.execute("select s.type, s.message from flow_run f join flow_run_state s on f.state_id = s.id")
-        )
-    base.close()
-    assert [state for state, _ in states] == ["FAILED"]
-    assert "is too small" in states[0][1]
+    assert client.run("-m", "flows.npm", config) == 3
+    assert "is too small" in client.err and "Traceback" not in client.err
+    ((state, message),) = client.ask(
+        "select s.type, s.message from (select * from flow_run where {since}) f "
+        "join flow_run_state s on f.state_id = s.id"
+    )
+    assert state == "FAILED" and "is too small" in message
 
 
-def test_not_converged_is_red_and_still_says_its_figures(shop: Shop) -> None:
-    config = shop.config("short", tol=1e-12, max_steps=2)
-    assert shop.run("-m", "flows.npm", config, "--json") == 4, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
+def test_not_converged_is_red_and_still_says_its_figures(client: Shop) -> None:
+    config = client.config("short", tol=1e-12, max_steps=2)
+    assert client.run("-m", "flows.npm", config, "--json") == 4, client.err
+    facts = json.loads(client.out.splitlines()[-1])
     assert (facts["converged"], facts["steps"]) == (False, 2)
-    assert "not converged: max_steps = 2" in shop.err
-    with sqlite3.connect(shop.folder / "prefect" / "prefect.db") as base:
-        states = base.execute("select state_type from flow_run order by created desc limit 1").fetchall()
-    base.close()
-    assert states == [("FAILED",)]
+    assert "not converged: max_steps = 2" in client.err
+    assert client.states() == {"FAILED": 1}

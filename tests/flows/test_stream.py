@@ -3,10 +3,8 @@
 import json
 import os
 import signal
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,25 +70,21 @@ class Days(Shop):
         np.save(hidden.with_suffix(".npy"), shown)
         os.replace(hidden.with_suffix(".npy"), self.folder / "days" / f"{name}.npy")
 
-    @property
-    def states(self) -> list[tuple[str, str]]:
+    def ends(self) -> list[tuple[Any, ...]]:
         """Type and message of the last state of every run that began."""
-        base = self.folder / "prefect" / "prefect.db"
-        ask = (
+        return self.ask(
             "select s.type, coalesce(s.message, '') from flow_run f join flow_run_state s on f.state_id = s.id "
             "where f.start_time is not null"
         )
-        with closing(sqlite3.connect(f"file:{base}?mode=ro", uri=True)) as connection:
-            return list(connection.execute(ask))
 
     def wait(self, state: str, text: str, seconds: float = 120) -> None:
         """Until one more run than now has ended so."""
 
         def ended() -> int:
-            return sum(kind == state and text in message for kind, message in self.states)
+            return sum(kind == state and text in message for kind, message in self.ends())
 
         before = ended()
-        wait_until(lambda: ended() > before, seconds, f"{state}, {text!r}: {self.states}: {self.err}")
+        wait_until(lambda: ended() > before, seconds, f"{state}, {text!r}: {self.ends()}: {self.err}")
 
     def require_every_row_once(self, store: Path) -> None:
         last = RunStore(store).last_step()
@@ -164,21 +158,20 @@ def test_a_schedule_needs_no_file_to_know_the_width(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_once_leaves_the_bytes_of_the_command_line(shop: Shop) -> None:
+def test_once_leaves_the_bytes_of_the_command_line(client: Shop) -> None:
     """Fails when the flow makes another model, shows nothing of it, or takes rows again."""
-    config = shop.folder / "once.toml"
+    config = client.folder / "once.toml"
     config.write_text(STORED)
-    assert shop.run("-m", "flows.streaming_update", config, "--json") == 0, shop.err
-    facts = json.loads(shop.out.splitlines()[-1])
+    assert client.run("-m", "flows.streaming_update", config, "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
     assert (facts["rows"], facts["new_rows"]) == (4000, 4000)
-    assert npmdask(["run", str(config), "--store", str(shop.folder / "by-cli"), "--quiet"]) == 0
-    same_bytes(shop.folder / "runs" / "once", shop.folder / "by-cli")
+    assert npmdask(["run", str(config), "--store", str(client.folder / "by-cli"), "--quiet"]) == 0
+    same_bytes(client.folder / "runs" / "once", client.folder / "by-cli")
 
-    assert shop.run("-m", "flows.streaming_update", config, "--json") == 0, shop.err
-    again = json.loads(shop.out.splitlines()[-1])
+    assert client.run("-m", "flows.streaming_update", config, "--json") == 0, client.err
+    again = json.loads(client.out.splitlines()[-1])
     assert (again["rows"], again["new_rows"], again["values"]) == (4000, 0, facts["values"])
-    with closing(sqlite3.connect(shop.folder / "prefect" / "prefect.db")) as base:
-        artifacts = list(base.execute("select key, length(data) from artifact"))
+    artifacts = client.ask("select key, length(data) from artifact where {since}")
     assert Counter(key.removeprefix("once-") for key, _ in artifacts) == {
         "plan": 1,
         "progress": 2,
@@ -186,7 +179,7 @@ def test_once_leaves_the_bytes_of_the_command_line(shop: Shop) -> None:
         "report": 1,
     }
     assert max(length for _, length in artifacts) < 120_000
-    assert (shop.folder / "runs" / "once" / "report.html").exists()
+    assert (client.folder / "runs" / "once" / "report.html").exists()
 
 
 @pytest.mark.slow
@@ -212,5 +205,5 @@ def test_a_schedule_takes_every_row_once_whatever_happens(days: Days) -> None:
     days.wait("COMPLETED", "10230 rows were taken, 80 of them now")
     served.stop()
     assert not days.tracebacks, days.err
-    assert all("row 157 of" in message for state, message in days.states if state == "FAILED"), days.states
+    assert all("row 157 of" in message for state, message in days.ends() if state == "FAILED"), days.ends()
     days.require_every_row_once(store)
