@@ -47,7 +47,7 @@ papers: env         ## the papers' streaming and tensor experiments, three quart
 	@$(BIN)/python -m benchmarks.paper_tensor --figure all
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
-	@$(BIN)/python -m pytest tests/faults tests/private -m heavy
+	@$(BIN)/python -m pytest tests/faults tests/private tests/flows -m heavy
 
 matrix: env         ## kill each of seven parts of a local cluster in each of five phases of a private release: an hour
 	@$(BIN)/python -m infra.kill_matrix

@@ -1,5 +1,6 @@
 """Real processes, each with a Prefect home of its own on 127.0.0.1, all of them ended by pid."""
 
+import json
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ class Shop:
         self.folder = folder
         self.environment: dict[str, str] = {}  # more of it, for everything that is started
         self.home = folder / "prefect"  # of the server that it uses
+        self.door: Door | None = None  # a process that runs things, in place of one for each
         self.opened = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")  # a server may have heard of others before
         self.started: list[subprocess.Popen[str]] = []
         self.seen: set[psutil.Process] = set()
@@ -61,6 +63,8 @@ class Shop:
         return process
 
     def run(self, *arguments: str | Path) -> int:
+        if self.door is not None:
+            return self.door(self, *arguments)
         return self.start(*arguments).wait(150)
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
@@ -176,8 +180,37 @@ def running(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     one.clean()
 
 
+class Door:
+    """A process of :mod:`tests.flows.door`."""
+
+    def __init__(self, running: Running) -> None:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        env |= {"PREFECT_HOME": str(running.home), "PREFECT_API_URL": running.url, "PYTHONWARNINGS": "default"}
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-m", "tests.flows.door"]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True)
+
+    def __call__(self, shop: Shop, *arguments: str | Path) -> int:
+        asked = {"folder": str(shop.folder), "arguments": list(map(str, arguments)), "environment": shop.environment}
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def close(self) -> None:
+        with self.process:  # closes the pipes, and waits
+            self.process.terminate()
+
+
+@pytest.fixture(scope="session")
+def door(running: Running) -> Iterator[Door]:
+    made = Door(running)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def client(shop: Shop, running: Running) -> Shop:
-    """A shop whose flows tell a server that is there already."""
-    shop.environment, shop.home = {"PREFECT_API_URL": running.url}, running.home
+def client(shop: Shop, running: Running, door: Door) -> Shop:
+    """A shop whose flows run in a process, and tell a server, that are there already."""
+    shop.home, shop.door = running.home, door
     return shop

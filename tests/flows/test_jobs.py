@@ -52,11 +52,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.slow
-def test_parameters_that_are_wrong_are_said_so_before_a_server_starts(shop: Shop) -> None:
-    """In processes of their own: Prefect writes to the stderr that it was loaded with."""
+def test_parameters_that_are_wrong_are_said_so_before_a_server_is_asked(client: Shop) -> None:
     for parameters, said in WRONG:
-        assert flow(shop, "topics", parameters) == 2
-        assert said in shop.err and "Prefect at" not in shop.err and "Traceback" not in shop.err
+        assert flow(client, "topics", parameters) == 2
+        assert said in client.err and "Prefect at" not in client.err and "Traceback" not in client.err
 
 
 @pytest.mark.slow

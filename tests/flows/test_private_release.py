@@ -14,7 +14,7 @@ import pytest
 
 from npmdask.checkpoint import RunStore
 from npmdask.ledger import Status
-from tests.flows.conftest import Shop, wait_until
+from tests.flows.conftest import Door, Running, Shop, wait_until
 from tests.flows.served import Served
 from tests.flows.told import Secrets, told
 from tests.private.conftest import COLUMNS, World, make_world, records
@@ -45,6 +45,16 @@ config = "daily.toml"
 every = 4
 [schedule.parameters]
 fresh = true
+"""
+TICK = """
+import sys
+from flows.private_release import private_release
+from flows.run import exit_code
+from npmdask.config import load_config
+def tick():
+    private_release(load_config("daily.toml", store="runs/daily"), run_id="daily", fresh=True)
+    return 0
+sys.exit(exit_code(tick))
 """
 # The real door, with a change; and a copy of the key, of which nothing else is left at the end.
 DOOR = """
@@ -200,12 +210,36 @@ def test_a_flow_that_tells_more_is_caught(place: Place, server: str) -> None:
     assert {"fingerprint", "size or rate"} <= set(given_away(place, server))
 
 
-def test_a_schedule_releases_until_the_budget_is_spent(place: Place) -> None:
-    """Three of epsilon 0.5 fit a grant of 0.9, though the first is killed; the fourth is red until more is granted."""
+def test_ticks_release_until_the_budget_is_spent(place: Place, running: Running, door: Door) -> None:
+    """Three of epsilon 0.5 fit a grant of 0.9; the fourth tick is red until more is granted."""
+    place.home, place.door = running.home, door
+    regrant(place, 0.9)
+    place.write("daily")
+    assert [place.run("-c", TICK) for _ in range(4)] == [0, 0, 0, 3], place.err
+    assert "the budget of 'people' does not suffice" in place.err and not place.tracebacks
+    require_three(place, 3)
+    regrant(place, 1.05, "--raise")
+    assert place.run("-c", TICK) == 0, place.err
+    assert len(place.status.runs) == 4, "the refused run left nothing behind that would be in the way"
+    assert place.states() == {"COMPLETED": 4, "FAILED": 1}
+
+
+def require_three(place: Place, steps: int) -> None:
+    made = [p.parent for p in sorted((place.folder / "runs" / "daily").glob("*/run.json"))]
+    assert [one.name for one in made] == ["000001", "000002", "000003"]
+    assert all((one / "result").exists() and not (one / "entropy").exists() for one in made)
+    runs = place.status.runs
+    assert len(runs) == 3 and all(run.finished for run in runs)
+    digests = [digest for run in runs for digest in run.committed.values()]
+    assert len(set(digests)) == 3 * steps, "every release has noise of its own"
+
+
+@pytest.mark.heavy
+def test_a_schedule_releases_until_the_budget_is_spent_whatever_dies(place: Place) -> None:
+    """The same, by the schedule; the first release is killed and goes on with the same store, key and reservation."""
     regrant(place, 0.9)
     place.write("daily", steps=STEPS)
-    served, home = Served(place, SCHEDULES), place.folder / "runs" / "daily"
-    store = home / "000001"
+    served, store = Served(place, SCHEDULES), place.folder / "runs" / "daily" / "000001"
     served.wait(lambda: (store / "steps" / "000004").exists(), 120, "step 4")
     served.flow(store)
     assert not (store / "result").exists(), "killed too late to test anything"
@@ -213,15 +247,8 @@ def test_a_schedule_releases_until_the_budget_is_spent(place: Place) -> None:
     (before,) = place.status.runs
     assert 4 <= len(before.committed) < STEPS
     served.wait(lambda: served.ended("the budget of 'people' does not suffice") > 0, 240, "refused")
-
-    assert [p.parent.name for p in sorted(home.glob("*/run.json"))] == ["000001", "000002", "000003"]
-    made = [p.parent for p in sorted(home.glob("*/run.json"))]
-    assert all((one / "result").exists() and not (one / "entropy").exists() for one in made)
-    runs = place.status.runs
-    assert len(runs) == 3 and all(run.finished for run in runs)
-    digests = [digest for run in runs for digest in run.committed.values()]
-    assert len(set(digests)) == 3 * STEPS, "every release has noise of its own"
-    after = next(run for run in runs if run.run_id == before.run_id)
+    require_three(place, STEPS)
+    after = next(run for run in place.status.runs if run.run_id == before.run_id)
     assert all(after.committed[step] == digest for step, digest in before.committed.items())
     last = RunStore(store).last_step()
     assert last is not None
