@@ -23,6 +23,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+import psutil
+
 from flows.run import say
 from infra.local_cluster import LocalCluster
 from npmdask.accounting import Budget
@@ -109,6 +111,7 @@ class Matrix:
 
     def cell(self, victim: str, phase: str) -> Cell:
         """One kill."""
+        self._wait_for_all()
         name, began = f"{victim}-{phase}", time.monotonic()
         (self.hold / "at").unlink(missing_ok=True)
         (self.hold / "hold").write_text(phase)
@@ -130,6 +133,14 @@ class Matrix:
             starts=int(run["run_count"]),
             wrong=self._wrong(name, run),
         )
+
+    def _wait_for_all(self) -> None:
+        """Until what earlier cells have killed is there again: the supervisor pauses before what dies often."""
+        deadline = time.monotonic() + PATIENCE
+        while not all(psutil.pid_exists(self.cluster.supervisor.pid(name)) for name in self.cluster.ready_after):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not all of it came back: see {self.folder / 'cluster'}")
+            time.sleep(0.25)
 
     def _wrong(self, name: str, run: dict[str, Any]) -> str:
         if run["state_type"] != "COMPLETED":
