@@ -88,7 +88,6 @@ class Matrix:
         self.cluster = LocalCluster(folder / "cluster", workers=2, schedules=folder / "schedules.toml", memory="1GiB")
         (folder / "matrix.toml").write_text(CONFIG.format(data=DATA, scheduler=self.cluster.place.scheduler))
         self.reference: dict[str, bytes] = {}
-        self.done = 0
 
     def prepare(self) -> None:
         """Data, grant, and an undisturbed run to compare with."""
@@ -112,6 +111,7 @@ class Matrix:
     def cell(self, victim: str, phase: str) -> Cell:
         """One kill."""
         self._wait_for_all()
+        before = len(self._charges())
         name, began = f"{victim}-{phase}", time.monotonic()
         (self.hold / "at").unlink(missing_ok=True)
         (self.hold / "hold").write_text(phase)
@@ -125,13 +125,12 @@ class Matrix:
         (self.hold / "hold").unlink(missing_ok=True)
         killed = time.monotonic()
         run = self._until(lambda run: run["state_type"] in ENDED, run_id)
-        self.done += 1
         return Cell(
             victim=victim,
             phase=phase,
             seconds=time.monotonic() - killed if victim != "nobody" else time.monotonic() - began,
             starts=int(run["run_count"]),
-            wrong=self._wrong(name, run),
+            wrong=self._wrong(name, run, before),
         )
 
     def _wait_for_all(self) -> None:
@@ -142,16 +141,19 @@ class Matrix:
                 raise RuntimeError(f"not all of it came back: see {self.folder / 'cluster'}")
             time.sleep(0.25)
 
-    def _wrong(self, name: str, run: dict[str, Any]) -> str:
+    def _wrong(self, name: str, run: dict[str, Any], before: int) -> str:
         if run["state_type"] != "COMPLETED":
             return f"ended as {run['state_name']}: {(run['state'] or {}).get('message')}"
         if committed(self.runs / name) != self.reference:
             return "other bits than undisturbed"
-        runs = open_ledger(os.environ["NPMDASK_LEDGER"]).status("matrix").runs
-        if len(runs) != self.done:
-            return f"the ledger has {len(runs)} charges after {self.done} releases"
+        runs = self._charges()
+        if len(runs) != before + 1:
+            return f"the ledger has {len(runs) - before} charges for one release"
         mine = runs[-1]
         return "" if mine.finished and len(mine.committed) == mine.releases else "the ledger lacks releases"
+
+    def _charges(self) -> Any:
+        return open_ledger(os.environ["NPMDASK_LEDGER"]).status("matrix").runs
 
     def _start(self, name: str) -> str:
         found = self._api("deployments/filter", {"deployments": {"name": {"any_": ["matrix"]}}})[0]

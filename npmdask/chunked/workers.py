@@ -175,7 +175,7 @@ class Cluster(Distributed):
         try:
             client = Client(address, timeout="10s", set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
-            raise BadInputError(
+            raise (LostError if isinstance(error, OSError) else BadInputError)(
                 f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
                 f"`dask worker {address}`, or leave out cluster"
             ) from error
@@ -190,7 +190,7 @@ class Cluster(Distributed):
     def _require_workers(self, source: str) -> None:
         """Workers there are, of the same versions, that see the data; their BLAS pinned."""
         if not self._client.scheduler_info(n_workers=-1)["workers"]:
-            raise RefusedError(f"the cluster at {self.address} has no workers; add some with `dask worker`")
+            raise LostError(f"the cluster at {self.address} has no workers; add some with `dask worker`")
         try:
             self._client.register_worker_callbacks(_pin_blas)  # of those that join later, too
             there = self._client.run(_facts, source)

@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 import zarr
-from obstore.exceptions import BaseError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 
 from npmdask.errors import BadInputError, LostError, NpmdaskError
 
@@ -85,6 +92,15 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     return BadInputError(
         f"chunk {chunk} of {where} cannot be decoded ({error}); restore it from a backup or ingest the source again"
     )
+
+
+DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
+ANSWERS = (AlreadyExistsError, NotFoundError, PermissionDeniedError, PreconditionError, UnauthenticatedError)
+
+
+def no_answer(error: BaseException) -> bool:
+    """Whether an object store is away, as far as can be told, and not of another mind."""
+    return isinstance(error, BaseError) and not isinstance(error, ANSWERS) and not DENIED.search(str(error))
 
 
 SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|SAS|SIGNATURE", re.IGNORECASE)

@@ -24,7 +24,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from npmdask.storage.access import first_line
+from npmdask.storage.access import first_line, no_answer
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.remote import RETRIES
 
@@ -32,7 +32,6 @@ Kind = Literal["missing", "denied", "lost", "changed"]
 Version = dict[str, Any]  # what a server calls the version of an object: entity tag, generation
 PIECE = 4 * 2**20  # bytes of a large object under way at once
 CONFLICT = re.compile(r"status code: 409")  # of two writers at once
-DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
 
 
 class ObjectError(Exception):
@@ -143,4 +142,4 @@ def _told(*, writing: bool = False) -> Iterator[None]:
     except BaseError as error:
         if CONFLICT.search(str(error)):
             raise ObjectError("changed", first_line(error)) from None
-        raise ObjectError("denied" if DENIED.search(str(error)) else "lost", first_line(error)) from None
+        raise ObjectError("lost" if no_answer(error) else "denied", first_line(error)) from None

@@ -15,8 +15,8 @@ import zarr
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from npmdask.errors import BadInputError
-from npmdask.storage.access import first_line
+from npmdask.errors import BadInputError, LostError
+from npmdask.storage.access import first_line, no_answer
 
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
 SCHEMES = ("s3", "gs", "az", "abfs", "https")
@@ -47,6 +47,8 @@ def open_remote(url: str) -> Any:
     ------
     BadInputError
         Nothing there, no access, not a Zarr store, or credentials in the URL.
+    LostError
+        No answer: it may come back.
     """
     require_no_credentials(url)
     try:
@@ -55,7 +57,7 @@ def open_remote(url: str) -> Any:
         )
     except (BaseError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = first_line(error)
-        raise BadInputError(
+        raise (LostError if no_answer(error) else BadInputError)(
             f"{url} cannot be opened as a Zarr store ({reason}): check the address, the credentials in the environment "
             "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL"
         ) from error

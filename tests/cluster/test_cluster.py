@@ -16,7 +16,7 @@ import pytest
 import npmdask
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Cluster, Threads
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.linalg import Block
 from npmdask.operators import Gram, Partial
 from npmdask.passes import runs_of
@@ -100,7 +100,7 @@ def wait_for_workers(machines: Machines, source: str, count: int) -> Cluster:
     for _ in range(200):
         try:
             executor = Cluster(machines.address, source)
-        except RefusedError:  # no worker yet
+        except (LostError, RefusedError):  # no scheduler, or no worker, yet
             time.sleep(0.1)
             continue
         if len(executor._client.scheduler_info(n_workers=-1)["workers"]) == count:
@@ -144,12 +144,12 @@ def wait_for_steps(store: Path, count: int, run: subprocess.Popen[str]) -> None:
 
 def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path, machines: Machines) -> None:
     path = str(data(tmp_path))
-    with pytest.raises(BadInputError, match=r"no Dask scheduler answers at tcp://.*start one with `dask scheduler`"):
+    with pytest.raises(LostError, match=r"no Dask scheduler answers at tcp://.*start one with `dask scheduler`"):
         Cluster(machines.address, path)
     with pytest.raises(BadInputError, match="no Dask scheduler answers at nonsense"):
         Cluster("nonsense", path)
     machines.scheduler()
-    with pytest.raises(RefusedError, match="has no workers; add some with `dask worker`"):
+    with pytest.raises(LostError, match="has no workers; add some with `dask worker`"):
         Cluster(machines.address, path)
     machines.worker()
     wait_for_workers(machines, path, 1).close()

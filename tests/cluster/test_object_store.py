@@ -90,3 +90,12 @@ def test_an_object_store_that_goes_away_is_a_resume(tmp_path: Path, bucket: Buck
 def test_what_is_not_there_is_said(bucket: Bucket) -> None:
     with pytest.raises(BadInputError, match=r"s3://bucket/nothing.zarr cannot be opened as a Zarr store"):
         npmdask.top_k("s3://bucket/nothing.zarr", 3)
+
+
+def test_a_server_that_is_away_is_not_bad_input(tmp_path: Path, bucket: Bucket) -> None:
+    """A scheduled run is started again after a LostError, and fails for good after a BadInputError."""
+    make(bucket.folder)
+    bucket.process.kill()
+    bucket.process.wait()
+    with pytest.raises(LostError, match=r"s3://bucket/x.zarr cannot be opened as a Zarr store .*AWS_ENDPOINT_URL"):
+        npmdask.top_k("s3://bucket/x.zarr", 3)
