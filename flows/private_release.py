@@ -22,6 +22,7 @@ from flows.heart import tended
 from flows.releasing import STOPPED, numbered, plan, release, release_until_refused, report, reserve, validate
 from flows.run import at_store, end_state
 from npmdask.errors import BudgetError
+from npmdask.storage.bundle import write_file_atomically
 
 
 @flow(name="private-release", persist_result=False, retries=0)
@@ -41,7 +42,7 @@ def private_release(
         reserve(config)
     except BudgetError as error:
         if fresh:
-            Path(str(home.run.store), STOPPED).write_text(f"{error}\n")
+            write_file_atomically(Path(str(home.run.store), STOPPED), f"{error}\n".encode())
         raise
     facts = release(config, run_id)
     report(run_id, facts)

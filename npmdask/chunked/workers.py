@@ -13,6 +13,7 @@ import dask
 from threadpoolctl import threadpool_limits
 
 from npmdask.chunked.threads import OnTask
+from npmdask.chunked.tls import refusal, refused, security_of
 from npmdask.environment import environment
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.linalg import Block
@@ -164,17 +165,21 @@ class Cluster(Distributed):
     """Runs passes on the workers of a ``distributed`` cluster that is given by the address of its scheduler.
 
     The workers need this version of npmdask and NumPy, and to see the data under the same path or URL.
+    ``certificates``: see :func:`npmdask.chunked.tls.security_of`.
     """
 
-    def __init__(self, address: str, source: str) -> None:
+    def __init__(self, address: str, source: str, certificates: str | None = None) -> None:
         from distributed import Client
 
+        security = security_of(address, certificates)
         for name in list(logging.root.manager.loggerDict):
             if name.split(".")[0] == "distributed":  # what it would print, with traceback, is said in a sentence
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
-            client = Client(address, timeout="10s", set_as_default=False)
+            client = Client(address, timeout="10s", set_as_default=False, security=security)
         except (OSError, ValueError, TypeError) as error:
+            if security is not None and refused(error):
+                raise RefusedError(refusal(address, error)) from error
             raise BadInputError(
                 f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
                 f"`dask worker {address}`, or leave out cluster"
