@@ -53,6 +53,13 @@ def security_of(address: str, certificates: str | None) -> Any:
     return security
 
 
+def among_ourselves() -> Any:
+    """For a scheduler and workers that this process starts: a certificate that is made now, for them, in memory."""
+    from distributed import Security
+
+    return Security.temporary()
+
+
 def _of_files(folder: Path) -> Any:
     from distributed import Security
 

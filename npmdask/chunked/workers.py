@@ -13,7 +13,7 @@ import dask
 from threadpoolctl import threadpool_limits
 
 from npmdask.chunked.threads import OnTask
-from npmdask.chunked.tls import refusal, refused, security_of
+from npmdask.chunked.tls import among_ourselves, refusal, refused, security_of
 from npmdask.environment import environment
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.linalg import Block
@@ -118,7 +118,7 @@ def _same(value: Any) -> Any:
 
 
 class Processes(Distributed):
-    """Runs passes on worker processes of this machine (dask.distributed, loopback only)."""
+    """Runs passes on worker processes of this machine (dask.distributed): on loopback, and for nobody else there."""
 
     def __init__(self, workers: int, threads: int) -> None:
         from distributed import Client, LocalCluster
@@ -131,6 +131,7 @@ class Processes(Distributed):
                 threads_per_worker=threads,
                 processes=True,
                 host="127.0.0.1",
+                security=among_ourselves(),
                 dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
                 memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
                 silence_logs=40,
@@ -182,7 +183,7 @@ class Cluster(Distributed):
                 raise RefusedError(refusal(address, error)) from error
             raise BadInputError(
                 f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
-                f"`dask worker {address}`, or leave out cluster"
+                f"`dask worker {address}`, or leave out cluster; one that speaks TLS is at tls://"
             ) from error
         self.address, self.warnings = address, list[str]()
         super().__init__(client, 1)
@@ -272,8 +273,12 @@ WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
+HEALTH_ONLY = ["distributed.http.health"]  # pages of tasks and logs are for whoever reaches the port
+
 WORKER_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     "distributed.worker.profile.enabled": False,  # a look at every thread each 10 ms, which nobody sees
     "distributed.admin.system-monitor.interval": "5s",
+    "distributed.scheduler.http.routes": HEALTH_ONLY,
+    "distributed.worker.http.routes": HEALTH_ONLY,
 }

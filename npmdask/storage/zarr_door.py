@@ -2,7 +2,7 @@
 
 A store names the codecs of its chunks. Of those that come with numcodecs one, ``pickle``, runs whatever code a chunk
 holds when it is decoded, also where the array says that it holds plain numbers. So before the first chunk is read every
-array of a store is looked at, and one that asks for that codec is refused.
+array of a store is looked at, and one that asks for that codec is refused: here, whatever numcodecs is told to allow.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from numcodecs.pickles import Pickle
 
 from npmdask.errors import BadInputError
 
+PICKLED = (
+    "the array {} holds pickled Python objects, and reading those can run any code: write it again as plain numbers "
+    "(array.astype(float), without filters) where you trust it"
+)
+
 
 def open_node(place: Any, mode: Any = "r") -> Any:
     """The array or group at ``place`` (a path, or a store of zarr's), as ``zarr.open`` gives it, once it is found good.
@@ -26,7 +31,12 @@ def open_node(place: Any, mode: Any = "r") -> Any:
     OSError, ValueError, KeyError, TypeError, AttributeError
         As ``zarr.open``.
     """
-    node = zarr.open(place, mode=mode)
+    try:
+        node = zarr.open(place, mode=mode)
+    except ValueError as error:
+        if "'pickle'" in str(error):  # zarr knows no type of values for it
+            raise BadInputError(PICKLED.format(place)) from error
+        raise
     require_no_pickle(node)
     return node
 
@@ -35,10 +45,7 @@ def require_no_pickle(node: Any) -> None:
     """Raise BadInputError if an array, or one in a group or below it, has chunks that would have to be unpickled."""
     for array in [node] if isinstance(node, zarr.Array) else _arrays(node):
         if any(isinstance(codec, Pickle) for codec in _codecs(array.metadata)):
-            raise BadInputError(
-                f"the array {array.path or '/'!r} of {node.store_path} holds pickled Python objects, and reading those "
-                "can run any code: write it again as plain numbers (array.astype(float), no filters) where you trust it"
-            )
+            raise BadInputError(PICKLED.format(array.store_path))
 
 
 def _arrays(group: Any) -> Iterator[Any]:
