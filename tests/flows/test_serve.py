@@ -17,6 +17,7 @@ from flows.server import free_port
 from npmdask.checkpoint import RunStore
 from npmdask.storage.generate import generate
 from tests.flows.conftest import Shop, committed, wait_until
+from tests.security.looking import listening, open_to_others
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +107,13 @@ def holder(store: Path) -> int:
     return int((store / "lock").read_text().split()[1])
 
 
+def closed_to_others(served: Served) -> None:
+    """Server, keeper, worker and the flow run listen on this machine only; what they log is their owner's."""
+    assert {ip for ip, _ in listening(psutil.Process(served.process.pid))} == {"127.0.0.1"}
+    folder = served.shop.folder / "runs" / ".serve"
+    assert not list(open_to_others(folder)) and {f.stat().st_mode & 0o777 for f in folder.glob("*.log")} == {0o600}
+
+
 class Killed:
     """Who is killed, each time once the run has gone on since the last time."""
 
@@ -156,6 +164,7 @@ def test_what_dies_comes_back_and_the_run_ends_in_the_same_bits(served: Served, 
     for victim in victims:
         served.wait(lambda: steps(store) >= seen + 3, 150, f"it goes on before {victim} is killed")  # noqa: B023
         assert not (store / "result").exists(), "killed too late: the test shows nothing"
+        closed_to_others(served)
         getattr(killed, victim)()
         seen = steps(store)
     served.wait(lambda: served.states() == ["Completed"], 240, "it is finished")
