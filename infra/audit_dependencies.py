@@ -95,9 +95,13 @@ def known_to_be_bad(lock: Path, program: str | None) -> tuple[list[str], str]:
     try:
         told = json.loads(done.stdout)["dependencies"]
         bad = [flaw_of(one, flaw) for one in told for flaw in one.get("vulns", [])]
+        skipped = [str(one["skip_reason"]) for one in told if "skip_reason" in one]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [], NO_ANSWER.format((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
-    return bad, f"pip-audit knows of {len(bad)} vulnerabilities in the {len(told)} packages of {lock.name}"
+    if told and len(skipped) == len(told):  # a service that is not there looks like packages that it does not know
+        return bad, NO_ANSWER.format(skipped[0])
+    but = f"; of {len(skipped)} it knows nothing ({skipped[0]}, ...)" if skipped else ""
+    return bad, f"pip-audit knows of {len(bad)} vulnerabilities in the {len(told)} packages of {lock.name}{but}"
 
 
 def flaw_of(package: Mapping[str, str], flaw: Mapping[str, Any]) -> str:
