@@ -93,6 +93,12 @@ def test_what_pip_audit_says_is_said_and_that_it_says_nothing_is_no_failure(tmp_
         "first-package 1.0 is vulnerable (PYSEC-2), mended in no version yet; `make lock`",
     ]
     assert audit([lock], found, knows, offline=True) == []
+    assert known_to_be_bad(lock, knows)[1] == "pip-audit knows of 2 vulnerabilities in the 2 packages of a.lock"
+    told[1] = {"name": "second", "skip_reason": "not found"}
+    partly = program(tmp_path, json.dumps({"dependencies": told}), code=1)
+    assert known_to_be_bad(lock, partly)[1].endswith("of a.lock; of 1 it knows nothing (not found, ...)")
+    unreached = program(tmp_path, json.dumps({"dependencies": [told[1]] * 2}))  # seen without a service
+    assert known_to_be_bad(lock, unreached)[1].startswith("pip-audit gave no answer (not found)")
     silent = program(tmp_path, "", "ConnectionError: no route", code=1)
     assert known_to_be_bad(lock, silent) == (
         [],

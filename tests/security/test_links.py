@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.ownership import STALE, holder_of
 from npmdask.retention import Rule, sweep
 from npmdask.standing import status_below
+from npmdask.starts import count_start
 from npmdask.storage.copies import Copy
 from npmdask.storage.ingest import ingest
 from npmdask.storage.lock import locked
@@ -123,6 +124,8 @@ def test_what_is_written_while_a_run_goes_on_follows_no_link(tmp_path: Path, vic
         store.log("step", number=1)
     (tmp_path / "a" / "telemetry.jsonl").unlink()
     (tmp_path / "a" / f".writing-starts.json-{os.getpid()}").symlink_to(victim / "file")
+    with pytest.raises(BadInputError, match=LINK):
+        count_start(tmp_path / "a")
     store.close()
     assert content(victim) == before
 

@@ -16,8 +16,14 @@ import numpy as np
 import pytest
 import zarr
 from numcodecs import pickles
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
 
 import npmdask
+from flows import releasing, stages, streams
+from flows import steps as steps_of_runs
+from flows.quiet import SETTINGS
+from flows.schedules import FLOWS
 from npmdask.errors import BadInputError
 from npmdask.left import open_left_product
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
@@ -155,6 +161,17 @@ def test_good_stores_of_either_format_are_still_read(tmp_path: Path) -> None:
     assert npmdask.top_k(tmp_path / "x.zarr", 2).converged
     zarr.create_array(tmp_path / "old.zarr", data=np.diag(np.arange(1.0, 9.0)), chunks=(4, 8), zarr_format=2)
     assert npmdask.top_k(tmp_path / "old.zarr", 2).values[0] == pytest.approx(8.0)
+
+
+def test_prefect_keeps_no_results() -> None:
+    """Its results are pickles in a folder: none is written, so none is read."""
+    assert SETTINGS["PREFECT_RESULTS_PERSIST_BY_DEFAULT"] == "false"
+    for name, flow in FLOWS.items():
+        assert flow.persist_result is False, name
+    steps = (stages.look, steps_of_runs.iterate, releasing.release, streams.update)
+    tasks = [cell.cell_contents for step in steps for cell in step.__closure__ if isinstance(cell.cell_contents, Task)]
+    assert len(tasks) == len(steps)
+    assert all(task.persist_result is False and task.cache_policy == NO_CACHE for task in tasks)
 
 
 def test_there_is_one_door_to_zarr() -> None:
