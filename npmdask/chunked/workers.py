@@ -178,7 +178,7 @@ class Cluster(Distributed):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             client = Client(address, timeout="10s", set_as_default=False, security=security)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last where Dask is set to ask for TLS
             if security is not None and refused(error):
                 raise RefusedError(refusal(address, error)) from error
             raise BadInputError(

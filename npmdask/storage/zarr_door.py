@@ -8,6 +8,7 @@ array of a store is looked at, and one that asks for that codec is refused: here
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import zarr
@@ -31,25 +32,34 @@ def open_node(place: Any, mode: Any = "r") -> Any:
     OSError, ValueError, KeyError, TypeError, AttributeError
         As ``zarr.open``.
     """
-    try:
+    with _refusing(place):
         node = zarr.open(place, mode=mode)
-    except ValueError as error:
-        if "'pickle'" in str(error):  # zarr knows no type of values for it
-            raise BadInputError(PICKLED.format(place)) from error
-        raise
     require_no_pickle(node)
     return node
 
 
 def require_no_pickle(node: Any) -> None:
     """Raise BadInputError if an array, or one in a group or below it, has chunks that would have to be unpickled."""
-    for array in [node] if isinstance(node, zarr.Array) else _arrays(node):
+    with _refusing(node.store_path):
+        arrays = [node] if isinstance(node, zarr.Array) else _arrays(node)
+    for array in arrays:
         if any(isinstance(codec, Pickle) for codec in _codecs(array.metadata)):
             raise BadInputError(PICKLED.format(array.store_path))
 
 
-def _arrays(group: Any) -> Iterator[Any]:
-    return (member for _, member in group.members(max_depth=None) if isinstance(member, zarr.Array))
+@contextmanager
+def _refusing(place: Any) -> Iterator[None]:
+    """Around metadata that zarr reads: of numbers that are pickled it says that it knows no such type."""
+    try:
+        yield
+    except ValueError as error:
+        if "'pickle'" in str(error):
+            raise BadInputError(PICKLED.format(f"{place}, or one in it,")) from error
+        raise
+
+
+def _arrays(group: Any) -> list[Any]:
+    return [member for _, member in group.members(max_depth=None) if isinstance(member, zarr.Array)]
 
 
 def _codecs(metadata: Any) -> Iterator[Any]:

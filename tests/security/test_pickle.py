@@ -94,6 +94,19 @@ def test_an_array_that_names_pickle_is_refused(how: str, tmp_path: Path, marker:
     assert not (tmp_path / "out.zarr").exists()
 
 
+@pytest.mark.parametrize("how", ["numbers, as filter", "numbers, as compressor"])
+@pytest.mark.filterwarnings("ignore")
+def test_one_hostile_array_in_a_group_is_refused_whoever_opens_it(how: str, tmp_path: Path, marker: Path) -> None:
+    dtype, filters, compressor = CODECS[how]
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
+    old_array(tmp_path / "x.zarr" / "deep" / "a", [4], dtype, filters, compressor, pickle.dumps(Hostile(marker)))
+    zarr.open_group(tmp_path / "x.zarr" / "deep", mode="a", zarr_format=2)
+    for source in (tmp_path / "x.zarr", group):
+        with pytest.raises(BadInputError, match="holds pickled Python objects"):
+            npmdask.top_k(source, 2)
+    assert not marker.exists()
+
+
 @pytest.mark.parametrize("how", ["behind text", "text, as compressor"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_good_store_with_one_hostile_array_is_refused(how: str, tmp_path: Path, marker: Path) -> None:
