@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run serve private test check bench papers kills matrix soak audit format lock lock-peers clean
+.PHONY: env peers run serve private test check bench papers kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -58,6 +58,9 @@ soak: env           ## a schedule every 20 s for half an hour, a random kill eve
 audit: env          ## attack the private release with many runs, and everything that must be rejected
 	@$(BIN)/python -m pytest tests/audit
 	@$(BIN)/npmdask audit --runs $(or $(RUNS),20000)
+
+audit-deps: env     ## what is installed is the lock, with hashes; known vulnerabilities where pip-audit is installed and can ask
+	@$(BIN)/python -m infra.audit_dependencies
 
 format: env
 	@$(BIN)/ruff format .

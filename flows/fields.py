@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from npmdask.config import RunConfig
+from npmdask.storage.places import NAME
 
 
 def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:
@@ -20,7 +21,7 @@ def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:
 Config = Annotated[RunConfig, said("the tables of a file for `npmdask run`; relative paths: of the worker's folder")]
 RunId = Annotated[
     str,
-    said("name of the run: the same again goes on, or returns the answer", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+    said("name of the run: the same again goes on, or returns the answer", pattern=f"^{NAME}$"),
 ]
 Folder = Annotated[str, said("where the folder of the run is made")]
 Seed = Annotated[int, said("of everything that is drawn", ge=0)]

@@ -2,7 +2,8 @@
 
 What dies is started again (after 1, 2, 4 ... 30 seconds, from 1 again once it has been up for a minute); the others
 keep running meanwhile. When the supervisor itself is killed the kernel kills every child with it (Linux), so
-that nothing is left that nobody watches. ``services.json`` in the folder says who runs; ``NAME.log`` what each printed.
+that nothing is left that nobody watches. ``services.json`` in the folder says who runs; ``NAME.log`` what each printed;
+both are their owner's only.
 """
 
 import ctypes
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from npmdask.errors import RefusedError
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.places import private
 
 STATE = "services.json"
 LONGEST_WAIT = 30.0  # seconds before something that keeps dying is started again
@@ -120,7 +122,7 @@ class Supervisor:
         return next(one.process.pid for one in self._running if one.service.name == name)
 
     def _launch(self, service: Service) -> "subprocess.Popen[bytes]":
-        with open(self.folder / f"{service.name}.log", "ab") as log:
+        with open(self.folder / f"{service.name}.log", "ab", opener=private) as log:
             return subprocess.Popen(
                 list(service.command),
                 env=os.environ | dict(service.environment),
@@ -169,7 +171,7 @@ class Supervisor:
             for one in self._running
         }
         text = json.dumps({"supervisor": os.getpid(), "services": state}, indent=1).encode()
-        write_file_atomically(self.folder / STATE, text + b"\n")
+        write_file_atomically(self.folder / STATE, text + b"\n", 0o600)
 
 
 def _in_the_child() -> None:

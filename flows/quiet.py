@@ -4,6 +4,7 @@ All of them are defaults: whatever the environment says already stays, so a real
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 SETTINGS = {
@@ -24,6 +25,8 @@ def apply() -> None:
     if "PREFECT_HOME" not in os.environ:
         home = Path("runs", ".prefect").absolute()
         os.environ["PREFECT_HOME"] = str(home)
-        home.parent.mkdir(exist_ok=True)  # Prefect makes the folder, but not the one above it
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)  # parameters and logs of all runs: of nobody else
+        with suppress(OSError):  # another's: Prefect says what it cannot do there
+            home.chmod(0o700)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -17,6 +17,7 @@ from npmdask.custody import KEY, custody_of
 from npmdask.errors import RefusedError
 from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
+from npmdask.storage.places import require_no_link
 
 
 @discreet_step
@@ -67,7 +68,9 @@ def numbered(config: RunConfig, run_id: str) -> RunConfig:
 
 def next_store(home: Path) -> str:
     """The newest numbered store, if it is not finished and its key destroyed; the next number otherwise."""
+    require_no_link(home)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.chmod(0o700)  # whatever made it
     numbers = sorted(path for path in home.iterdir() if path.name.isdigit())
     if numbers and (not (numbers[-1] / "result").exists() or (numbers[-1] / KEY).exists()):
         return str(numbers[-1])

@@ -1,6 +1,5 @@
 """What the flows share: where a run lives, steps as tasks, errors as sentences, the state that a run ends in."""
 
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -18,9 +17,10 @@ from prefect.states import Completed, Failed, State
 from flows.publish import artifact_key, try_to
 from npmdask.cli import INTERRUPTED, NOT_CONVERGED
 from npmdask.config import RunConfig
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.report import write_report
 from npmdask.storage.copies import is_url, place_of_store
+from npmdask.storage.places import require_name
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -71,8 +71,7 @@ def end_state(facts: dict[str, Any]) -> State[Any]:
 
 def place_of(folder: str, run_id: str) -> str:
     """The folder of a run. Its name comes from outside: raises BadInputError where it is none."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
-        raise BadInputError(f"run_id {run_id!r}: use letters, digits, dots, dashes and underscores; it names a folder")
+    require_name(run_id, "run_id")
     return place_of_store(f"{folder}/{run_id}" if is_url(folder) else Path(folder) / run_id)
 
 

@@ -17,6 +17,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from npmdask.errors import RefusedError
+from npmdask.storage.places import private
 
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +42,7 @@ def local_server(port: int | None = None) -> Iterator[str]:
     url, log = f"http://127.0.0.1:{port}/api", Path(os.environ["PREFECT_HOME"], "server.log")
     here = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": url}
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as file:
+    with open(log, "ab", opener=private) as file:
         child = subprocess.Popen(
             [sys.executable, "-m", "flows.server", str(port), str(os.getpid())],
             env=os.environ | here | {"PYTHONPATH": python_path()},

@@ -51,6 +51,7 @@ def top_k(
     workers: int = 0,
     threads: int | None = None,
     cluster: str | None = None,
+    certificates: str | Path | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
 ) -> Solution:
@@ -85,6 +86,8 @@ def top_k(
         the ledger (``npmdask ledger grant``).
     workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
     cluster : address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
+    certificates : of a cluster at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; if None, those that
+        Dask's own configuration names.
     commit_seconds : between two commits inside a pass: what a kill costs at most, beside the tasks under way.
     observer : told of plan, passes and steps.
 
@@ -114,6 +117,7 @@ def top_k(
         threads=threads,
         workers=workers,
         cluster=cluster,
+        certificates=None if certificates is None else str(Path(certificates).absolute()),
         commit_seconds=commit_seconds,
     )
     begun = None if start is None else find_start(start, store)
@@ -149,6 +153,7 @@ def resume(
     workers: int | None = None,
     threads: int | None = None,
     cluster: str | None = None,
+    certificates: str | Path | None = None,
     max_steps: int | None = None,
     tol: float | None = None,
     observer: Observer | None = None,
@@ -156,7 +161,8 @@ def resume(
     """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
 
     ``memory``, ``workers``, ``threads`` and ``cluster`` stay what they were unless given (a cluster takes the place
-    of workers and threads, and the other way round; ``cluster=""``: none); none changes a bit of the result.
+    of workers and threads, and the other way round; ``cluster=""``: none; ``certificates`` go with it); none changes a
+    bit of the result.
     ``max_steps`` and ``tol`` may be changed: they decide when a run stops, not what its steps are.
 
     The store of a stream takes what is new since its last commit; only ``memory`` may be given. That of a job (topics,
@@ -172,19 +178,22 @@ def resume(
         raise BadInputError(f"there is no run in {store}; start one with `npmdask run CONFIG.toml --store {store}`")
     spec = RunStore(path).read_spec() or {}
     if spec.get("data", {}).get("kind") in JOBS:
-        return _resume_job(path, spec, memory, workers, threads, (cluster, max_steps, tol), observer)
+        return _resume_job(path, spec, memory, workers, threads, (cluster, certificates, max_steps, tol), observer)
     if "stream" in spec:
-        return _resume_stream(path, memory, (workers, threads, cluster, max_steps, tol), observer)
+        return _resume_stream(path, memory, (workers, threads, cluster, certificates, max_steps, tol), observer)
     with RunStore(path) as held:
         problem = problem_of(held)
         if max_steps is not None or tol is not None:
             problem = _restop(held, problem, max_steps, tol)
         asked = {"memory": parse_memory(memory), "threads": threads, "workers": workers, "cluster": cluster}
+        asked["certificates"] = None if certificates is None else str(Path(certificates).absolute())
         given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         if cluster:
             given = {"threads": None, "workers": 0, **given}
         elif given.keys() & {"threads", "workers", "cluster"}:
             given["cluster"] = None
+        if "cluster" in given and not (cluster or "").startswith("tls://"):
+            given.setdefault("certificates", None)
         return _drive(problem, held, replace(resources_of(held), **given), observer)
 
 

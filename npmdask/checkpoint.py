@@ -39,9 +39,12 @@ from npmdask.ownership import Ownership, holder_of
 from npmdask.starts import count_end, count_start, deaths
 from npmdask.storage.bundle import Arrays, read_bundle, read_meta, write_bundle, write_file_atomically
 from npmdask.storage.copies import Copy, copy_at, is_url, place_of_store
+from npmdask.storage.places import open_plain, require_no_link
+from npmdask.stores import OWN
 
 CHECKPOINT_FORMAT = 2
 KEPT_STEPS = 2
+NO_LINKS = (*OWN, "entropy", "survey", "result", "locked", "start", "left.zarr", "releases", "search")  # of a store
 REPLACED = ".replaced"  # a step of which a newer version is being written
 PRIVATE = (
     "{} cannot be the store of a private run: with the key of its noise whoever may read the bucket could take the "
@@ -80,7 +83,7 @@ class RunStore:
         HeldError
             Another process holds it; the sentence says which.
         BadInputError
-            The folder holds something else.
+            The folder holds something else, or is a symbolic link, or something in it is that it writes to.
         """
         try:
             self._make_folder()
@@ -132,6 +135,8 @@ class RunStore:
     def _make_folder(self) -> None:
         if self._carrier is not None:
             self._carrier.copy.make()
+        require_no_link(self.path)
+        require_no_link(self.path, NO_LINKS)
         if self.path.exists() and not self.path.is_dir():
             raise BadInputError(f"{self.path} is a file; a run store is a folder")
         # A kill may have come between making the folder and its lock: a lone `steps` is ours.
@@ -218,6 +223,7 @@ class RunStore:
 
     def read_spec(self) -> dict[str, Any] | None:
         """The parameters of the run, or None for a new one."""
+        require_no_link(self.path, NO_LINKS)
         try:
             spec = json.loads((self.path / "run.json").read_text())
             if not isinstance(spec, dict) or not all(isinstance(spec.get(table), dict) for table in SPEC_TABLES):
@@ -376,7 +382,7 @@ class RunStore:
         """Append one line to the telemetry. Losing the last line in a crash is harmless."""
         self.require_turn()
         line = json.dumps({"time": round(time.time(), 3), "pid": os.getpid(), "event": event, **facts})
-        with open(self.path / "telemetry.jsonl", "a") as file:
+        with open(self.path / "telemetry.jsonl", "a", opener=open_plain) as file:
             file.write(line + "\n")
 
     def telemetry(self) -> list[dict[str, Any]]:

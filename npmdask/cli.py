@@ -142,6 +142,7 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--workers", type=int)
     p.add_argument("--threads", type=int)
     p.add_argument("--cluster", help="address of a Dask scheduler to use instead; '' for none")
+    p.add_argument("--certificates", help="of a cluster at tls://: folder with ca.pem, cert.pem and key.pem")
     p.add_argument("--max-steps", type=int, help="go on further than was first asked for")
     p.add_argument("--tol", type=float, help="another tolerance than was first asked for")
     _add_output(p)
@@ -160,6 +161,7 @@ def _resume(a: argparse.Namespace) -> int:
         workers=a.workers,
         threads=a.threads,
         cluster=a.cluster,
+        certificates=a.certificates,
         max_steps=a.max_steps,
         tol=a.tol,
         observer=ProgressBar(quiet=a.quiet),

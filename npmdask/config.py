@@ -208,6 +208,7 @@ class RunConfig(Table):
             threads=self.run.threads or (None if self.source.nodes is None else len(self.source.nodes)),  # all at once
             workers=self.run.workers,
             cluster=self.run.cluster,
+            certificates=self.run.certificates,
             commit_seconds=self.run.commit_seconds,
         )
 
@@ -243,12 +244,13 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
     where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{file.stem}", folder)
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
+    shown = str(folder / config.run.certificates) if config.run.certificates else None
     return config.model_copy(
         update={
             "source": config.source.model_copy(update={"path": _beside(folder, config.source.path)}),
             "stream": _held_out_beside(folder, config.stream),
             "privacy": _ledger_beside(folder, config.privacy),
-            "run": config.run.model_copy(update={"store": where, "start": begin}),
+            "run": config.run.model_copy(update={"store": where, "start": begin, "certificates": shown}),
         }
     )
 

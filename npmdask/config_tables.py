@@ -173,6 +173,9 @@ class RunTable(Table):
     threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
     store: str | None = Field(None, description="folder of the run, relative to this file; or s3://bucket/name")
     cluster: str | None = Field(None, description="address of a Dask scheduler, like tcp://host:8786, to use instead")
+    certificates: str | None = Field(
+        None, description="of a cluster at tls://: folder with ca.pem, cert.pem, key.pem, relative to this file"
+    )
     commit_seconds: float = Field(30.0, ge=0, description="between commits inside a pass: lost at most by a kill")
     seed: int = Field(0, ge=0, description="of the random start block")
     start: str | None = Field(None, description="folder of an earlier run to begin from; relative to this file")

@@ -96,11 +96,15 @@ class Driver:
         bind(self.problem, self.store, self.resources)
         with single_threaded_blas():
             plan = replace(self._plan(), workers=0)  # processes are not worth one pass
-            executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
+            executor = self._executor(plan)
             source = self._surveyed(executor)
             executor.close()
         self._operator(source, 0)
         return source, self._trace, (self._passes.count, self._passes.nbytes)
+
+    def _executor(self, plan: MemoryPlan) -> Executor:
+        path, asked = self.problem.source.path, self.resources
+        return make_executor(plan, path, asked.cluster, asked.certificates)
 
     def steps(self) -> Iterator[Step]:
         """The loop: yields every step after its commit; leaves the result in the store."""
@@ -109,7 +113,7 @@ class Driver:
             state, views = self._load()
             outcome = self.problem.rule(views)
             self.custody.open(self._history)
-            executor = make_executor(plan, self.resources.cluster, self.problem.source.path)
+            executor = self._executor(plan)
             self._warnings += getattr(executor, "warnings", [])
             try:
                 operator = self._operator(self._surveyed(executor), state.step)

@@ -60,7 +60,7 @@ def gather(
                 workers=resources.workers,
             )
             observer.on_plan(plan)
-            executor = make_executor(plan, resources.cluster, source.path)
+            executor = make_executor(plan, source.path, resources.cluster, resources.certificates)
             passes = Passes(held, resources, observer)
             try:
                 product, record, _ = passes.run(name, executor, operator, block, resources.commit_seconds)

@@ -19,6 +19,7 @@ from npmdask.operators import Gram, LeftProduct, Operator
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.zarr_door import open_node
 
 Z_NAME = "left.zarr"
 AGAIN = "delete the folder `result` of the run and resume it: one pass makes it again"
@@ -101,7 +102,12 @@ def open_left_product(store: str | Path, mode: Any = "r") -> Any:
     """Z = A V (m x k) of a finished run, as a Zarr array."""
     store = folder_of(store)
     try:
-        return zarr.open_array(store / Z_NAME, mode=mode)
+        node = open_node(store / Z_NAME, mode)
+        if not isinstance(node, zarr.Array):
+            raise ValueError("it is a group")
+        return node
+    except BadInputError:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise BadInputError(f"{store / Z_NAME} is missing or damaged; {AGAIN}") from error
 

@@ -29,6 +29,7 @@ import psutil
 
 from npmdask.errors import BadInputError, FencedOutError, HeldError
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.places import open_plain
 
 OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
 BEAT = 10.0  # seconds between two signs of life
@@ -83,10 +84,11 @@ class Holder:
 def holder_of(folder: Path) -> Holder | None:
     """Who has the store, without touching a lock; None: it was closed in order (or never opened)."""
     try:
-        with open(folder / LOCK, errors="replace") as file:
-            return _read_holder(file.read(4096), time.time() - os.fstat(file.fileno()).st_mtime)
+        lock = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    with open(lock, errors="replace") as file:
+        return _read_holder(file.read(4096), time.time() - os.fstat(file.fileno()).st_mtime)
 
 
 def _read_holder(line: str, age: float) -> Holder | None:
@@ -143,7 +145,7 @@ class Ownership:
     def _acquired(self, now: float, around: list[Ownership], take_over: bool) -> int:
         """A descriptor of ``lock``, with its flock, and the epoch counted up. Called by one process at a time."""
         # Close-on-exec (Python's default): a child that inherited the descriptor would keep the lock held.
-        lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = open_plain(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         if not _flocked(lock):
             age = now - os.fstat(lock).st_mtime
             holder = _read_holder(os.pread(lock, 4096, 0).decode(errors="replace"), age)
@@ -158,7 +160,7 @@ class Ownership:
     def _replaced(self) -> int:
         """A lock file of our own in the place of the one that somebody will not let go of."""
         aside = self.folder / f".writing-{LOCK}-{os.getpid()}"
-        lock = os.open(aside, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = open_plain(aside, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._count_up()  # first: whoever dies here leaves nobody who believes to have the store
         os.rename(aside, self.folder / LOCK)
@@ -177,7 +179,7 @@ class Ownership:
     @contextmanager
     def _alone(self, patience: float | None) -> Iterator[float]:
         """Nobody else takes the store or publishes in it meanwhile. Gives the time by the clock of the file system."""
-        taking = os.open(self.folder / TAKING, os.O_RDWR | os.O_CREAT, 0o644)
+        taking = open_plain(self.folder / TAKING, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if patience is None:
                 fcntl.flock(taking, fcntl.LOCK_EX)

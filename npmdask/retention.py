@@ -24,10 +24,10 @@ from npmdask.inspection import inspect
 from npmdask.ownership import holder_of
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
-from npmdask.stores import GOING, folders_below, is_store, size_of, stores_below
+from npmdask.storage.places import require_no_link
+from npmdask.stores import GOING, OWN, folders_below, is_store, size_of, stores_below
 from npmdask.streaming.standing import is_stream
 
-OWN = ("run.json", "lock", "lock.taking", "epoch", "starts.json", "telemetry.jsonl", "report.html", "steps", "pass")
 FOLDERS = ("search",)
 PARTIAL = ".partial"
 
@@ -182,6 +182,7 @@ class _Broom:
             nbytes = size_of(store).bytes
             if not self.dry:
                 going = store.parent / GOING
+                require_no_link(store.parent, [GOING])
                 going.mkdir(exist_ok=True)
                 aside = going / f"{store.name}-{time.time_ns()}"
                 store.rename(aside)

@@ -23,6 +23,7 @@ class Resources:
     workers: int = 0  # processes; 0: threads of this process
     cluster: str | None = None  # address of a Dask scheduler, whose workers are used instead
     commit_seconds: float = 30.0  # between two commits inside a pass
+    certificates: str | None = None  # folder with ca.pem, cert.pem and key.pem, for a cluster at tls://
 
     def require_possible(self) -> None:
         """Raise BadInputError for numbers that cannot be, or that do not go together."""
@@ -30,6 +31,8 @@ class Resources:
             raise BadInputError("workers must be at least 0 and threads at least 1")
         if self.cluster is not None and (self.workers or self.threads):
             raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
+        if self.certificates is not None and self.cluster is None:
+            raise BadInputError("certificates are for a cluster at tls://host:port: give that, too, or leave them out")
         if not self.commit_seconds >= 0:
             raise BadInputError(f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.storage.bundle import MANIFEST
+from npmdask.storage.places import open_plain
 
 STARTS = "starts.json"
 EPOCH = "epoch"  # written when a store is opened, and at no other time
@@ -51,7 +52,8 @@ def _deaths(folder: Path) -> int:
 def _write(folder: Path, starts: int) -> None:
     """Without a flush: a count that is lost with the power is begun again."""
     aside = folder / f".writing-{STARTS}-{os.getpid()}"
-    aside.write_text(json.dumps({"starts": starts, "mark": _mark(folder)}) + "\n")
+    with open(aside, "w", opener=open_plain) as file:
+        file.write(json.dumps({"starts": starts, "mark": _mark(folder)}) + "\n")
     os.replace(aside, folder / STARTS)
 
 

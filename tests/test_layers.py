@@ -32,7 +32,7 @@ FLOORS = [
     ["accounting", "relations", "theory.private"],
     ["theory.stochastic", "theory.tensor"],
     ["theory"],
-    ["diagnostics", "memory", "sizes"],
+    ["diagnostics", "memory", "sizes", "storage.places", "storage.zarr_door"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
     ["storage.bundle", "storage.pointer", "storage.remote"],
     ["storage.copies", "storage.objects"],
@@ -81,7 +81,7 @@ FLOORS = [
     ["nodes.total", "operators"],
     ["passes"],
     ["memory_plan"],
-    ["chunked.threads"],
+    ["chunked.threads", "chunked.tls"],
     ["chunked.workers"],
     ["chunked"],
     [

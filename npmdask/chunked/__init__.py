@@ -14,10 +14,13 @@ from npmdask.memory_plan import MemoryPlan
 Executor = Threads | Processes | Cluster
 
 
-def make_executor(plan: MemoryPlan, cluster: str | None, source: str) -> Executor:
-    """The executor of a plan; close it after use. ``source``: path or URL of the data, which workers must see."""
+def make_executor(plan: MemoryPlan, source: str, cluster: str | None, certificates: str | None = None) -> Executor:
+    """The executor of a plan; close it after use. ``source``: path or URL of the data, which workers must see.
+
+    ``certificates``: what the scheduler at ``cluster`` is shown (:mod:`npmdask.chunked.tls`).
+    """
     if cluster is not None:
-        far = Cluster(cluster, source)
+        far = Cluster(cluster, source, certificates)
         far.require_memory(plan)
         return far
     return Processes(plan.workers, plan.threads) if plan.workers else Threads(plan.threads)

@@ -13,6 +13,7 @@ import dask
 from threadpoolctl import threadpool_limits
 
 from npmdask.chunked.threads import OnTask
+from npmdask.chunked.tls import among_ourselves, refusal, refused, security_of
 from npmdask.environment import environment
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.linalg import Block
@@ -117,7 +118,7 @@ def _same(value: Any) -> Any:
 
 
 class Processes(Distributed):
-    """Runs passes on worker processes of this machine (dask.distributed, loopback only)."""
+    """Runs passes on worker processes of this machine (dask.distributed): on loopback, and for nobody else there."""
 
     def __init__(self, workers: int, threads: int) -> None:
         from distributed import Client, LocalCluster
@@ -130,6 +131,7 @@ class Processes(Distributed):
                 threads_per_worker=threads,
                 processes=True,
                 host="127.0.0.1",
+                security=among_ourselves(),
                 dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
                 memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
                 silence_logs=40,
@@ -164,20 +166,24 @@ class Cluster(Distributed):
     """Runs passes on the workers of a ``distributed`` cluster that is given by the address of its scheduler.
 
     The workers need this version of npmdask and NumPy, and to see the data under the same path or URL.
+    ``certificates``: see :func:`npmdask.chunked.tls.security_of`.
     """
 
-    def __init__(self, address: str, source: str) -> None:
+    def __init__(self, address: str, source: str, certificates: str | None = None) -> None:
         from distributed import Client
 
+        security = security_of(address, certificates)
         for name in list(logging.root.manager.loggerDict):
             if name.split(".")[0] == "distributed":  # what it would print, with traceback, is said in a sentence
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
-            client = Client(address, timeout="10s", set_as_default=False)
-        except (OSError, ValueError, TypeError) as error:
+            client = Client(address, timeout="10s", set_as_default=False, security=security)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last where Dask is set to ask for TLS
+            if security is not None and refused(error):
+                raise RefusedError(refusal(address, error)) from error
             raise (LostError if isinstance(error, OSError) else BadInputError)(
                 f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
-                f"`dask worker {address}`, or leave out cluster"
+                f"`dask worker {address}`, or leave out cluster; one that speaks TLS is at tls://"
             ) from error
         self.address, self.warnings = address, list[str]()
         super().__init__(client, 1)
@@ -267,8 +273,12 @@ WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
+HEALTH_ONLY = ["distributed.http.health"]  # pages of tasks and logs are for whoever reaches the port
+
 WORKER_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     "distributed.worker.profile.enabled": False,  # a look at every thread each 10 ms, which nobody sees
     "distributed.admin.system-monitor.interval": "5s",
+    "distributed.scheduler.http.routes": HEALTH_ONLY,
+    "distributed.worker.http.routes": HEALTH_ONLY,
 }

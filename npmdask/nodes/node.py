@@ -98,9 +98,8 @@ class Node:
     def __init__(self, problem: Problem, store: Path, resources: Resources) -> None:
         self.problem, self._store, self._resources = problem, store, resources
         self._operator = _summing(problem)
-        self._executor = make_executor(
-            memory_of(problem, resources, tree_rss()), resources.cluster, problem.source.path
-        )
+        plan = memory_of(problem, resources, tree_rss())
+        self._executor = make_executor(plan, problem.source.path, resources.cluster, resources.certificates)
         self._lock, self._jobs = threading.Lock(), dict[str, Job]()
         self.announcement = self._announce()
 

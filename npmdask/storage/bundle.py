@@ -13,8 +13,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.storage.checksum import crc32c, crc32c_bytes
+from npmdask.storage.places import require_below
 
 MANIFEST = "manifest.json"
 SMALL_BYTES = 2**10
@@ -91,16 +92,38 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
         The manifest or a file is missing, truncated or does not have its checksum; the file is named.
     """
     manifest = _read_manifest(path)
-    arrays = _from_text(manifest.get("small", {}))
-    for name, crc in manifest["files"].items():
+    small, files = manifest.get("small", {}), manifest["files"]
+    _require_plain_names(path, [*small, *files])
+    with _decoding(path / MANIFEST):
+        arrays = _from_text(small)
+    for name, crc in files.items():
         try:
             data = (path / name).read_bytes()
         except OSError as error:
             raise BadInputError(f"{path / name} cannot be read: {error.strerror}") from error
         if crc32c_bytes(data) != crc:
             raise BadInputError(f"{path / name} is corrupt: its checksum does not match the manifest")
-        arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(data), allow_pickle=False)
+        with _decoding(path / name):
+            arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(data), allow_pickle=False)
     return arrays, manifest["meta"]
+
+
+def _require_plain_names(path: Path, names: list[str]) -> None:
+    """A manifest may come from somebody else, as a model that was sent: it names files of its own folder only."""
+    try:
+        if any("/" in require_below(name) for name in names):
+            raise ValueError("it names a file of another folder")
+    except ValueError as error:
+        raise BadInputError(f"{path / MANIFEST} is not ours ({error}): do not use what came with it") from error
+
+
+@contextmanager
+def _decoding(file: Path) -> Iterator[None]:
+    """Around the bytes of arrays, whose checksums are good: what cannot be read then was never written by us."""
+    try:
+        yield
+    except (ValueError, TypeError, EOFError) as error:
+        raise BadInputError(f"{file} holds no array of numbers ({error}); nothing in it is ever unpickled") from error
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -152,8 +175,8 @@ def _opener(mode: int) -> Callable[[str, int], int]:
     return lambda name, flags: os.open(name, flags, mode)
 
 
-def _write_file(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+def _write_file(path: Path, data: bytes, mode: int) -> None:
+    with open(path, "wb", opener=_opener(mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -167,11 +190,11 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_file_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: readers see the old content or the new, never a mixture."""
+def write_file_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replace ``path`` by ``data``, with ``mode`` less the umask: readers see the old or the new, never a mixture."""
     aside = _aside(path)
     try:
-        _write_file(aside, data)
+        _write_file(aside, data, mode)
         os.replace(aside, path)
         fsync_folder(path.parent)
     except OSError as error:

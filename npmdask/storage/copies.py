@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes
+from npmdask.storage.places import require_no_link, require_path
 from npmdask.storage.remote import require_no_credentials
 
 CACHE = "NPMDASK_CACHE"
@@ -49,8 +50,9 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
     Raises
     ------
     BadInputError
-        A URL of another kind, without a name, or with credentials in it.
+        A URL of another kind, without a name, or with credentials in it; a name that cannot be one.
     """
+    require_path(store)
     if not is_url(store):
         return str((folder or Path.cwd()) / store)
     url = str(store).rstrip("/")
@@ -58,12 +60,14 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
     if parts.scheme == "file":
         if parts.netloc or not parts.path.strip("/"):
             raise BadInputError(f"{url} names no folder of this machine: write file:///absolute/path")
+        require_path(unquote(parts.path))
         return unquote(parts.path)
     require_no_credentials(url)
     if parts.scheme not in SCHEMES:
         raise BadInputError(f"{url}: a store is a folder, or a URL that begins with s3://, gs://, az:// or file:///")
-    if not parts.netloc or {"", ".", ".."} & set(parts.path.removeprefix("/").split("/")):
+    if not parts.netloc or {"", ".", ".."} & set(unquote(parts.path).removeprefix("/").split("/")):
         raise BadInputError(f"{url} names no place in a bucket: write {parts.scheme}://BUCKET/NAME")
+    require_path(unquote(parts.path))
     return url
 
 
@@ -79,6 +83,7 @@ class Copy:
 
     def make(self) -> None:
         """Make its folders. Raises BadInputError where that cannot be done."""
+        require_no_link(self.home)
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.home.chmod(0o700)
@@ -149,6 +154,11 @@ def read_note(home: Path) -> dict[str, Any] | None:
         return note if {"url", "commit", "token", "files"} <= note.keys() else None
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def is_carried(path: str) -> bool:
+    """Whether a file at ``path`` below the folder of a run is one that is carried."""
+    return all(_counts(name) for name in path.split("/"))
 
 
 def _counts(name: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from npmdask.errors import BadInputError
+from npmdask.storage.places import require_no_link
 
 Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if known, bytes done
 
@@ -85,6 +86,7 @@ def discarded_if_bad(target: Path) -> Iterator[None]:
 def scratch_folder(target: Path) -> Iterator[Path]:
     """A folder beside ``target`` for temporary files; what a killed run left in it goes first."""
     folder = target.with_name(target.name + ".partial.scratch")
+    require_no_link(folder)
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield folder

@@ -22,6 +22,7 @@ from zarr.codecs import BloscCodec
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c, fingerprint
+from npmdask.storage.places import require_no_link, require_path
 
 FORMAT = 1
 JOURNAL_BYTES = 128 * 2**20  # redone at most, after a kill
@@ -34,9 +35,12 @@ class JournalledWriter:
 
     def __init__(self, dest: Path | str, kind: str, identity: dict[str, Any], overwrite: bool) -> None:
         self.kind = kind
+        require_path(dest)
         self.dest = Path(dest).absolute()
         self.partial = self.dest.with_name(self.dest.name + ".partial")
         self._journal = self.partial / "journal"
+        require_no_link(self.dest)
+        require_no_link(self.partial)
         self.identity = json.loads(json.dumps({"format": FORMAT, "kind": kind, **identity}, default=str))
         self._mend_overwrite()
         if self.dest.exists() and not overwrite:

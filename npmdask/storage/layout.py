@@ -20,6 +20,7 @@ from npmdask.storage.sparse import CsrReader, open_csr
 from npmdask.storage.tensor import TensorReader, open_packed_tensor
 from npmdask.storage.tensor_memory import packed_in_memory
 from npmdask.storage.triangle import TriangleReader, open_packed
+from npmdask.storage.zarr_door import open_node, require_no_pickle
 
 Reader = DenseReader | CsrReader | TriangleReader | TensorReader
 
@@ -123,6 +124,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
             raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns){more}")
         return _in_memory(source), _content(source)
     if isinstance(source, zarr.Array | zarr.Group):
+        require_no_pickle(source)
         return source, location(source)
     if is_remote(source):
         return open_remote(source), source
@@ -134,7 +136,9 @@ def _open_node(source: Any) -> tuple[Any, str]:
     if path.name.endswith(".partial"):
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
     try:
-        return zarr.open(path, mode="r"), str(path)
+        return open_node(path), str(path)
+    except BadInputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInputError(
             f"{path} is not a Zarr store, or its zarr.json is damaged ({error or type(error).__name__}); make one "

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from npmdask.errors import CommitError, RefusedError
+from npmdask.storage.places import open_plain, require_path
 
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
     """Hold ``DEST.partial.lock`` (flock: the kernel lets go of it however this process dies)."""
+    require_path(target)
     path = target.with_name(target.name + ".partial.lock")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +32,7 @@ def locked(target: Path) -> Iterator[None]:
 
 def _acquire(path: Path, target: Path) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # close-on-exec, as Python opens everything
+        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, 0o644)  # close-on-exec, as Python opens everything
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c_bytes
+from npmdask.storage.places import require_below
 
 POINTER, FILES = "commit.json", "files"
 
@@ -69,7 +69,7 @@ class Pointer:
             plain = json.loads(body)
             if plain.pop("format") != 1:
                 raise ValueError("it is of another format")
-            files = {_below(path): Carried(*entry) for path, entry in plain.pop("files").items()}
+            files = {require_below(path): _carried(*entry) for path, entry in plain.pop("files").items()}
             return cls(**plain, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInputError(
@@ -78,12 +78,12 @@ class Pointer:
             ) from error
 
 
+def _carried(commit: str, size: int, crc: int) -> Carried:
+    if "/" in require_below(commit):
+        raise ValueError(f"{commit!r} is the name of no commit")
+    return Carried(commit, size, crc)
+
+
 def key_of(path: str, carried: Carried) -> str:
     """Of the object that holds a file."""
     return f"{FILES}/{carried.commit}/{path}"
-
-
-def _below(path: str) -> str:
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-        raise ValueError(f"it names {path!r}, which is no file of a run")
-    return path

@@ -17,6 +17,7 @@ from obstore.store import from_url
 
 from npmdask.errors import BadInputError, LostError
 from npmdask.storage.access import first_line, no_answer
+from npmdask.storage.zarr_door import open_node
 
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
 SCHEMES = ("s3", "gs", "az", "abfs", "https")
@@ -52,9 +53,9 @@ def open_remote(url: str) -> Any:
     """
     require_no_credentials(url)
     try:
-        return zarr.open(
-            zarr.storage.ObjectStore(from_url(url.rstrip("/"), retry_config=RETRIES), read_only=True), mode="r"
-        )
+        return open_node(zarr.storage.ObjectStore(from_url(url.rstrip("/"), retry_config=RETRIES), read_only=True))
+    except BadInputError:
+        raise
     except (BaseError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = first_line(error)
         raise (LostError if no_answer(error) else BadInputError)(

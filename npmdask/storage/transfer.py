@@ -9,7 +9,7 @@ from pathlib import Path
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.copies import Copy, Signature, checksum_of, signature_of
+from npmdask.storage.copies import Copy, Signature, checksum_of, is_carried, signature_of
 from npmdask.storage.objects import Objects
 from npmdask.storage.pointer import Carried, Pointer, key_of
 
@@ -27,8 +27,11 @@ def fetch_files(copy: Copy, objects: Objects, pointer: Pointer) -> Signatures:
     ObjectError
         An object is not there (a newer commit was made meanwhile), or cannot be had.
     BadInputError
-        One is damaged.
+        One is damaged, or is none that is ever carried: a lock, a key.
     """
+    for path in pointer.files:
+        if not is_carried(path):
+            raise BadInputError(f"{copy.url} names {path!r}, which no run carries: who wrote it is not to be trusted")
     here = copy.files()
     for path in here.keys() - pointer.files.keys():
         here.pop(path).unlink()

@@ -39,8 +39,15 @@ class Machines:
         self.folder = folder
         self.port = free_port()
         self.address = f"tcp://127.0.0.1:{self.port}"
+        self.tls: list[str | Path] = []
         self.workers: list[subprocess.Popen[bytes]] = []
         self.others: list[subprocess.Popen[bytes]] = []
+
+    def secure(self, certificates: Path) -> None:
+        """All that is started from now on speaks TLS, with what is in this folder."""
+        self.address = f"tls://127.0.0.1:{self.port}"
+        files = {"--tls-ca-file": "ca.pem", "--tls-cert": "cert.pem", "--tls-key": "key.pem"}
+        self.tls = [word for option, file in files.items() for word in (option, certificates / file)]
 
     def start(self, *command: str | Path, **environment: str) -> subprocess.Popen[bytes]:
         with open(self.folder / "machines.log", "ab") as log:
@@ -54,7 +61,7 @@ class Machines:
 
     def scheduler(self) -> None:
         command = [BIN / "dask", "scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
-        process = self.start(*command)
+        process = self.start(*command, *self.tls)
         self.others.append(process)
         wait_for(self.port, process)
 
@@ -62,7 +69,7 @@ class Machines:
         command = [BIN / "dask", "worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
         local = ["--local-directory", self.folder / f"worker{len(self.workers)}", "--no-dashboard"]
         local += ["--memory-limit", memory]
-        self.workers.append(self.start(*command, *local, **environment))
+        self.workers.append(self.start(*command, *local, *self.tls, **environment))
 
     def end(self) -> None:
         for process in [*self.workers, *self.others]:

@@ -4,12 +4,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from npmdask.checkpoint import RunStore
 from npmdask.storage.generate import generate
 from tests.flows.conftest import Shop, committed
 from tests.flows.served import Served
+from tests.security.looking import listening, open_to_others
 
 pytestmark = pytest.mark.heavy
 
@@ -59,6 +61,13 @@ def served(shop: Shop) -> Iterator[Served]:
         one.process.wait(60)
 
 
+def closed_to_others(served: Served) -> None:
+    """Server, keeper, worker and the flow run listen on this machine only; what they log is their owner's."""
+    assert {ip for ip, _ in listening(psutil.Process(served.process.pid))} == {"127.0.0.1"}
+    folder = served.shop.folder / "runs" / ".serve"
+    assert not list(open_to_others(folder)) and {f.stat().st_mode & 0o777 for f in folder.glob("*.log")} == {0o600}
+
+
 @pytest.mark.parametrize(
     "victims",
     [["server", "flow", "hang"], ["keeper", "worker", "machine", "power"]],
@@ -68,6 +77,7 @@ def test_what_dies_comes_back_and_the_run_ends_in_the_same_bits(served: Served, 
     for victim in victims:
         served.wait(lambda: steps(store) >= seen + 3, 180, f"it goes on before {victim} is killed")  # noqa: B023
         assert not (store / "result").exists(), "killed too late: the test shows nothing"
+        closed_to_others(served)
         getattr(served, victim)(store)
         seen = steps(store)
     served.wait(lambda: served.ended("Completed") == 1, 240, "it is finished")

@@ -20,6 +20,7 @@ from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import column_major, require_size, row_major
 from npmdask.storage.formats.zarr_stores import dense_array, for_tensor
 from npmdask.storage.kinds import require_square_matrices
+from npmdask.storage.zarr_door import open_node
 
 
 def open_npy_matrices(path: Path) -> DenseSource:
@@ -41,7 +42,7 @@ def open_npy_matrices(path: Path) -> DenseSource:
 
 def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource:
     """The array ``dataset``, or the only one with three dimensions; or a store of kind matrices, checked."""
-    node = zarr.open(path, mode="r")
+    node = open_node(path)
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")

@@ -31,6 +31,7 @@ from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import require_size
 from npmdask.storage.kinds import TENSOR, require_cube
 from npmdask.storage.tensor import Place, TensorReader, open_packed_tensor, unit_of
+from npmdask.storage.zarr_door import open_node
 
 AMPLIFICATION = 2.0  # how often a chunk of a source is read on average, at most
 
@@ -77,7 +78,7 @@ def open_npy_tensor(path: Path) -> TensorSource:
 
 def open_zarr_tensor(path: Path, dataset: str | None, missing: str, spool: Path) -> TensorSource:
     """The array ``dataset``, or the only one with three dimensions; or a store of kind tensor, checked."""
-    node = zarr.open(path, mode="r")
+    node = open_node(path)
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")

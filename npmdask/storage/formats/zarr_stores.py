@@ -17,11 +17,12 @@ from npmdask.storage.formats.common import DenseSource, SparseSource, choose_arr
 from npmdask.storage.formats.compressed import compressed_source
 from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
 from npmdask.storage.triangle import open_packed
+from npmdask.storage.zarr_door import open_node
 
 
 def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource | SparseSource:
     """The array ``dataset``. A missing chunk is an error unless ``missing`` is "fill"."""
-    node = zarr.open(path, mode="r")
+    node = open_node(path)
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")

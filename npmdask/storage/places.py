@@ -1,0 +1,88 @@
+"""Names and places that come from outside: what may be one; and files that are never reached through a link.
+
+A link that somebody put into a folder that others write to would let them choose which file is overwritten, which
+folder is made private, which steps are removed. So a store that is written is no link, and nothing in it is that is
+written in place; folders above it may be links, and data may be *read* through them (docs/decisions/0034-security.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from npmdask.errors import BadInputError
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # of a run
+LONGEST = 200  # bytes of the name of a store: file systems take 255, and what lies beside it has longer names
+UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and bytes that are no text
+
+
+def require_name(name: str, what: str) -> str:
+    """The name, if it can be that of a folder and of nothing else. Raises BadInputError."""
+    if not re.fullmatch(NAME, name):
+        shown = f"{name[:40]}..." if len(name) > 50 else name
+        raise BadInputError(
+            f"{what} {shown!r}: use letters, digits, dots, dashes and underscores, at most 200, the first a letter or "
+            "a digit; it names a folder"
+        )
+    return name
+
+
+def require_path(path: str | Path) -> None:
+    """Raise BadInputError for a path that no file system takes, or that could not be shown as it is."""
+    text = str(path)
+    if UNSEEN.search(text):
+        raise BadInputError(f"{text!r} has control characters in it, or bytes that are no text; choose another name")
+    name = os.path.basename(text)
+    if len(name.encode()) > LONGEST:
+        raise BadInputError(f"the name {name[:40]}... has more than {LONGEST} bytes; choose a shorter one")
+
+
+def require_below(path: str) -> str:
+    """The path of a file, as somebody else wrote it down, if it is one below the folder that it is of.
+
+    Raises
+    ------
+    ValueError
+        It is absolute, climbs up, is not written in its shortest form, or has characters that no file of ours has.
+    """
+    parts = PurePosixPath(path).parts
+    if not parts or ".." in parts or path.startswith("/") or str(PurePosixPath(path)) != path or UNSEEN.search(path):
+        raise ValueError(f"it names {path!r}, which is no file of a run")
+    return path
+
+
+def require_no_link(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Raise BadInputError if ``folder`` is a symbolic link; or, with ``names``, if one of those in it is."""
+    for path in [folder] if names is None else (folder / name for name in names):
+        if path.is_symlink():
+            remedy = f"name {os.path.realpath(path)} itself" if names is None else "take it away, or use another store"
+            raise BadInputError(f"{path} is a symbolic link, and nothing is written through one: {remedy}")
+
+
+def open_plain(path: Path | str, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of ``path`` itself: of a link it is refused, at once.
+
+    Raises
+    ------
+    BadInputError
+        It is a symbolic link.
+    OSError
+        As ``os.open``.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            require_no_link(Path(path).parent, [Path(path).name])
+        raise
+
+
+def private(path: str, flags: int) -> int:
+    """For ``open(..., opener=private)``: readable by its owner only, whatever the umask, and whatever it was before."""
+    descriptor = open_plain(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor

@@ -1,0 +1,1 @@
+"""What is protected against what: docs/security.md."""
