@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import wraps
+from logging import ERROR
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -22,7 +23,9 @@ from prefect.runtime import flow_run
 from prefect.states import Crashed
 
 from npmdask.checkpoint import RunStore
+from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
+from npmdask.log_lines import open_log, tell
 from npmdask.ownership import OWNER
 
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -43,7 +46,8 @@ def tended(function: Made) -> Made:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with beating():
+        open_log()
+        with beating(), _failures_told(kwargs.get("run_id"), private=_is_private(*args, *kwargs.values())):
             try:
                 return function(*args, **kwargs)
             except (LostError, CommitError) as error:
@@ -58,6 +62,23 @@ def tended(function: Made) -> Made:
                 raise
 
     return call  # type: ignore[return-value]
+
+
+@contextmanager
+def _failures_told(run: str | None, *, private: bool) -> Iterator[None]:
+    """A line of the log where a flow fails, also before it has a store: the kind; the sentence is that of its state."""
+    try:
+        yield
+    except Exception as error:
+        kind = type(error).__name__
+        tell("flow", f"the flow run fails: {kind}", level=ERROR, kind=kind, run=run, timeless=private)
+        raise
+
+
+def _is_private(*arguments: Any) -> bool:
+    """Whether what a flow is given may be of a private run: nodes decide for themselves, and count as private."""
+    asked = [one for one in arguments if isinstance(one, RunConfig)]
+    return any(one.privacy is not None or one.source.nodes is not None for one in asked)
 
 
 def require_progress(store: str) -> None:

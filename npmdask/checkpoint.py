@@ -24,6 +24,7 @@ same thing leave the same bytes.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -34,7 +35,8 @@ from types import TracebackType
 from typing import Any
 
 from npmdask.carrier import Carrier
-from npmdask.errors import BadInputError, CommitError, FencedOutError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, CommitError, FencedOutError, HeldError, NpmdaskError, RefusedError
+from npmdask.log_lines import tell
 from npmdask.ownership import Ownership, holder_of
 from npmdask.starts import count_end, count_start, deaths
 from npmdask.storage.bundle import Arrays, read_bundle, read_meta, write_bundle, write_file_atomically
@@ -60,7 +62,7 @@ class RunStore:
 
     def __init__(self, path: Path | str, *, private: bool = False, stage_of: RunStore | None = None) -> None:
         self.place = place_of_store(path)
-        self._stage_of = stage_of
+        self._stage_of: RunStore | None = stage_of
         self._carrier = None if stage_of else carrier_of(self.place)
         if self._carrier is not None and private:
             raise RefusedError(PRIVATE.format(self.place))
@@ -88,7 +90,11 @@ class RunStore:
             raise BadInputError(
                 f"{self.path} cannot be used as store: {error.strerror}; choose a folder that can be written"
             ) from error
-        self._turn.take(take_over=take_over)
+        try:
+            self._turn.take(take_over=take_over)
+        except HeldError as error:
+            self._tell("held", str(error), kind="HeldError")
+            raise
         try:
             self._begin()
             self._claim()
@@ -128,6 +134,7 @@ class RunStore:
                 count_start(self.path)
             if self._turn.taken_from and self._tells:
                 self.log("taken", holder=str(self._turn.taken_from), silent=round(self._turn.taken_from.age))
+                self._tell("taken", f"taken over from a process that hangs: {self._turn.taken_from}")
 
     def _make_folder(self) -> None:
         if self._carrier is not None:
@@ -190,12 +197,34 @@ class RunStore:
 
     def _note(self, error: BaseException) -> None:
         """What ended the run, for people; and that it did not die, where it says itself why it ends."""
+        kind = type(error).__name__
+        said = str(error) if isinstance(error, NpmdaskError) else f"{kind}: {error}"
+        if isinstance(error, Exception):
+            self._tell("error", said, level=logging.ERROR, kind=kind)
+        else:
+            self._tell("interrupted", "interrupted; everything committed is kept", kind=kind)
         with suppress(OSError):
             if isinstance(error, Exception) and self._tells:
-                said = str(error) if isinstance(error, NpmdaskError) else f"{type(error).__name__}: {error}"
-                self.log("error", kind=type(error).__name__, sentence=said)
+                self.log("error", kind=kind, sentence=said)
             if isinstance(error, NpmdaskError | KeyboardInterrupt | SystemExit):
                 count_end(self.path, finished=False)
+
+    def _tell(self, event: str, said: str, *, level: int = logging.WARNING, **facts: Any) -> None:
+        """A line of the log; of a run whose errors may quote data, only the kind of what happened."""
+        if not self._tells:
+            said = f"{facts.get('kind', event)}: what it says may tell of the data"
+        run, stage = self.names
+        tell(event, said, run=run, stage=stage, level=level, timeless=not self._tells, **facts)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What log lines call the run (its folder, with the one above it where that numbers releases), and the stage
+        of it that this store is ("": the whole)."""
+        if self._stage_of is not None:
+            run, stage = self._stage_of.names
+            return run, "/".join(filter(None, [stage, str(self.path.relative_to(self._stage_of.path))]))
+        name, above = Path(self.place).name, Path(self.place).parent.name
+        return f"{above}/{name}" if name.isdigit() else name, ""
 
     @property
     def _tells(self) -> bool:

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "npmdask"
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
     ["charts", "environment", "errors", "nodes", "randomness", "rounding"],
-    ["linalg", "accounting.gdp", "convergence", "durations", "options"],
+    ["linalg", "accounting.gdp", "convergence", "durations", "log_lines", "options"],
     [
         "moments.blocks",
         "moments.dense",
@@ -147,6 +147,7 @@ FLOORS = [
     ["tensors.plan"],
     ["plan_text", "private_plan", "progress", "share", "warm_start"],
     ["discretion", "passing"],
+    ["log_observer"],
     ["driver"],
     ["gathering", "rank_search", "stored_problem", "tensors.lenses", "tensors.polarised"],
     ["estimator", "tensors.stages"],
@@ -174,7 +175,7 @@ FLOORS = [
     ["nodes.node"],
     ["nodes.server"],
     ["standing"],
-    ["retention"],
+    ["metrics", "retention"],
     ["cli_data", "cli_jobs", "cli_operate", "cli_privacy", "cli_serve", "cli_stream"],
     ["cli"],
 ]

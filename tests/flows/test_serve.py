@@ -1,7 +1,10 @@
-"""``npmdask serve``: what is killed comes back, what was running goes on by itself, once, to the same bits."""
+"""``npmdask serve``: what is killed comes back, what was running goes on by itself, once, to the same bits; seen from
+outside meanwhile: by Prometheus, in the log, on the page that Prefect links.
+"""
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -45,11 +48,27 @@ class Served:
     """A running ``npmdask serve`` in a shop."""
 
     def __init__(self, shop: Shop) -> None:
-        self.shop, self.port = shop, free_port()
+        self.shop, self.port, self.metrics = shop, free_port(), free_port()
+        shop.environment["NPMDASK_LOG"] = str(shop.folder / "log")
         self.process = self.start()
 
     def start(self) -> "subprocess.Popen[str]":
-        return self.shop.start("-m", "flows.serve", "schedules.toml", "--port", str(self.port))
+        ports = ("--port", str(self.port), "--metrics-port", str(self.metrics))
+        return self.shop.start("-m", "flows.serve", "schedules.toml", *ports)
+
+    def metric(self, name: str) -> float:
+        """Of the only run."""
+        with urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        (line,) = [line for line in lines if line.startswith(f"npmdask_run_{name}")]
+        return float(line.split()[-1])
+
+    def report(self) -> str:
+        """What is at the address that the artifact of the report links."""
+        artifacts = self.api("artifacts/filter", {"artifacts": {"key": {"like_": "slow-report"}}})
+        (link,) = {found for one in artifacts for found in re.findall(r"\]\((http://[^)]*)\)", one["data"])}
+        with urlopen(link, timeout=20) as answer:
+            return str(answer.read().decode())
 
     def api(self, path: str, query: dict[str, Any]) -> Any:
         url = f"http://127.0.0.1:{self.port}/api/{path}"
@@ -156,11 +175,19 @@ def test_what_dies_comes_back_and_the_run_ends_in_the_same_bits(served: Served, 
     for victim in victims:
         served.wait(lambda: steps(store) >= seen + 3, 150, f"it goes on before {victim} is killed")  # noqa: B023
         assert not (store / "result").exists(), "killed too late: the test shows nothing"
+        assert served.metric('state{run="slow",state="running"') == 1 and served.metric("step") >= seen
         getattr(killed, victim)()
         seen = steps(store)
     served.wait(lambda: served.states() == ["Completed"], 240, "it is finished")
     (run,) = served.runs()
     assert run["run_count"] >= 2
+    assert served.metric('state{run="slow",state="finished"') == 1 and served.metric("step") == steps(store)
+    assert served.report() == (store / "report.html").read_text()
+    lines = [json.loads(line) for line in (served.shop.folder / "log").read_text().splitlines()]
+    mine = [line for line in lines if line["run"] == "slow" and line["event"] == "step"]
+    assert {line["step"] for line in mine} >= set(range(1, steps(store)))
+    assert {line["owner"] for line in mine} == {run["id"]}
+    assert any("it is started again in" in line["message"] for line in lines if line["event"] == "service")
     alone = served.shop.folder / "alone"
     assert served.shop.run("-m", "npmdask.cli", "run", "slow.toml", "--store", alone, "--quiet") == 0, served.shop.err
     assert committed(alone) == committed(store)
