@@ -23,7 +23,7 @@ def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
     residuals = [(h["step"], max(h["worst_residual"], LEAST)) for h in history]
     angles = [(h["step"], max(h["max_sin_theta"], LEAST)) for h in history if h["max_sin_theta"] is not None]
     heights = [y for _, y in (*residuals, *angles) if math.isfinite(y)] + ([tol] if tol > 0 else [])
-    low, high = math.floor(math.log10(min(heights))), math.ceil(math.log10(max(heights)))
+    low, high = math.floor(math.log10(min(heights, default=1.0))), math.ceil(math.log10(max(heights, default=1.0)))
     first, last = history[0]["step"], history[-1]["step"]
 
     def at(step: float, y: float) -> tuple[float, float]:
@@ -40,7 +40,11 @@ def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
         parts.append(_text(x, y + 16, str(step), "middle"))
     parts.append(_text(WIDTH / 2, HEIGHT - 8, "step (one pass over the data each)", "middle"))
     if tol > 0:
-        parts.append(_line(*at(first, tol), *at(last, tol), GREY, dashed=True) if last > first else "")
+        x, y = at(first, tol)
+        parts += [
+            _line(x, y, WIDTH - RIGHT, y, GREY, dashed=True),
+            _text(x + 6, y - 4, f"tol {tol:.0e}", "start", GREY),
+        ]
     series = [(residuals, BLUE, "worst relative residual"), (angles, ORANGE, "max sin θ to the planted truth")]
     for place, (points, colour, said) in enumerate(one for one in series if one[0]):
         parts += [_curve([at(*p) for p in points if math.isfinite(p[1])], colour)]

@@ -105,6 +105,8 @@ FLOORS = [
     ["algorithms.frequent_directions"],
     ["algorithms"],
     ["ownership", "starts", "stores"],
+    ["store_reader"],
+    ["store_turn"],
     ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction", "mechanisms.entropy"],
     ["mechanisms.sampler"],
     ["mechanisms.private"],
