@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect.exceptions import ParameterBindError, ParameterTypeError
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.utilities.callables import get_call_parameters
 
 from flows.run import NotConvergedError, at_store, exit_code, place_of, say
@@ -96,7 +97,9 @@ def once(a: argparse.Namespace, flow: Any, parameters: dict[str, Any]) -> int:
     with local_server() as url:
         say(f"Prefect at {url.removesuffix('/api')}")
         try:
-            facts: Any = flow(**parameters)
+            # Prefect's own signs of life: nobody looks at them here, and their thread is waited for up to a second.
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                facts: Any = flow(**parameters)
         except NotConvergedError as error:
             say(str(error))
             facts = error.facts

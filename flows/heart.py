@@ -6,6 +6,7 @@ come every 30 seconds at best.
 """
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import wraps
+from logging import ERROR
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -22,7 +24,9 @@ from prefect.runtime import flow_run
 from prefect.states import Crashed
 
 from npmdask.checkpoint import RunStore
+from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
+from npmdask.log_lines import open_log, tell
 from npmdask.ownership import OWNER
 
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -38,12 +42,14 @@ def tended(function: Made) -> Made:
 
     * What went away and may come back (a cluster, an object store, a full disk) is a crash: the keeper starts it again.
     * One whose store another process has, for the same flow run, ends its process without a state: it would be that of
-      the other one. An exit status other than 0 would be reported as a crash.
+      the other one. An exit status other than 0 would be reported as a crash. A process that hangs in the middle of
+      a commit, where nobody can take its run over, is killed first.
     """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with beating():
+        open_log()
+        with beating(), _failures_told(kwargs.get("run_id"), private=_is_private(*args, *kwargs.values())):
             try:
                 return function(*args, **kwargs)
             except (LostError, CommitError) as error:
@@ -52,12 +58,32 @@ def tended(function: Made) -> Made:
                 return Crashed(message=str(error))
             except (FencedOutError, HeldError) as error:
                 same = isinstance(error, FencedOutError) or error.owner == flow_run.get_id()
+                if same and isinstance(error, HeldError) and error.stuck and not _alone():
+                    os.kill(error.pid, signal.SIGKILL)  # the keeper gave it up; what it has not committed is not lost
+                    return Crashed(message="the process before this one hung in the middle of a commit, and was ended")
                 if same and not _alone():
                     print(f"npmdask: {error}; this process leaves it to the other", file=sys.stderr, flush=True)
                     os._exit(0)
                 raise
 
     return call  # type: ignore[return-value]
+
+
+@contextmanager
+def _failures_told(run: str | None, *, private: bool) -> Iterator[None]:
+    """A line of the log where a flow fails, also before it has a store: the kind; the sentence is that of its state."""
+    try:
+        yield
+    except Exception as error:
+        kind = type(error).__name__
+        tell("flow", f"the flow run fails: {kind}", level=ERROR, kind=kind, run=run, timeless=private)
+        raise
+
+
+def _is_private(*arguments: Any) -> bool:
+    """Whether what a flow is given may be of a private run: nodes decide for themselves, and count as private."""
+    asked = [one for one in arguments if isinstance(one, RunConfig)]
+    return any(one.privacy is not None or one.source.nodes is not None for one in asked)
 
 
 def require_progress(store: str) -> None:

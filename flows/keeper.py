@@ -40,9 +40,10 @@ from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.types.entrypoint import EntrypointType
 
 from flows.heart import BEAT, EVENT
-from flows.run import exit_code, say
+from flows.run import announce, exit_code, say
 from flows.schedules import Planned, read_schedules
 from npmdask.errors import BadInputError
+from npmdask.log_lines import open_log
 
 POOL = "npmdask"
 LOOK = 5.0  # seconds between two looks
@@ -214,7 +215,7 @@ def _propose(client: SyncPrefectClient, run: FlowRun, state: Any) -> bool:
     result = client.set_flow_run_state(run.id, state)
     accepted = bool(result.status.value == "ACCEPT")
     if accepted:
-        say(f"{run.name} ({run.id}): {state.name}: {state.message}")
+        announce(f"{run.name} ({run.id}): {state.name}: {state.message}")
     return accepted
 
 
@@ -224,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--schedules", type=Path, help="the file of what runs when")
     parser.add_argument("--alive", type=Path, help="a file whose time is renewed at every look")
     a = parser.parse_args(argv)
+    open_log()
     return exit_code(lambda: _keep(Keeper(a.schedules and a.schedules.absolute()), a.alive))
 
 

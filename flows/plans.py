@@ -1,6 +1,6 @@
 """What a run will do and need, as ``npmdask plan`` says it, for Prefect to show: of private runs what is public."""
 
-from npmdask import plan_text, private_plan
+from npmdask import plan_text
 from npmdask.config import RunConfig
 from npmdask.planning import Plan
 from npmdask.problem import Problem
@@ -23,6 +23,8 @@ def table_of_plan(config: RunConfig) -> tuple[Rows, int | None]:
     if config.streams:
         return [(name, str(value)) for name, value in config.stream_plan().items()], None
     if config.privacy is not None:
+        from npmdask import private_plan  # and with it the ledger and its database: half a second
+
         public = _pairs(private_plan.lines(config.private_plan()))
         return [(name, said) for name, said in public if name != "memory"], None  # it follows the number of rows
     if config.source.nodes is not None:

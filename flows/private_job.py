@@ -43,7 +43,8 @@ def run() -> int:
         budget=Budget(enough, asked.delta),
     )
     port = free_port()
-    with Supervisor(HOME / ".serve", services(HOME / ".serve", port, SCHEDULES), say) as supervisor:
+    all_of_them = services(HOME / ".serve", port, SCHEDULES, HOME, free_port())
+    with Supervisor(HOME / ".serve", all_of_them, say) as supervisor:
         say(f"Prefect at http://127.0.0.1:{port}, until a release is refused")
         refused: list[str] = []
         supervisor.watch(_is_refused(port, refused))

@@ -15,15 +15,16 @@ from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.context import SettingsContext, get_settings_context
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
+from flows.live_plot import convergence_svg
 from npmdask.checkpoint import RunStore
 from npmdask.progress import Observer
-from npmdask.report import figure_svg
 from npmdask.solution import Solution, Step
 
 PLOT_EVERY = 30.0  # seconds at least between two versions of the table and the plot
-PROGRESS_EVERY = 1.0
+PROGRESS_EVERY = 2.0  # between two versions of how far it is
 ROWS = 100  # of the history that are drawn
 MUTE = 30.0  # seconds without another attempt after a failure
 
@@ -88,8 +89,6 @@ class Publisher(LivePublisher):
         self._tol, self._reached = tol, False
         last = RunStore(store).last_step()
         self._history: list[dict[str, Any]] = last[1]["history"] if last else []
-        # Now, not at the first step: matplotlib's memory must be there when the memory of the run is planned.
-        figure_svg([{"step": 1, "worst_residual": 1.0, "max_sin_theta": None}], tol)
         said = "starting" if last is None else f"going on after step {len(self._history)}"
         self._advance(said, progress_percent(self._history, tol))
 
@@ -125,13 +124,25 @@ class Publisher(LivePublisher):
 def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:
     """Whether ``publish`` worked, and what it returned. A failure is logged: it is none of the run."""
     try:
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):  # not 70 s of retries in the middle of a run
+        with _without_retries():  # not 70 s of them in the middle of a run
             return True, publish()
     except Exception as error:
         said = f"an artifact could not be published ({type(error).__name__}: {error}); the run goes on"
         get_run_logger().warning(said)
         print(f"npmdask: warning: {said}", file=sys.stderr, flush=True)  # the server that keeps the log may be gone
         return False, None
+
+
+_hasty: dict[int, tuple[Settings, Settings]] = {}  # settings in force, and the same without retries
+
+
+def _without_retries() -> SettingsContext:
+    """As Prefect's ``temporary_settings``, which takes a tenth of a second to make them anew every time."""
+    now = get_settings_context()
+    if id(now.settings) not in _hasty:
+        _hasty.clear()
+        _hasty[id(now.settings)] = now.settings, now.settings.copy_with_update({PREFECT_CLIENT_MAX_RETRIES: 0})
+    return SettingsContext(profile=now.profile, settings=_hasty[id(now.settings)][1])
 
 
 def artifact_key(name: str) -> str:
@@ -165,7 +176,7 @@ def convergence_table(history: list[dict[str, Any]]) -> str:
 
 def plot(history: list[dict[str, Any]], tol: float) -> str:
     """The convergence as an image for Markdown."""
-    return image(figure_svg(history[:: math.ceil(len(history) / ROWS)], tol))
+    return image(convergence_svg(history[:: math.ceil(len(history) / ROWS)], tol))
 
 
 def image(svg: str) -> str:

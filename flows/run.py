@@ -15,9 +15,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
 from flows.publish import artifact_key, try_to
+from flows.reports import link_to
 from npmdask.cli import INTERRUPTED, NOT_CONVERGED
 from npmdask.config import RunConfig
 from npmdask.errors import NpmdaskError, RefusedError
+from npmdask.log_lines import tell
 from npmdask.report import write_report
 from npmdask.storage.copies import is_url, place_of_store
 from npmdask.storage.places import require_name
@@ -125,10 +127,12 @@ def check_plain(config: RunConfig) -> None:
 
 
 def publish_report(run_id: str, facts: dict[str, Any]) -> str:
-    """Write the page of the run beside its checkpoints; an artifact says where, with the figures."""
+    """Write the page of the run beside its checkpoints; an artifact links it (or says where), with the figures."""
     page = str(write_report(facts["store"]))
+    link = link_to(page)
+    where = f"`{page}`" if link is None else f"[{link}]({link}) (`{page}`)"
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items() if not isinstance(value, list))
-    text = f"# {run_id}\n\n{facts['sentence']}\n\nReport: `{page}`\n\n| fact | value |\n|---|---|\n{rows}\n"
+    text = f"# {run_id}\n\n{facts['sentence']}\n\nReport: {where}\n\n| fact | value |\n|---|---|\n{rows}\n"
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
     return page
 
@@ -153,3 +157,9 @@ def exit_code(run: Callable[[], int]) -> int:
 def say(sentence: str) -> None:
     """A line for the person, apart from the output."""
     print(f"npmdask: {sentence}", file=sys.stderr, flush=True)
+
+
+def announce(sentence: str) -> None:
+    """The same, of something that runs for long; and a line of the log."""
+    say(sentence)
+    tell("service", sentence)

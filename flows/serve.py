@@ -1,5 +1,8 @@
 """``npmdask serve``: a Prefect server, its keeper and a worker on this machine, with the schedules of one file.
 
+Beside them are the reports of the runs below ``runs`` (:mod:`flows.reports`; at the port after that of Prefect), so
+that Prefect's pages can link them, and with --metrics-port how the runs stand, for Prometheus.
+
 Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
 PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself.
 """
@@ -15,11 +18,14 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from flows import reports
 from flows.keeper import POOL
 from flows.processes import Service, Supervisor
-from flows.run import exit_code, say
+from flows.run import announce, exit_code, say
 from flows.schedules import read_schedules
 from flows.server import answers, free_port, python_path
+from npmdask.log_lines import open_log
+from npmdask.metrics import require_client
 
 SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect
@@ -36,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--port", type=int, default=None, help=f"of the Prefect server and its pages ({PORT}, or a free one)"
     )
     parser.add_argument("--folder", type=Path, default=Path("runs", ".serve"), help="logs and process numbers")
+    parser.add_argument("--metrics-port", type=int, help="also answer scrapes of Prometheus at this port")
     parser.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")
     a = parser.parse_args(argv)
     return exit_code(lambda: _serve(a))
@@ -46,11 +53,14 @@ def _serve(a: argparse.Namespace) -> int:
     if a.check:
         print("\n".join(f"{one.name}: {one.flow.name} on {one.data}" for one in planned))
         return 0
-    began, folder, port = time.monotonic(), a.folder.absolute(), a.port or _port()
+    began, folder, port = time.monotonic(), a.folder.absolute(), a.port or _port(PORT)
+    runs, pages = Path("runs").absolute(), _port(port + 1)
+    open_log()
     told: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: told.append(signum))
-    with Supervisor(folder, services(folder, port, a.schedules.absolute()), say) as supervisor:
+    all_of_them = [*services(folder, port, a.schedules.absolute(), runs, pages), *_metrics(runs, a.metrics_port)]
+    with Supervisor(folder, all_of_them, announce) as supervisor:
         took = time.monotonic() - began
         say(f"Prefect at http://127.0.0.1:{port}, {len(planned)} schedules, ready after {took:.0f} s; Ctrl-C stops all")
         supervisor.watch(lambda: bool(told))
@@ -58,12 +68,19 @@ def _serve(a: argparse.Namespace) -> int:
     return 0
 
 
-def services(folder: Path, port: int, schedules: Path | None) -> list[Service]:
-    """Server, keeper, worker, in the order in which they start."""
+def services(folder: Path, port: int, schedules: Path | None, runs: Path, pages: int) -> list[Service]:
+    """Pages of ``runs`` (at the port ``pages``), server, keeper, worker, in the order in which they start."""
     url, alive = f"http://127.0.0.1:{port}/api", folder / "keeper.alive"
     environment = settings(url, port) | {"PREFECT_UI_API_URL": url, "PYTHONPATH": python_path()}
+    environment |= {reports.URL: f"http://127.0.0.1:{pages}", reports.BELOW: str(runs)}
     alive.unlink(missing_ok=True)
     return [
+        Service(
+            name="reports",
+            command=(sys.executable, "-m", "flows.reports", str(runs), str(pages)),
+            environment=environment,
+            ready=lambda: reports.answers(pages),
+        ),
         Service(
             name="prefect-server",
             command=(sys.executable, *server_command(port)),
@@ -78,6 +95,16 @@ def services(folder: Path, port: int, schedules: Path | None) -> list[Service]:
         ),
         worker(url, f"on-{socket.gethostname()}", environment),
     ]
+
+
+def _metrics(runs: Path, port: int | None) -> list[Service]:
+    """What Prometheus asks, if it is to."""
+    if port is None:
+        return []
+    require_client()
+    command = (sys.executable, "-m", "npmdask.cli", "metrics", str(runs), "--port", str(port))
+    there = {"PYTHONPATH": python_path()}
+    return [Service(name="metrics", command=command, environment=there, ready=lambda: reports.answers(port))]
 
 
 def worker(url: str, name: str, environment: dict[str, str]) -> Service:
@@ -151,14 +178,15 @@ def _fresh(alive: Path) -> Callable[[], bool]:
     return ready
 
 
-def _port() -> int:
-    """PORT, unless somebody has it."""
+def _port(wanted: int) -> int:
+    """That port, unless somebody has it."""
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not one whose last connections linger
         try:
-            probe.bind(("127.0.0.1", PORT))
-        except OSError:
+            probe.bind(("127.0.0.1", wanted))
+        except (OSError, OverflowError):
             return free_port()
-    return PORT
+    return wanted
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.cli_data import add_generate, add_ingest
-from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_topics, print_answer
-from npmdask.cli_operate import add_gc, add_status
+from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_output, add_topics, print_answer
+from npmdask.cli_operate import add_gc, add_metrics, add_status
 from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_serve import add_serve
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.log_lines import open_log
 
 INTERRUPTED = 130
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        open_log(getattr(arguments, "log", None))
         return int(arguments.command(arguments))
     except NpmdaskError as error:
         print(f"npmdask: {error}", file=sys.stderr)
@@ -89,13 +91,8 @@ def _add_run(commands: Any) -> None:
     p.add_argument("config", help="a TOML file")
     p.add_argument("--store", help="folder or URL of the run, instead of the one in the file")
     p.add_argument("--start", metavar="STORE", help="begin from the vectors of this earlier run, to save passes")
-    _add_output(p)
+    add_output(p)
     p.set_defaults(command=_run)
-
-
-def _add_output(p: Any) -> None:
-    p.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
-    p.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def _run(a: argparse.Namespace) -> int:
@@ -145,7 +142,7 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--certificates", help="of a cluster at tls://: folder with ca.pem, cert.pem and key.pem")
     p.add_argument("--max-steps", type=int, help="go on further than was first asked for")
     p.add_argument("--tol", type=float, help="another tolerance than was first asked for")
-    _add_output(p)
+    add_output(p)
     p.set_defaults(command=_resume)
 
 
@@ -177,7 +174,7 @@ def _add_deflate(commands: Any) -> None:
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--workers", type=int, default=0)
     p.add_argument("--threads", type=int)
-    _add_output(p)
+    add_output(p)
     p.set_defaults(command=_deflate)
 
 
@@ -293,6 +290,7 @@ COMMANDS = (
     _add_deflate,
     _add_inspect,
     add_status,
+    add_metrics,
     add_gc,
     _add_report,
     _add_export,

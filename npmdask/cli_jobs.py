@@ -33,8 +33,19 @@ def _add_common(p: Any) -> None:
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--threads", type=int)
     p.add_argument("--workers", type=int, default=0, help="processes (default: threads of this one)")
+    add_output(p)
+
+
+def add_output(p: Any) -> None:
+    """What a command that computes says, and where."""
     p.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
+    add_progress(p)
+
+
+def add_progress(p: Any) -> None:
+    """The same, of a command that has no JSON of its own."""
     p.add_argument("--quiet", action="store_true", help="no progress")
+    p.add_argument("--log", metavar="FILE|-", help="lines of JSON about the run, appended; -: to stderr ($NPMDASK_LOG)")
 
 
 def _store_of(a: argparse.Namespace, kind: str, source: str) -> str:
@@ -138,7 +149,7 @@ def add_moments(commands: Any) -> None:
     p.add_argument("--block", type=int, help="side of a stored block (default: chosen)")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB: it decides the number of passes")
     p.add_argument("--threads", type=int)
-    p.add_argument("--quiet", action="store_true", help="no progress")
+    add_progress(p)
     p.set_defaults(command=_moments, workers=0)
 
 

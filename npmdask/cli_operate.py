@@ -1,10 +1,13 @@
-"""The commands of whoever runs many runs: how they stand, and what of old ones may go. Argument parsing only."""
+"""The commands of whoever runs many runs: how they stand, also for Prometheus, and what of old ones may go. Argument
+parsing only."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 RUNS = "runs"
@@ -26,6 +29,36 @@ def _status(a: argparse.Namespace) -> int:
         print(json.dumps({"runs": [status.facts() for status in found]}))
     else:
         print("\n".join(lines(found)) if found else f"no runs below {a.folder}")
+    return 0
+
+
+def add_metrics(commands: Any) -> None:
+    """``npmdask metrics``."""
+    p = commands.add_parser("metrics", help="the same as numbers for Prometheus: printed, into a file, or by HTTP")
+    p.add_argument("folder", nargs="?", default=RUNS, help="default: runs")
+    how = p.add_mutually_exclusive_group()
+    how.add_argument("--port", type=int, help="answer scrapes at this port until stopped (0: any that is free)")
+    how.add_argument("--textfile", metavar="FILE.prom", help="write them once, for node_exporter's textfile collector")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    p.add_argument("--ledger", metavar="URL|PATH", help="also what is left of its budgets (default: $NPMDASK_LEDGER)")
+    p.set_defaults(command=_metrics)
+
+
+def _metrics(a: argparse.Namespace) -> int:
+    from npmdask.ledger import open_ledger
+    from npmdask.metrics import Exporter
+
+    address = a.ledger or os.environ.get("NPMDASK_LEDGER")
+    exporter = Exporter(a.folder, open_ledger(address) if address else None)
+    if a.port is not None:
+        server, thread = exporter.serve(a.port, a.host)
+        print(f"npmdask: metrics at http://{a.host}:{server.server_port}/metrics", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):
+            thread.join()
+    elif a.textfile:
+        exporter.write(a.textfile)
+    else:
+        print(exporter.text(), end="")
     return 0
 
 

@@ -22,8 +22,9 @@ from npmdask.checks import require_scale, require_symmetric
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
-from npmdask.discretion import Discreet, only_public
+from npmdask.discretion import only_public
 from npmdask.linalg import Block
+from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.operators import ColumnMoments, Operator
@@ -48,7 +49,7 @@ class Driver:
 
     def __init__(self, problem: Problem, store: RunStore, resources: Resources, observer: Observer) -> None:
         self.problem, self.store, self.resources = problem, store, resources
-        self.observer = observer if problem.parts is None else Discreet(observer)
+        self.observer = watched(observer, store, private=problem.parts is not None)
         self.custody: Custody = custody_of(problem, store)
         self._history: list[dict[str, Any]] = []
         self._passes = Passes(store, resources, self.observer, secret=problem.parts is not None)

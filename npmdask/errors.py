@@ -40,11 +40,15 @@ class BudgetError(RefusedError):
 
 
 class HeldError(RefusedError):
-    """Another process has this run: ``pid`` (0: not known), started for ``owner`` (NPMDASK_OWNER; "": nobody said)."""
+    """Another process has this run: ``pid`` (0: not known), started for ``owner`` (NPMDASK_OWNER; "": nobody said).
 
-    def __init__(self, sentence: str, owner: str = "", pid: int = 0) -> None:
+    ``stuck``: it is of this machine and hangs in the middle of a commit, so that nobody can take the run over before
+    it is ended.
+    """
+
+    def __init__(self, sentence: str, owner: str = "", pid: int = 0, *, stuck: bool = False) -> None:
         super().__init__(sentence)
-        self.owner, self.pid = owner, pid
+        self.owner, self.pid, self.stuck = owner, pid, stuck
 
 
 class FencedOutError(RefusedError):

@@ -12,6 +12,7 @@ import numpy as np
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import make_executor, single_threaded_blas
 from npmdask.linalg import Block
+from npmdask.log_observer import watched
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import plan_memory
 from npmdask.operators import Operator
@@ -49,6 +50,7 @@ def gather(
     """
     found = held.read_part(name)
     if found is None:
+        observer = watched(observer, held)
         with single_threaded_blas():
             plan = plan_memory(
                 operator,

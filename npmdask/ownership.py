@@ -276,4 +276,6 @@ def _refused(folder: Path, holder: Holder | None, why: str = "") -> HeldError:
         return HeldError(f"run {folder} is held by another process{why}; wait for it, or stop it first")
     seen = f"its last sign of life was {holder.age:.0f} s ago"
     remedy = f"end it (kill -9 {holder.pid})" if why else "wait for it, or stop it first"
-    return HeldError(f"run {folder} is held by {holder}; {seen}{why}; {remedy}", holder.owner, holder.pid)
+    stuck = bool(why) and holder.host == socket.gethostname()
+    said = f"run {folder} is held by {holder}; {seen}{why}; {remedy}"
+    return HeldError(said, holder.owner, holder.pid, stuck=stuck)

@@ -30,9 +30,9 @@ class RunStatus:
 
     ``state``: "finished", "running", "hung" (its process shows no life), "waiting" (a stream that has taken all there
     is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
-    ``residual``: worst relative one of the last step. ``seconds_left``, ``seconds_since_commit``: None if not known; of
-    a private run they are not told, since they follow its rows. ``bytes``: on disk. ``error``: what ended the last
-    process that worked on it, or what is wrong with the store.
+    ``residual``: worst relative one of the last step. ``seconds_left``, ``seconds_since_commit``, ``last_commit`` (Unix
+    time): None if not known; of a private run they are not told, since they follow its rows. ``bytes``: on disk.
+    ``error``: what ended the last process that worked on it, or what is wrong with the store.
     """
 
     path: str
@@ -45,6 +45,7 @@ class RunStatus:
     residual: float | None = None
     seconds_left: float | None = None
     seconds_since_commit: float | None = None
+    last_commit: float | None = None
     bytes: int = 0
     crashes: int = 0
     crashed_at: str = ""
@@ -78,8 +79,9 @@ def status_of(path: Path, name: str) -> RunStatus:
     for last in (not (holder and holder.alive), True):  # what lives may replace something while it is read
         try:
             found = _known(RunStore(path), holder)
-            since = None if found.pop("untold") or size.committed is None else time.time() - size.committed
-            return RunStatus(**common, **found, seconds_since_commit=since)
+            committed = None if found.pop("untold") else size.committed
+            since = None if committed is None else time.time() - committed
+            return RunStatus(**common, **found, seconds_since_commit=since, last_commit=committed)
         except Exception as error:
             if last:
                 said = str(error) if isinstance(error, NpmdaskError) else f"{type(error).__name__}: {error}"

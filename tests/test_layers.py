@@ -11,7 +11,7 @@ PACKAGE = ROOT / "npmdask"
 # From the ground floor up. A module imports only from earlier lines.
 FLOORS = [
     ["charts", "environment", "errors", "nodes", "randomness", "rounding"],
-    ["linalg", "accounting.gdp", "convergence", "durations", "options"],
+    ["linalg", "accounting.gdp", "convergence", "durations", "log_lines", "options"],
     [
         "moments.blocks",
         "moments.dense",
@@ -105,6 +105,8 @@ FLOORS = [
     ["algorithms.frequent_directions"],
     ["algorithms"],
     ["ownership", "starts", "stores"],
+    ["store_reader"],
+    ["store_turn"],
     ["mechanisms._protocol", "mechanisms.simulated", "stopping", "checkpoint", "prediction", "mechanisms.entropy"],
     ["mechanisms.sampler"],
     ["mechanisms.private"],
@@ -147,6 +149,7 @@ FLOORS = [
     ["tensors.plan"],
     ["plan_text", "private_plan", "progress", "share", "warm_start"],
     ["discretion", "passing"],
+    ["log_observer"],
     ["driver"],
     ["gathering", "rank_search", "stored_problem", "tensors.lenses", "tensors.polarised"],
     ["estimator", "tensors.stages"],
@@ -174,7 +177,7 @@ FLOORS = [
     ["nodes.node"],
     ["nodes.server"],
     ["standing"],
-    ["retention"],
+    ["metrics", "retention"],
     ["cli_data", "cli_jobs", "cli_operate", "cli_privacy", "cli_serve", "cli_stream"],
     ["cli"],
 ]

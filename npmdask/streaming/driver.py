@@ -17,6 +17,7 @@ from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
+from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.progress import Observer
@@ -35,7 +36,8 @@ class StreamDriver:
     """Takes a model in one store through all rows that there are now, from wherever the store is."""
 
     def __init__(self, problem: StreamProblem, store: RunStore, resources: Resources, observer: Observer) -> None:
-        self.problem, self.store, self.resources, self.observer = problem, store, resources, observer
+        self.problem, self.store, self.resources = problem, store, resources
+        self.observer = watched(observer, store)
         self._stream = problem.opened.stream
         self._before = {"rows": 0, "skipped": 0}  # of sources that were used up before this one (standard input)
         self._measures = Measures.begin(problem.measure_rows)

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 
@@ -20,12 +22,14 @@ class Served:
     """``npmdask serve schedules.toml`` in the folder of a shop."""
 
     def __init__(self, shop: Shop, schedules: str) -> None:
-        self.shop, self.port = shop, free_port()
+        self.shop, self.port, self.metrics = shop, free_port(), free_port()
+        shop.environment["NPMDASK_LOG"] = str(shop.folder / "log")
         (shop.folder / "schedules.toml").write_text(schedules)
         self.process = self.start()
 
     def start(self) -> "subprocess.Popen[str]":
-        return self.shop.start("-m", "flows.serve", "schedules.toml", "--port", str(self.port))
+        ports = ("--port", str(self.port), "--metrics-port", str(self.metrics))
+        return self.shop.start("-m", "flows.serve", "schedules.toml", *ports)
 
     def runs(self) -> list[dict[str, Any]]:
         """All flow runs that were taken by a worker, the first one first."""
@@ -45,6 +49,20 @@ class Served:
     def ended(self, text: str) -> int:
         """Runs whose last state says so."""
         return sum(text in state for state in self.states())
+
+    def metric(self, name: str) -> float:
+        """Of the only run."""
+        with urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        (line,) = [line for line in lines if line.startswith(f"npmdask_run_{name}")]
+        return float(line.split()[-1])
+
+    def report(self, run: str) -> str:
+        """What is at the address that the artifact of the report links."""
+        (text,) = self.shop.ask(f"select data from artifact where key = '{run}-report' order by created desc limit 1")
+        (link,) = set(re.findall(r"\]\((http://[^)]*)\)", text[0]))
+        with urlopen(link, timeout=20) as answer:
+            return str(answer.read().decode())
 
     def stop(self) -> None:
         """As a person does; nothing is left."""

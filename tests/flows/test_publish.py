@@ -1,9 +1,14 @@
 """What the UI is shown, without a server."""
 
+import math
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+
+from tests.flows.conftest import ROOT
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Prefect's own
 
@@ -44,6 +49,41 @@ def test_plots_are_small_enough_for_the_database(steps: int) -> None:
     assert image.startswith("![convergence](data:image/svg+xml;base64,")
     assert len(image) < 100_000
     assert len(convergence_table(_history(steps)).splitlines()) <= 22
+
+
+@pytest.mark.parametrize("residuals", [[1.0], [0.5, 0.5], [float("nan")], [0.0, float("inf"), 1e-3]])
+@pytest.mark.parametrize("tol", [0.0, 1e-9])
+def test_any_history_can_be_drawn(residuals: list[float], tol: float) -> None:
+    from xml.etree import ElementTree
+
+    from flows.live_plot import HEIGHT, WIDTH, convergence_svg
+
+    history = [{"step": i, "worst_residual": r, "max_sin_theta": None} for i, r in enumerate(residuals, 7)]
+    drawn = ElementTree.fromstring(convergence_svg(history, tol))
+    dots = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in drawn.iter("{http://www.w3.org/2000/svg}circle")]
+    assert len(dots) == sum(math.isfinite(r) for r in residuals)
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in dots)
+    assert (f"tol {tol:.0e}" in "".join(drawn.itertext())) == (tol > 0)
+
+
+def test_what_falls_is_drawn_falling() -> None:
+    from xml.etree import ElementTree
+
+    from flows.live_plot import convergence_svg
+
+    drawn = ElementTree.fromstring(convergence_svg(_history(9), 1e-9))
+    lines = list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))
+    for line in lines:
+        places = [tuple(map(float, place.split(","))) for place in line.attrib["points"].split()]
+        assert places == sorted(places) and [y for _, y in places] == sorted(y for _, y in places), "down is larger"
+    assert len(lines) == 2
+
+
+def test_a_flow_loads_no_plots_and_no_ledger_before_it_needs_them() -> None:
+    """Seconds and megabytes beside every run."""
+    code = "import sys, flows.npm; sys.exit(' '.join({'matplotlib', 'sqlalchemy'} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_settings_are_defaults_only(monkeypatch: pytest.MonkeyPatch) -> None:

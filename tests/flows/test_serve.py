@@ -1,5 +1,8 @@
-"""``npmdask serve``: what is killed comes back, what was running goes on by itself, once, to the same bits."""
+"""``npmdask serve``: what is killed comes back, what was running goes on by itself, once, to the same bits; seen from
+outside meanwhile: by Prometheus, in the log, on the page that Prefect links.
+"""
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,11 +81,19 @@ def test_what_dies_comes_back_and_the_run_ends_in_the_same_bits(served: Served, 
         served.wait(lambda: steps(store) >= seen + 3, 180, f"it goes on before {victim} is killed")  # noqa: B023
         assert not (store / "result").exists(), "killed too late: the test shows nothing"
         closed_to_others(served)
+        assert served.metric('state{run="slow",state="running"') == 1 and served.metric("step") >= seen
         getattr(served, victim)(store)
         seen = steps(store)
     served.wait(lambda: served.ended("Completed") == 1, 240, "it is finished")
     (run,) = served.runs()
     assert run["run_count"] >= 2
+    assert served.metric('state{run="slow",state="finished"') == 1 and served.metric("step") == steps(store)
+    assert served.report("slow") == (store / "report.html").read_text()
+    lines = [json.loads(line) for line in (served.shop.folder / "log").read_text().splitlines()]
+    mine = [line for line in lines if line["run"] == "slow" and line["event"] == "step"]
+    assert {line["step"] for line in mine} >= set(range(1, steps(store)))
+    assert {line["owner"] for line in mine} == {run["id"]}
+    assert any("it is started again in" in line["message"] for line in lines if line["event"] == "service")
     alone = served.shop.folder / "alone"
     assert served.shop.run("-m", "npmdask.cli", "run", "slow.toml", "--store", alone, "--quiet") == 0, served.shop.err
     assert committed(alone) == committed(store)
