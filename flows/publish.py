@@ -24,6 +24,7 @@ from npmdask.progress import Observer
 from npmdask.solution import Solution, Step
 
 PLOT_EVERY = 30.0  # seconds at least between two versions of the table and the plot
+FIRST_PLOT = 5.0  # seconds from the start to the first of them
 PROGRESS_EVERY = 2.0  # between two versions of how far it is
 ROWS = 100  # of the history that are drawn
 MUTE = 30.0  # seconds without another attempt after a failure
@@ -39,14 +40,15 @@ class LivePublisher(Observer):
     def __init__(self, name: str) -> None:
         self._key, self._log = artifact_key(name), get_run_logger()
         self._progress: UUID | None = None
-        self._plotted = self._updated = -math.inf
+        self._plotted, self._updated = time.monotonic() - PLOT_EVERY + FIRST_PLOT, -math.inf
         self._muted_until = -math.inf
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
         self._showing: Future[None] | None = None
 
     def _later(self, show: Callable[..., None], *arguments: Any) -> None:
-        """In the thread, unless that is busy."""
-        if self._showing is None or self._showing.done():
+        """In the thread, if something is due and it is not busy: to wake it at every step would cost the steps time."""
+        due = self._plot_is_due or time.monotonic() - self._updated > PROGRESS_EVERY
+        if due and (self._showing is None or self._showing.done()):
             context = copy_context()  # Prefect keeps in it which flow run this is
             self._showing = self._thread.submit(context.run, show, *arguments)
 

@@ -69,7 +69,8 @@ def node() -> None:
 if __name__ == "__main__":
     os.umask(int(sys.argv[1], 8))
     os.environ["NPMDASK_CACHE"] = str(Path("cache").absolute())
-    Path("releases").mkdir()  # by somebody, before
+    for name in ("releases", "release", "node"):
+        Path(name).mkdir()  # by somebody, before
     private_run()
     node()
     next_store(Path("releases"))
