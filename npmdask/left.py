@@ -13,7 +13,7 @@ import zarr
 
 from npmdask.algorithms import Result
 from npmdask.checkpoint import folder_of
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator
 from npmdask.storage.bundle import read_bundle
@@ -44,11 +44,17 @@ def refine_with_left(
     From Z = A V comes the R of its QR factorisation (Cholesky of Z^T Z with unit columns, so that small
     singular values keep their relative accuracy, which eigenvalues of A^T A do not), and from the SVD of R
     the triplets. Values that are zero to rounding have no left vector: their column is zero.
+
+    Raises
+    ------
+    RefusedError
+        The workers of a cluster have written Z where this machine does not see it.
     """
     m, k = operator.reader.shape[0], result.vectors.shape[1]
     z = _left_array(folder, m, k, operator.reader.chunks[0])
     options = {f.name: getattr(operator, f.name) for f in fields(operator)}
     both, record = one_pass(LeftProduct(target=z, **options))
+    _require_here(folder, sorted(record.written))
     back, gram = both[:-k], both[-k:]  # A^T Z (d x k) and Z^T Z (k x k)
     values, rotation, turn = _small_svd(gram)
     vectors = result.vectors @ turn
@@ -77,6 +83,16 @@ def _left_array(folder: Path, m: int, k: int, height: int) -> Any:
         overwrite=True,
         config=config,
     )
+
+
+def _require_here(folder: Path, slabs: list[int]) -> None:
+    missing = [slab for slab in slabs if not (folder / Z_NAME / "c" / str(slab) / "0").is_file()]
+    if missing:
+        raise RefusedError(
+            f"{len(missing)} of {len(slabs)} pieces of {folder / Z_NAME} are not here: workers on other machines have "
+            "written them into a folder of the same name there; run it again with a store on a disk that all of them "
+            "share, or without cluster in a new store"
+        )
 
 
 def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:

@@ -182,6 +182,22 @@ def test_other_data_of_the_same_shape_never_get_the_old_answer(tmp_path: Path) -
         npmdask.top_k(path, 2, store=tmp_path / "disk")
 
 
+class Elsewhere(Observer):
+    """As if a worker on another machine had written the first piece of Z."""
+
+    def __init__(self, store: Path) -> None:
+        self.piece = store / "left.zarr" / "c" / "0" / "0"
+
+    def on_task(self, record: Any) -> None:
+        self.piece.unlink(missing_ok=True)
+
+
+def test_left_vectors_that_are_written_elsewhere_are_missed_before_the_answer(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(RefusedError, match=r"1 of \d+ pieces of .*left.zarr are not here: .* a disk that all of them"):
+        npmdask.top_k(source, 3, kind="matrix", store=tmp_path / "run", threads=1, observer=Elsewhere(tmp_path / "run"))
+    assert not (tmp_path / "run" / "result").exists()
+
+
 @pytest.mark.parametrize("damage", ["lost", "rotten", "gone"])
 def test_damaged_left_vectors_are_not_exported(tmp_path: Path, source: Path, damage: str) -> None:
     npmdask.top_k(source, 3, kind="matrix", store=tmp_path / "run")
