@@ -19,6 +19,7 @@ from flows.run import step
 from flows.server import ROOT, python_path
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.places import require_no_link
 
 SCALE = "scale"  # file in the folder of the run
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -100,6 +101,7 @@ def _known() -> list[str]:
 
 
 def _require_scale(store: Path, scale: str) -> None:
+    require_no_link(store)
     store.mkdir(parents=True, exist_ok=True)
     file = store / SCALE
     if not file.exists():

@@ -11,6 +11,7 @@ paid for, their key may be needed); what lies in a store and is no part of one; 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -260,13 +261,18 @@ def _needless(run: Path) -> Iterator[Path]:
 def _is_locked(path: Path) -> bool:
     """Whether a process has the lock of a data store that it is writing."""
     try:
-        with open(path) as file:
+        with open(path, opener=_unfollowed) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except OSError:
         return True
     return False
+
+
+def _unfollowed(name: str, flags: int) -> int:
+    """Neither through a link, nor waiting for whoever writes into a pipe."""
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _is_begun(partial: Path) -> bool:

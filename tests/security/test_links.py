@@ -142,6 +142,18 @@ def test_data_are_not_written_through_a_link(name: str, tmp_path: Path, victim: 
         locked(tmp_path / "x.zarr").__enter__()
 
 
+def test_gc_follows_no_link_and_waits_for_no_pipe(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "runs" / "x.zarr.partial" / "journal").mkdir(parents=True)
+    lock, before = tmp_path / "runs" / "x.zarr.partial.lock", content(victim)
+    os.mkfifo(lock)
+    assert len(sweep(tmp_path / "runs", ALL, dry=True).gone) == 1
+    lock.unlink()
+    lock.symlink_to(victim / "file")
+    assert not sweep(tmp_path / "runs", ALL, dry=True).gone, "somebody may have it"
+    swept = sweep(tmp_path / "runs", ALL)
+    assert not swept.gone and "is a symbolic link" in swept.left[0] and content(victim) == before
+
+
 def test_data_may_be_read_through_a_link(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((50, 6)))
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
