@@ -47,7 +47,7 @@ from npmdask.log_lines import open_log
 
 POOL = "npmdask"
 LOOK = 5.0  # seconds between two looks
-SILENCE = timedelta(seconds=3 * BEAT)  # without a sign of life: dead
+SILENCE = timedelta(seconds=4 * BEAT)  # without a sign of life: dead; by then a store may be taken from who hangs
 STARTING = timedelta(seconds=90)  # from being taken by a worker to the first sign of life
 PAUSES = (5.0, 60.0)  # seconds before something that crashed is started again: at first, and at most
 STEADY = timedelta(seconds=60)  # a run that has lasted so long does not count as crashing again and again
