@@ -22,6 +22,7 @@ from benchmarks.docs import PAGE, write_table
 from benchmarks.floor import programs, slab_files
 from benchmarks.private_cases import make_case, symmetric_noise
 from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
+from benchmarks.rows.orchestration import PLAIN, _measured
 from benchmarks.rows.tensor_surplus import is_right
 from benchmarks.tensor_cases import matched, planted
 from benchmarks.tensor_floor import block_files
@@ -169,6 +170,18 @@ def test_the_floor_of_a_contraction_reads_every_block(tmp_path: Path) -> None:
     os.truncate(files[7][0], 100)
     with pytest.raises(ValueError, match="holds 100 bytes"):
         contraction_floors(files, 4, 5, 2)["one thread"]()
+
+
+def test_what_prefect_costs_is_what_a_flow_takes_beyond_the_command_line() -> None:
+    def of(seconds: float, step: float, cpu: float = 2.0) -> dict[str, float]:
+        return {"in_all": seconds, "a_step": step, "cpu": cpu}
+
+    rounds = [{"flow": of(seconds + 4, 0.03, 5.0), PLAIN: of(seconds, 0.02)} for seconds in (3.0, 9.0, 5.0)]
+    found = _measured(rounds, "")
+    assert found.figure == pytest.approx(0.8) and found.why == "4.0 s in all (3.0 of CPU), 10.0 ms a step"
+    assert found.details["of_them_constant"] == pytest.approx(3.0)
+    slow = [{"flow": of(3.0, 0.05), PLAIN: of(2.0, 0.01)}] * 3
+    assert _measured(slow, "").figure == pytest.approx(2.0), "40 ms a step are too many, whatever the whole takes"
 
 
 @pytest.mark.slow
