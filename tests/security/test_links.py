@@ -14,7 +14,7 @@ import pytest
 
 import npmdask
 from flows.releasing import next_store
-from npmdask.checkpoint import NO_LINKS, RunStore
+from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.ownership import STALE, holder_of
@@ -24,6 +24,7 @@ from npmdask.starts import count_start
 from npmdask.storage.copies import Copy
 from npmdask.storage.ingest import ingest
 from npmdask.storage.lock import locked
+from npmdask.store_reader import NO_LINKS
 
 ALL = Rule(seconds=0, results=True, unfinished=True)
 LINK = "is a symbolic link, and nothing is written through one"

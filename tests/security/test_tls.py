@@ -15,7 +15,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.chunked.tls import security_of
 from npmdask.chunked.workers import Cluster
 from npmdask.config import load_config
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
 from npmdask.solution import Resources
 from npmdask.storage.generate import generate
 from tests.cluster.certificates import Authority
@@ -69,7 +69,7 @@ def wait_for_a_worker(machines: Machines, path: Path, certificates: Path) -> Non
     for _ in range(600):
         try:
             return Cluster(machines.address, str(path), str(certificates)).close()
-        except RefusedError:
+        except LostError:
             time.sleep(0.1)
     raise AssertionError((machines.folder / "machines.log").read_text()[-3000:])
 
