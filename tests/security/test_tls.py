@@ -60,7 +60,7 @@ def test_the_same_bits_with_certificates_and_a_sentence_without(
         with pytest.raises(RefusedError, match=r"does not accept our certificate, or shows none .*take the ca.pem"):
             npmdask.top_k(path, 4, cluster=machines.address, certificates=folder)
     plain = machines.address.replace("tls", "tcp")
-    with pytest.raises(BadInputError, match=r"no Dask scheduler answers at tcp://.*one that speaks TLS is at tls://"):
+    with pytest.raises(LostError, match=r"no Dask scheduler answers at tcp://.*one that speaks TLS is at tls://"):
         npmdask.top_k(path, 4, cluster=plain)
     assert no_answer(machines.port, ours / "ca.pem")
 
