@@ -23,6 +23,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
+from flows.unheard import print_to_whoever_listens
 from npmdask.checkpoint import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
@@ -48,6 +49,8 @@ def tended(function: Made) -> Made:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not _alone():
+            print_to_whoever_listens()
         open_log()
         with beating(), _failures_told(kwargs.get("run_id"), private=_is_private(*args, *kwargs.values())):
             try:
