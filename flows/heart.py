@@ -41,7 +41,8 @@ FROM_A_WORKER = "PREFECT__FLOW_RUN_ID"  # set by Prefect in a process that was s
 def tended(function: Made) -> Made:
     """For a flow: it beats while it runs, and ends as its keeper expects.
 
-    * What went away and may come back (a cluster, an object store, a full disk) is a crash: the keeper starts it again.
+    * What went away and may come back (a cluster, an object store, a full disk, the Prefect server) is a crash: the
+      keeper starts it again.
     * One whose store another process has, for the same flow run, ends its process without a state: it would be that of
       the other one. An exit status other than 0 would be reported as a crash. A process that hangs in the middle of
       a commit, where nobody can take its run over, is killed first.
@@ -59,6 +60,10 @@ def tended(function: Made) -> Made:
                 if _alone():
                     raise
                 return Crashed(message=str(error))
+            except HTTPError as error:
+                if _alone():
+                    raise
+                return Crashed(message=f"the Prefect server failed ({type(error).__name__}): its log says why")
             except (FencedOutError, HeldError) as error:
                 same = isinstance(error, FencedOutError) or error.owner == flow_run.get_id()
                 if same and isinstance(error, HeldError) and error.stuck and not _alone():

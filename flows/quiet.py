@@ -16,6 +16,7 @@ SETTINGS = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the terminal has our own lines; the UI gets all
     "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # what a server answers whose database is away for a moment
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",  # the run store is the memory, not pickles in PREFECT_HOME
 }
 
