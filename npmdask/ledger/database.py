@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 import npmdask.ledger.text as text
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.ledger.book import Book, make_tables, open_book
 from npmdask.storage.bundle import fsync_folder
 
@@ -36,6 +36,7 @@ class Database:
 
     where: str
     engine: sa.Engine
+    away: tuple[type[Exception], ...] = ()  # what says that it may come back by itself
 
     def exists(self) -> bool:
         """Whether there is anything to connect to."""
@@ -88,7 +89,9 @@ class Database:
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
-            raise RefusedError(text.unusable(self.where, getattr(error, "orig", None) or error)) from error
+            raise (LostError if isinstance(error, self.away) else RefusedError)(
+                text.unusable(self.where, getattr(error, "orig", None) or error)
+            ) from error
         except OSError as error:
             raise RefusedError(text.unusable(self.where, error)) from error
 
@@ -151,6 +154,8 @@ class SqliteDatabase(Database):
 
 class PostgresDatabase(Database):
     """A server that several machines share."""
+
+    away = (sa.exc.OperationalError, sa.exc.InterfaceError)
 
     def __init__(self, url: sa.URL) -> None:
         self.where = url.render_as_string(hide_password=True)

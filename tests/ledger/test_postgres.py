@@ -11,7 +11,7 @@ import pytest
 
 import npmdask.ledger.database as database
 from benchmarks.postgres import Server, postgres_server
-from npmdask.errors import RefusedError
+from npmdask.errors import LostError, RefusedError
 from npmdask.ledger import Ledger, open_ledger
 from tests.ledger.conftest import BUDGET, FINGERPRINT, RELATION, reserve, share
 
@@ -37,7 +37,7 @@ def test_a_server_that_crashes_stops_everything_and_forgets_nothing(own_server: 
     ledger.begin("run", 1)
     own_server.stop(signal.SIGQUIT)
     for ask in (lambda: reserve(ledger, "next", share(0.1)), lambda: ledger.commit("run", 1, "d"), ledger.entries):
-        with pytest.raises(RefusedError, match=r"cannot be used .*without the ledger nothing private is computed"):
+        with pytest.raises(LostError, match=r"cannot be used .*without the ledger nothing private is computed"):
             ask()
     own_server.start()
     ledger.commit("run", 1, "d")
