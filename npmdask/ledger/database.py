@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 import stat
 import tempfile
@@ -29,6 +30,7 @@ from npmdask.storage.bundle import fsync_folder
 
 LOCK_SECONDS = 30  # a transaction takes milliseconds
 SETUP_LOCK = 0x6E706D64  # any number that two makers of the tables agree on
+NOT_US = re.compile("authentication failed|pg_hba|does not exist|permission denied")  # PostgreSQL, to a stranger
 
 
 class Database:
@@ -36,11 +38,14 @@ class Database:
 
     where: str
     engine: sa.Engine
-    away: tuple[type[Exception], ...] = ()  # what says that it may come back by itself
 
     def exists(self) -> bool:
         """Whether there is anything to connect to."""
         return True
+
+    def away(self, error: Exception) -> bool:
+        """Whether that may go away by itself."""
+        return False
 
     def make(self) -> None:
         """Make what ``exists`` misses."""
@@ -89,9 +94,8 @@ class Database:
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
-            raise (LostError if isinstance(error, self.away) else RefusedError)(
-                text.unusable(self.where, getattr(error, "orig", None) or error)
-            ) from error
+            said = text.unusable(self.where, getattr(error, "orig", None) or error)
+            raise (LostError if self.away(error) else RefusedError)(said) from error
         except OSError as error:
             raise RefusedError(text.unusable(self.where, error)) from error
 
@@ -155,8 +159,6 @@ class SqliteDatabase(Database):
 class PostgresDatabase(Database):
     """A server that several machines share."""
 
-    away = (sa.exc.OperationalError, sa.exc.InterfaceError)
-
     def __init__(self, url: sa.URL) -> None:
         self.where = url.render_as_string(hide_password=True)
         try:
@@ -168,6 +170,11 @@ class PostgresDatabase(Database):
             )
         except ModuleNotFoundError as error:
             raise BadInputError("a ledger in PostgreSQL needs psycopg: install npmdask[postgres]") from error
+
+    def away(self, error: Exception) -> bool:
+        """No connection, or a lock that somebody holds; not an answer about who we are."""
+        lost = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+        return lost and not NOT_US.search(str(error))
 
     def begin(self, connection: sa.Connection, *, write: bool, make: bool) -> None:
         level = "READ COMMITTED" if write else "REPEATABLE READ"

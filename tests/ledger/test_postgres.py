@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 import npmdask.ledger.database as database
 from benchmarks.postgres import Server, postgres_server
@@ -71,7 +72,7 @@ def test_a_ledger_that_somebody_holds(ledger: Ledger, address: str, monkeypatch:
     monkeypatch.setattr(database, "LOCK_SECONDS", 1)
     with psycopg.connect(address) as holder:
         holder.execute("SELECT * FROM npmdask_ledger FOR UPDATE")
-        with pytest.raises(RefusedError, match=r"lock timeout.* another process holds it"):
+        with pytest.raises(LostError, match=r"lock timeout.* another process holds it"):
             reserve(ledger, "run", share(0.1))
         assert ledger.status("visits").runs == (), "reading does not wait"
     reserve(ledger, "run", share(0.1))
@@ -88,6 +89,13 @@ def test_a_careless_default_isolation_changes_nothing(ledger: Ledger, address: s
 
 def test_a_password_is_not_said(tmp_path: Path) -> None:
     ledger = open_ledger(f"postgresql://me:geheim@/nowhere?host={tmp_path}")
-    with pytest.raises(RefusedError, match=r"postgresql://me:\*\*\*@.* cannot be used") as refused:
+    with pytest.raises(LostError, match=r"postgresql://me:\*\*\*@.* cannot be used") as refused:
         ledger.status("visits")
     assert "geheim" not in str(refused.value) + repr(ledger) + ledger.where
+
+
+def test_a_stranger_is_refused_for_good(own_server: Server) -> None:
+    """Not tried again and again, as a server that is away is."""
+    url = sa.make_url(own_server.new_database()).set(database="there-is-no-such-database")
+    with pytest.raises(RefusedError, match="does not exist"):
+        open_ledger(url.render_as_string(hide_password=False)).status("visits")
