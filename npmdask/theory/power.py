@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from npmdask.errors import BadInputError
-from npmdask.theory.private import Prediction
+from npmdask.theory.private import Prediction, Predictions
 
 MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
 TAIL = 10  # draws beyond a quantile below which it is a guess
@@ -28,16 +28,7 @@ class Noise(NamedTuple):
     inside: float
 
 
-class NoisePrediction(NamedTuple):
-    """A :class:`~npmdask.theory.private.Prediction` of two numbers."""
-
-    value: Noise
-    constants: dict[str, float]
-    flags: dict[str, bool]
-
-    @property
-    def valid(self) -> bool:
-        return all(self.flags.values())
+NoisePrediction = Predictions[Noise]
 
 
 def init_tan_bound(d: int, k: int, p: int, tau: float = 1.0, *, c: float = 1.0) -> Prediction:
