@@ -12,7 +12,6 @@ from npmdask.accounting import shuffled_epsilon as shuffle_eps
 from npmdask.theory.composition import (
     Share,
     dp_tpm_nu,
-    dpojas_alpha,
     drv,
     input_perturbation_min_eps,
     lemma16_split,
@@ -40,6 +39,7 @@ from npmdask.theory.intermediate import (
     improved_max_noise,
     improved_plateau,
     improved_recursion,
+    improved_residual,
 )
 from npmdask.theory.power import (
     Noise,
@@ -118,7 +118,6 @@ __all__ = [
     "dist_error",
     "dp_tpm_min_eps",
     "dp_tpm_nu",
-    "dpojas_alpha",
     "dpojas_zeta",
     "dppca_learning_rate",
     "dppca_min_n",
@@ -135,6 +134,7 @@ __all__ = [
     "improved_max_noise",
     "improved_plateau",
     "improved_recursion",
+    "improved_residual",
     "init_tan_bound",
     "init_tan_quantile",
     "input_perturbation_min_eps",
