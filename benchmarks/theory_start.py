@@ -56,7 +56,7 @@ def starts(d: int, k: int, p: int, trials: int) -> np.ndarray:
 
 def _quantiles(d: int, k: int, p: int, scale: Scale) -> dict[str, Any]:
     tangents, bound = starts(d, k, p, scale.trials), init_tan_bound(d, k, p).value
-    law = [init_tan_quantile(d, k, p, level, draws=scale.draws // 5).value for level in LEVELS]
+    law = [init_tan_quantile(d, k, p, level, draws=scale.draws // 10).value for level in LEVELS]
     return {
         "d": d,
         "k": k,
