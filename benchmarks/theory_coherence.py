@@ -147,7 +147,7 @@ def turned_run(given: Matrix, scale: Scale, level: Level, seed: int) -> tuple[np
     d, k, p = len(given.dense), scale.k, scale.p
     rng = generator(seed, "theory turned")
     turn = given.basis * rng.choice([-1.0, 1.0], d) @ given.basis.T
-    noise = [rng.standard_normal((d, p)) for _ in range(scale.steps)]
+    noise: list[Block] = [rng.standard_normal((d, p)) for _ in range(scale.steps)]
     start = start_of(d, k, p, seed)
     plain, stddevs = blocks_of(given, k, start, noise, level)
     other, _ = blocks_of(given, k, turn @ start, [turn @ drawn for drawn in noise], level)

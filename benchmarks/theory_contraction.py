@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import hypot, inf, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.paper_figures import panels
 from benchmarks.paper_page import Rows
-from benchmarks.theory_runs import Noise, axis_ticks, gaussian_noise, iterates, largest, number, tangent, towards_noise
+from benchmarks.theory_runs import (
+    Noise,
+    axis_ticks,
+    first_at_most,
+    gaussian_noise,
+    iterates,
+    largest,
+    number,
+    tangent,
+    towards_noise,
+)
 from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.theory import npm_error_recursion, npm_iterations, npm_max_noise, npm_plateau
 
@@ -71,37 +81,50 @@ def allowed(scale: Scale, tan0: float) -> tuple[float, float, int]:
     return noise.whole, noise.inside, int(npm_iterations(tan0, scale.acc, 1.0, scale.ratio).value)
 
 
+class Run(NamedTuple):
+    """tan theta_k and the constant-free bound after 0, 1, ... steps, and L of the theorem."""
+
+    tangents: np.ndarray
+    bounds: np.ndarray
+    steps: int
+
+
+def _run(scale: Scale, shape: str, p: int, kind: str, seed: int) -> Run:
+    """TIMES L steps from a random start, with as much noise as the theorem allows from it."""
+    spectrum, k = spectrum_of(scale, shape), scale.k
+    tan0 = tangent(next(iterates(spectrum, k, p, seed)), k)
+    g, g_u, steps = allowed(scale, tan0)
+    noise = noise_of(spectrum, kind, g, g_u, k, p, seed)
+    blocks = islice(iterates(spectrum, k, p, seed, noise), TIMES * steps + 1)
+    tangents = np.array([tangent(block, k) for block in blocks])
+    g, g_u = (0.0, 0.0) if noise is None else (g, g_u)
+    return Run(tangents, recursion(tan0, 1.0, scale.ratio, g, g_u, len(tangents)), steps)
+
+
 def _runs(scale: Scale, shape: str, p: int, kind: str) -> dict[str, Any]:
     """Medians over starts, and how near any of them came to what the theorem and the recursion promise."""
-    spectrum, found = spectrum_of(scale, shape), []
-    for seed in range(scale.seeds):
-        tan0 = tangent(next(iterates(spectrum, scale.k, p, seed)), scale.k)
-        g, g_u, steps = allowed(scale, tan0)
-        noise = noise_of(spectrum, kind, g, g_u, scale.k, p, seed)
-        blocks = islice(iterates(spectrum, scale.k, p, seed, noise), TIMES * steps + 1)
-        tangents = np.array([tangent(block, scale.k) for block in blocks])
-        g, g_u = (0.0, 0.0) if noise is None else (g, g_u)
-        found.append((tangents, recursion(tan0, 1.0, scale.ratio, g, g_u, len(tangents)), steps))
-    steps = [steps for _, _, steps in found]
-    shown = min(int(1.6 * max(steps)), *(len(tangents) for tangents, _, _ in found))
+    runs = [_run(scale, shape, p, kind, seed) for seed in range(scale.seeds)]
+    after = [float(run.tangents[run.steps :].max()) for run in runs]
+    theorems = [theorem(run.tangents[0], scale.ratio, scale.acc, len(run.tangents)) for run in runs]
+    shown = min(int(1.6 * max(run.steps for run in runs)), *(len(run.tangents) for run in runs))
+    curves = {
+        "median": [run.tangents for run in runs],
+        "recursion": [run.bounds for run in runs],
+        "theorem": theorems,
+    }
     return {
         "spectrum": shape,
         "p": p,
         "noise": kind,
-        "steps": [min(steps), max(steps)],
-        "needed": float(np.median([np.flatnonzero(tangents <= scale.acc)[0] for tangents, _, _ in found])),
-        "worst_after": max(float(tangents[steps:].max()) for tangents, _, steps in found),
-        "plateau": float(np.median([tangents[steps:].max() for tangents, _, steps in found])),
-        "recursion_plateau": float(np.median([bounds[-1] for _, bounds, _ in found])),
-        "over_recursion": max(_most(t, b) for t, b, _ in found),
-        "over_theorem": max(_most(t, theorem(t[0], scale.ratio, scale.acc, len(t))) for t, _, _ in found),
-        "rate": rate(found[0][0]) if kind == "none" else None,
-        "median": np.median([tangents[:shown] for tangents, _, _ in found], axis=0).tolist(),
-        "recursion": np.median([bounds[:shown] for _, bounds, _ in found], axis=0).tolist(),
-        "theorem": np.median(
-            [theorem(t[0], scale.ratio, scale.acc, shown) for t, _, _ in found], axis=0
-        ).tolist(),
-    }  # fmt: skip
+        "steps": [min(run.steps for run in runs), max(run.steps for run in runs)],
+        "needed": float(np.median([first_at_most(run.tangents.tolist(), scale.acc) for run in runs])),
+        "worst_after": max(after),
+        "plateau": float(np.median(after)),
+        "recursion_plateau": float(np.median([run.bounds[-1] for run in runs])),
+        "over_recursion": max(_most(run.tangents, run.bounds) for run in runs),
+        "over_theorem": max(_most(run.tangents, bound) for run, bound in zip(runs, theorems, strict=True)),
+        "rate": rate(runs[0].tangents) if kind == "none" else None,
+    } | {name: np.median([line[:shown] for line in lines], axis=0).tolist() for name, lines in curves.items()}
 
 
 def _most(tangents: np.ndarray, bounds: np.ndarray) -> float:
