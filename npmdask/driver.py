@@ -320,4 +320,5 @@ class Driver:
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
             facts=meta.get("facts", {}),
+            assurance=meta.get("assurance", ""),
         )

@@ -58,6 +58,7 @@ def summary(solution: Solution | StreamSolution) -> dict[str, Any]:
         "fingerprint": solution.fingerprint,
         "total_data_passes": solution.total_data_passes,
         "sentence": solution.outcome.sentence,
+        "assurance": solution.assurance,
         "warnings": list(solution.warnings),
         "target_rank": solution.target_rank,
         "explained_share": solution.explained_share,
@@ -73,6 +74,7 @@ def _private_summary(solution: Solution, statement: dict[str, Any]) -> dict[str,
         "outcome": solution.outcome.name,
         "answered": solution.answered,
         "sentence": solution.outcome.sentence,
+        "assurance": solution.assurance,
         "values": solution.values.tolist(),
         "value_stddevs": None if spread is None else spread.tolist(),
         "target_rank": solution.target_rank,
@@ -120,7 +122,9 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
     good = outcome["name"] in ("converged", "released")
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sections = [
-        *heading(run.path.name, outcome["sentence"], good=good),
+        *heading(
+            run.path.name, outcome["sentence"], good=good, assurance=result[1].get("assurance", "") if result else ""
+        ),
         _tiles(history, telemetry, result),
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),
