@@ -2,6 +2,29 @@
 
 from __future__ import annotations
 
+from npmdask.theory.intermediate import (
+    Form,
+    best_q,
+    compare_forms,
+    gapfree_iterations,
+    gapfree_noise,
+    improved_eps_range,
+    improved_iterations,
+    improved_max_noise,
+    improved_plateau,
+    improved_recursion,
+)
+from npmdask.theory.power import (
+    Noise,
+    NoisePrediction,
+    init_tan_bound,
+    init_tan_quantile,
+    npm_basin,
+    npm_error_recursion,
+    npm_iterations,
+    npm_max_noise,
+    npm_plateau,
+)
 from npmdask.theory.private import (
     Prediction,
     coherence_linf_bound,
@@ -28,9 +51,14 @@ from npmdask.theory.stochastic import (
 )
 
 __all__ = [
+    "Form",
     "Model",
+    "Noise",
+    "NoisePrediction",
     "Prediction",
+    "best_q",
     "coherence_linf_bound",
+    "compare_forms",
     "condition_number",
     "dist_comm",
     "dist_error",
@@ -39,8 +67,22 @@ __all__ = [
     "dppca_min_n",
     "dppca_noise_beta",
     "dppca_zeta",
+    "gapfree_iterations",
+    "gapfree_noise",
     "gaussian_norm",
+    "improved_eps_range",
+    "improved_iterations",
+    "improved_max_noise",
+    "improved_plateau",
+    "improved_recursion",
+    "init_tan_bound",
+    "init_tan_quantile",
     "lowrank_error",
+    "npm_basin",
+    "npm_error_recursion",
+    "npm_iterations",
+    "npm_max_noise",
+    "npm_plateau",
     "ppm_error",
     "ppm_error_coherent",
     "predicted_sine",
