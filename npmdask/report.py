@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
@@ -40,6 +41,7 @@ def summary(solution: Solution | StreamSolution) -> dict[str, Any]:
     more: dict[str, Any] = {"statement": statement} if statement is not None else {}
     more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
     more |= {"facts": solution.facts} if solution.facts else {}
+    more |= {"certificate": solution.certificate} if solution.certificate else {}
     return {
         "outcome": solution.outcome.name,
         "converged": solution.converged,
@@ -133,12 +135,18 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         "</div>",
         "<h2>Components</h2>",
         _components(values, result),
+        *_how_wrong(spec, history, result),
         *(nodes_section(result[1]["statement"]) if result and "statement" in result[1] else []),
         *_memory_section(telemetry),
         "<h2>Parameters</h2>",
         parameters(spec, TABLES),
     ]
     return page(run.path.name, sections)
+
+
+def _how_wrong(spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> list[str]:
+    kind = str(spec["data"]["kind"])
+    return certificate_section(result[1].get("certificate"), kind, history[-1]["max_sin_theta"]) if result else []
 
 
 def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], result: Any) -> str:

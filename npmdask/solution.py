@@ -66,7 +66,8 @@ class Solution:
     Of a tensor ``basis`` are unit vectors that need not be orthogonal, ``values`` their weights, and ``facts`` says
     what is known of each component (``status``), and of the whole (``relative_residual``).
 
-    ``assurance``: how wrong the answer can be, in a sentence for everybody.
+    ``assurance``: how wrong the answer can be, in a sentence for everybody; ``certificate``: the same in numbers, where
+    there is one (docs/certificates.md).
     """
 
     basis: Block
@@ -92,6 +93,7 @@ class Solution:
     statement: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     assurance: str = ""
+    certificate: dict[str, Any] | None = None
 
     @property
     def converged(self) -> bool:

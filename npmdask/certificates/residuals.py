@@ -95,9 +95,7 @@ def span_sine(values: np.ndarray, gram: np.ndarray, k: int, found: list[Space], 
     return float(min(bounds))
 
 
-def component_sines(
-    values: np.ndarray, gram: np.ndarray, k: int, found: list[Space], upper: np.ndarray
-) -> np.ndarray:
+def component_sines(values: np.ndarray, gram: np.ndarray, k: int, found: list[Space], upper: np.ndarray) -> np.ndarray:
     """Bounds of the sine of the angle of each of the k Ritz vectors to its own eigenvector; inf where none is known."""
     best = sorted(found, key=lambda space: space.outside / max(abs(float(values[space.m - 1])), 1e-300))[:3]
     best += [space for space in found[-1:] if space not in best]

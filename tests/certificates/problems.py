@@ -11,7 +11,17 @@ from npmdask.certificates.levels import Certificate, Evidence, certify
 from npmdask.randomness import generator
 
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
-SPECTRA = ("geometric", "power law", "slow", "cluster at k", "tie at k", "rank deficient", "spiked", "flat", "indefinite")
+SPECTRA = (
+    "geometric",
+    "power law",
+    "slow",
+    "cluster at k",
+    "tie at k",
+    "rank deficient",
+    "spiked",
+    "flat",
+    "indefinite",
+)
 
 
 @dataclass(frozen=True)
@@ -24,10 +34,12 @@ class Drawn:
     spectrum: str
     k: int
     p: int
-    steps: int
+    steps: int  # at most
+    tol: float  # relative residual at which it ends
     algorithm: str
     stddev: float
     single: bool
+    converged: bool = False
 
 
 def spectrum_of(name: str, d: int, k: int, rng: np.random.Generator) -> np.ndarray:
@@ -60,7 +72,7 @@ def draw(seed: int) -> Drawn:
     name = SPECTRA[seed % len(SPECTRA)]
     d = int(rng.choice([6, 12, 40, 120, 250], p=[0.1, 0.1, 0.25, 0.3, 0.25]))
     k = int(rng.integers(1, min(12, d // 2) + 1))
-    p = min(d, k + int(rng.choice([0, 1, 5, 10, k], p=[0.1, 0.1, 0.2, 0.4, 0.2])))
+    p = min(d, k + int(rng.choice([0, 1, 5, 10, k], p=[0.05, 0.1, 0.15, 0.5, 0.2])))
     values = spectrum_of(name, d, k, rng) * 10 ** rng.uniform(-3, 3)
     turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
     matrix = (turn * values) @ turn.T
@@ -77,14 +89,15 @@ def draw(seed: int) -> Drawn:
         spectrum=name,
         k=k,
         p=p,
-        steps=int(rng.choice([1, 2, 3, 5, 8, 15, 40, 100])),
+        steps=int(rng.choice([1, 2, 3, 5, 8])) if rng.random() < 0.4 else 200,
+        tol=10 ** rng.uniform(-8, -2),
         algorithm=algorithm,
         stddev=float(np.abs(values).max() * 10 ** rng.uniform(-9, -3)) if noisy else 0.0,
         single=single,
     )
 
 
-def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence]:
+def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
     """What the algorithm finds, and what it knows of it."""
     kind = PowerMethod if drawn.algorithm == "power" else BlockKrylov
     options = {"mixed_precision": True} if drawn.single else {}
@@ -92,6 +105,7 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence]:
     d = len(drawn.matrix)
     state = algorithm.init(d, rng=generator(seed, "start"))
     narrow, any_single = drawn.matrix.astype(np.float32), False
+    converged = False
     for step in range(drawn.steps):
         block = algorithm.query(state).block
         coarse = block.dtype == np.float32
@@ -101,12 +115,16 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence]:
             product = product + drawn.stddev * generator(seed, "noise", step).standard_normal(product.shape)
         state, info = algorithm.update(state, product)
         size = np.abs(info.ritz_values).max()
-        if not drawn.stddev and info.precision == "float64" and (info.residual_norms <= 1e-13 * size).all():
+        if (
+            info.precision == "float64"
+            and (info.residual_norms <= drawn.tol * np.maximum(np.abs(info.ritz_values), 1e-13 * size)).all()
+        ):
+            converged = True
             break
     result = algorithm.finalize(state)
     size = float(np.abs(result.values).max())
-    last = (16 * SINGLE if info.precision == "float32" else 4 * DOUBLE) * d**0.5 * size
-    worst = (16 * SINGLE if any_single else 4 * DOUBLE) * d**0.5 * size
+    last = (16 * SINGLE if info.precision == "float32" else 8 * DOUBLE) * d**0.5 * size
+    worst = (16 * SINGLE if any_single else 8 * DOUBLE) * d**0.5 * size
     positive = drawn.spectrum != "indefinite"
     evidence = Evidence(
         values=result.seen.values,
@@ -116,6 +134,7 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence]:
         nonnegative=positive,
         trace=float(np.trace(drawn.matrix)) if positive and seed % 3 == 0 else None,
         columns=0 if drawn.stddev else drawn.p,
+        multiplied=state.step - 1,
         degree=result.seen.degree,
         powers=result.seen.powers,
         rounding=last,
@@ -123,7 +142,7 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence]:
         stddev=drawn.stddev,
         noisy_columns=drawn.p,
     )
-    return result, evidence
+    return result, evidence, converged
 
 
 @dataclass(frozen=True)
@@ -159,5 +178,5 @@ def truth_of(drawn: Drawn, result: Result) -> Truth:
 
 def certificate_of(seed: int) -> tuple[Drawn, Certificate, Truth]:
     drawn = draw(seed)
-    result, evidence = solve(drawn, seed)
-    return replace(drawn), certify(evidence), truth_of(drawn, result)
+    result, evidence, converged = solve(drawn, seed)
+    return replace(drawn, converged=converged), certify(evidence), truth_of(drawn, result)
