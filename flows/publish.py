@@ -119,60 +119,6 @@ class Publisher(LivePublisher):
             said = (solution.outcome.sentence, solution.assurance)  # the last word: how wrong it can be
             self._plot(". ".join(part for part in said if part), self._history)
 
-    def _plot_is_due(self) -> bool:
-        return time.monotonic() - self._plotted > PLOT_EVERY
-
-    def _show_page(self, said: str, picture: str, table: str) -> None:
-        text = f"{said}\n\n{picture}\n\n{table}\n"
-        self._publish(partial(create_markdown_artifact, text, key=f"{self._key}-convergence", description=said))
-        self._plotted = time.monotonic()
-
-    def _publish(self, publish: Callable[[], Any]) -> Any:
-        """After a failure nothing is tried for a while."""
-        if time.monotonic() < self._muted_until:
-            return None
-        done, made = try_to(publish)
-        if not done:
-            self._muted_until = time.monotonic() + MUTE
-        return made
-
-
-class Publisher(LivePublisher):
-    """Shows every step."""
-
-    def __init__(self, name: str, store: str, tol: float) -> None:
-        super().__init__(name)
-        self._tol, self._reached = tol, False
-        last = RunStore(store).last_step()
-        self._history: list[dict[str, Any]] = last[1]["history"] if last else []
-        said = "starting" if last is None else f"going on after step {len(self._history)}"
-        self._advance(said, progress_percent(self._history, tol))
-
-    def on_stage(self, label: str) -> None:
-        self._history = []
-        self._log.info(label)
-        self._advance(label, 0.0)
-
-    def on_step(self, step: Step) -> None:
-        self._history.append(asdict(step) | {"step": step.number})
-        rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
-        said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
-        self._log.info(said)
-        self._later(self._show, said, list(self._history))
-
-    def _show(self, said: str, history: list[dict[str, Any]]) -> None:
-        self._advance_now_and_then(said, progress_percent(history, self._tol))
-        if self._plot_is_due:
-            self._plot(said, history)
-
-    def on_end(self, solution: Solution) -> None:
-        self._thread.shutdown()
-        self._reached = solution.converged
-        self._advance(solution.outcome.sentence, 100.0)
-        if self._history:
-            assured = f"\n\n{solution.assurance}" if solution.assurance else ""
-            self._plot(f"{solution.outcome.sentence}{assured}", self._history)
-
     def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
         far = f"{bar(100.0 if self._reached else progress_percent(history, self._tol))}\n\n"
         self._show_page(said, far + plot(history, self._tol), convergence_table(history))

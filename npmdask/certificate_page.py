@@ -26,7 +26,7 @@ def certificate_section(certificate: dict[str, Any] | None, kind: str, angle: fl
         rows.append(("in fact (planted truth)", "", _degrees(angle), "", "", ""))
     left = LOW_RANK.get(kind, "||A − A V Vᵀ||")
     said = (
-        "Bounds, each of them no smaller than the true error if what its line begins with holds; a dash: nothing can be "
+        "Bounds, none of them smaller than the true error if what its line begins with holds; a dash: nothing can be "
         f"said. No pass over the data was made for them. “Left out” is {left}."
     )
     state = certificate["health"]

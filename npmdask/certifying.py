@@ -118,8 +118,8 @@ def _nearest(certificate: Certificate, kind: str) -> np.ndarray:
     if kind not in ("matrix", "sparse"):
         return certificate.nearest
     roots = np.sqrt(np.abs(certificate.values))
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.minimum(certificate.nearest / roots, np.sqrt(certificate.nearest)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.fmin(certificate.nearest / roots, np.sqrt(certificate.nearest)))
 
 
 def _level(certificate: Certificate, level: Level, kind: str) -> dict[str, Any]:

@@ -216,7 +216,7 @@ class BlockKrylov:
         )
 
     def _seen(self, state: KrylovState) -> Seen:
-        """All pairs of what is held. No Ritz value falls at a restart: until the first one the space is Krylov's own."""
+        """All pairs of what is held. No Ritz value falls at a restart; until the first the space is Krylov's own."""
         count = state.held or int(np.count_nonzero(state.basis.any(axis=0)))
         held = rayleigh_ritz_seen(state.basis[:, :count], state.products[:, :count], len(state.ritz_values))[1]
         degree = None if self.mixed_precision else min(state.step - 1, self.basis_blocks)

@@ -6,7 +6,7 @@ tau >= |lambda_{m+1}| with tau < a_m. Then A has exactly m eigenvalues beyond ta
     |lambda_i| <= eig_i(|Theta| + D^(-1/2) R^T R D^(-1/2)),   D = |Theta| - tau     (Lehmann; m = 1: Temple and Kato)
     ||C||      <= tau + ||R D^(-1/2)||^2                                            (inertia of a Schur complement).
 
-An eigenvector of lambda_i, written as [z_1; z_2; z_3] over (those looked at, the other Ritz vectors of the m, the rest):
+An eigenvector of lambda_i is [z_1; z_2; z_3] over (the Ritz vectors looked at, the others of the m, the rest):
 z_2 = (lambda_i - Theta_b)^(-1) R_b^T z_3, (lambda_i - C - R_b (lambda_i - Theta_b)^(-1) R_b^T) z_3 = R z_1. With the
 distances Delta of lambda_i from the other Ritz values, kappa = ||R_b Delta^(-1/2)||^2 and beta = ||R_b Delta^(-1)||:
 

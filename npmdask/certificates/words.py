@@ -45,7 +45,7 @@ def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
 
 
 def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
-    sizes, k = np.abs(certificate.values), len(certificate.values)
+    k = len(certificate.values)
     told = _told(certificate)
     subject = "The value is" if k == 1 else f"The {k} values are"
     if not told.any():
