@@ -19,6 +19,7 @@ from npmdask.storage.sparse import CsrReader
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
+MORE = 64
 ROUNDINGS = 8  # of float64, times sqrt(d): twice the floor of npmdask.stopping
 
 
@@ -53,6 +54,8 @@ def evidence_of(
     """What the run knows, in the units of the operator."""
     seen, p = result.seen, problem.algorithm.iteration_rank
     values, gram = (seen.values, seen.gram) if seen is not None else (result.values, _gram(result))
+    kept = max(p, len(result.values) + MORE)  # beyond them Ritz pairs say little, and there may be thousands
+    values, gram = values[:kept], gram[:kept, :kept]
     stddev = float(getattr(problem.mechanism, "stddev", 0.0))
     random = seen is not None and problem.start is None and problem.locked is None and not stddev
     size = float(np.abs(result.values).max())

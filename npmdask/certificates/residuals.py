@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+EXACT = 96  # columns up to which every eigenvalue is taken
 TRIED = 32  # spaces m that are looked at; of more, those with the widest gaps
 
 
@@ -35,6 +36,22 @@ class Space(NamedTuple):
 def largest(matrix: np.ndarray) -> float:
     """The largest eigenvalue of a non-negative matrix (0 of none)."""
     return max(float(np.linalg.eigvalsh(matrix)[-1]), 0.0) if len(matrix) else 0.0
+
+
+def quick_largest(matrix: np.ndarray) -> float:
+    """A bound of it, where there are many to take: exact if small, then the trace or Gershgorin's discs."""
+    if len(matrix) <= EXACT:
+        return largest(matrix)
+    return float(min(np.trace(matrix), np.abs(matrix).sum(axis=1).max()))
+
+
+def norms_of_leading(gram: np.ndarray) -> np.ndarray:
+    """||R_{1..j}|| for every j (m values). It grows with j: of many columns only some are computed, and rounded up."""
+    m = len(gram)
+    sizes = sorted({*range(1, min(m, EXACT) + 1), *(min(m, int(EXACT * 1.1**i)) for i in range(200)), m})
+    sizes = [size for size in sizes if size <= m]
+    norms = np.sqrt([largest(gram[:size, :size]) for size in sizes])
+    return np.asarray(norms[np.searchsorted(sizes, np.arange(1, m + 1))])
 
 
 def spaces(values: np.ndarray, gram: np.ndarray, tau: np.ndarray) -> list[Space]:
@@ -125,7 +142,7 @@ def _tilt(residual: float, size: float, outside: float, gram: np.ndarray, distan
     if size <= outside or not (distances > 0).all():
         return float(np.inf)
     roots = np.sqrt(distances)
-    gap = size - outside - largest(gram / np.outer(roots, roots))
+    gap = size - outside - quick_largest(gram / np.outer(roots, roots))
     if gap <= 0:
         return float(np.inf)
-    return float(residual / gap * np.sqrt(1 + largest(gram / np.outer(distances, distances))))
+    return float(residual / gap * np.sqrt(1 + quick_largest(gram / np.outer(distances, distances))))
