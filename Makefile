@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run serve private test check bench papers kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env peers run serve private test check bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -45,6 +45,9 @@ papers: env         ## the papers' streaming and tensor experiments, three quart
 	@$(BIN)/python -m benchmarks.paper_msg all
 	@$(BIN)/python -m benchmarks.paper_stream all
 	@$(BIN)/python -m benchmarks.paper_tensor --figure all
+
+certificates: env   ## certificates of 2,500 random problems against their answers
+	@$(BIN)/python -m pytest tests/certificates
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults tests/private tests/flows -m heavy

@@ -216,8 +216,14 @@ class BlockKrylov:
         )
 
     def _seen(self, state: KrylovState) -> Seen:
-        """All pairs of what is held. No Ritz value falls at a restart; until the first the space is Krylov's own."""
+        """Leading pairs of what is held. No Ritz value falls at a restart; until the first the space is Krylov's own.
+
+        After one the last p columns (line 2c, "+k") belong to no pair that was wanted: they say nothing of the rest.
+        """
+        d, room = state.basis.shape
+        restarted = room < d and state.step > self.basis_blocks
         count = state.held or int(np.count_nonzero(state.basis.any(axis=0)))
+        count = min(count, room - self.iteration_rank) if restarted else count
         held = rayleigh_ritz_seen(state.basis[:, :count], state.products[:, :count], len(state.ritz_values))[1]
         degree = None if self.mixed_precision else min(state.step - 1, self.basis_blocks)
         return Seen(values=held.values, gram=held.gram, degree=degree)

@@ -217,9 +217,12 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
 
     If these were the j + 1 largest, ||R|| would do. While an iteration has not separated them yet, a larger one hides
     in the mixture: SAFE times ||R|| has held in all but a few of thousands of random problems (docs/certificates.md).
+    The last pair is the first to stand for a smaller one, and says nothing where there are others beyond k.
     """
     a = np.abs(evidence.values)
     tau = np.append(a + SAFE * norms_of_leading(evidence.gram), np.inf)
+    if len(a) > evidence.k + 1:
+        tau[len(a) - 1] = np.inf
     return np.minimum.accumulate(tau)
 
 
