@@ -46,7 +46,7 @@ papers: env         ## the papers' streaming and tensor experiments, three quart
 	@$(BIN)/python -m benchmarks.paper_stream all
 	@$(BIN)/python -m benchmarks.paper_tensor --figure all
 
-certificates: env   ## certificates of 2,500 random problems against their answers
+certificates: env   ## certificates of 3,000 random problems against their answers
 	@$(BIN)/python -m pytest tests/certificates
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit

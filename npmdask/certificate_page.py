@@ -23,11 +23,11 @@ def certificate_section(certificate: dict[str, Any] | None, kind: str, angle: fl
         return []
     rows = [_row(level, certificate["confidence"]) for level in certificate["levels"]]
     if angle is not None:
-        rows.append(("in fact (planted truth)", "", _degrees(angle), "", "", ""))
+        rows.append(("to the planted truth (of drawn rows that of their model)", "", _degrees(angle), "", "", ""))
     left = LOW_RANK.get(kind, "||A − A V Vᵀ||")
     said = (
         "Bounds, none of them smaller than the true error if what its line begins with holds; a dash: nothing can be "
-        f"said. No pass over the data was made for them. “Left out” is {left}."
+        f"said. Errors are against the exact answer for these data. No pass was made for them. “Left out” is {left}."
     )
     state = certificate["health"]
     return [

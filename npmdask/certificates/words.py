@@ -22,7 +22,10 @@ class Health(NamedTuple):
 
 
 def sentence(certificate: Certificate, *, singular: bool = False) -> str:
-    """How wrong the answer can be, in one sentence; ``singular``: the values are roots of those of the certificate."""
+    """How wrong the answer can be, in one sentence; ``singular``: the values are roots of those of the certificate.
+
+    It speaks of the data as they are: rows drawn again from where they come from would have another answer.
+    """
     level, k = certificate.best, len(certificate.values)
     noise = ", with the noise of the run counted in" if certificate.noisy else ""
     errors = relative_errors(certificate, level, singular=singular)
@@ -47,9 +50,9 @@ def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
 def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
     k = len(certificate.values)
     told = _told(certificate)
-    subject = "The value is" if k == 1 else f"The {k} values are"
+    subject = "For these data the value is" if k == 1 else f"For these data the {k} values are"
     if not told.any():
-        return "The values cannot be told from zero"
+        return "For these data the values cannot be told from zero"
     error = relative_errors(certificate, level, singular=singular)[told].max()
     said = f"{subject} {_accuracy(float(error))}"
     zeros = int(k - told.sum())

@@ -29,4 +29,4 @@ def test_coverage_over_a_hundred_and_fifty_problems() -> None:
 
 @pytest.mark.heavy
 def test_coverage_over_thousands() -> None:
-    held(measure(2500))
+    held(measure(3000))

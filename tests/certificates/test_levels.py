@@ -98,12 +98,12 @@ def test_ties_are_not_told_apart_but_what_they_capture_is() -> None:
 def test_sentences() -> None:
     always = sentence(certify(replace(EXACT, rounding=1e-12)))
     tilt = "the space of the 2 components is tilted by at most 5.8e-11 degrees"
-    assert always == f"The 2 values are right to 12 digits, and {tilt}."
+    assert always == f"For these data the 2 values are right to 12 digits, and {tilt}."
     seen = sentence(certify(replace(EXACT, trace=None, gram=1e-8 * np.eye(3), rounding=1e-15)))
     assert seen.endswith(", unless a larger value was missed, which this run found no sign of but cannot rule out.")
     start = replace(EXACT, trace=None, gram=1e-8 * np.eye(3), columns=3, degree=60, powers=True, rounding=1e-15)
     assert sentence(certify(start)).endswith(", unless the random start missed a direction (chance below 1 %).")
-    assert "The value is" in sentence(certify(replace(EXACT, k=1))) and "the component is tilted" in sentence(
+    assert "the value is" in sentence(certify(replace(EXACT, k=1))) and "the component is tilted" in sentence(
         certify(replace(EXACT, k=1))
     )
     little = sentence(certify(replace(EXACT, trace=None, multiplied=0, gram=np.eye(3))))
