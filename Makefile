@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run serve private test check bench papers kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env peers run serve private test check bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -46,6 +46,9 @@ papers: env         ## the papers' experiments, fifty minutes; docs/papers.md, d
 	@$(BIN)/python -m benchmarks.paper_stream all
 	@$(BIN)/python -m benchmarks.paper_tensor --figure all
 	@$(BIN)/python -m benchmarks.paper_theory all
+
+certificates: env   ## certificates of 3,000 random problems against their answers
+	@$(BIN)/python -m pytest tests/certificates
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults tests/private tests/flows -m heavy
