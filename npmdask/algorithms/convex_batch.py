@@ -42,6 +42,8 @@ from npmdask.algorithms.capped_simplex import stays_rank
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 
+TESTS = ("exact", "lemma", "sound", "printed")
+
 
 class RankTest(NamedTuple):
     """What the tests compare, of one batch and one iterate."""
@@ -94,6 +96,11 @@ class MiniBatchMSG:
     optimistic : double from k + 1 rows; False: always the largest.
     test : which of the four tests ends the doubling.
     memory : what a step leaves of the weight of those before it; below 1 the step size does not fall to zero.
+
+    Neighbours: none, not private.
+    Guarantee: every iterate is a projector of rank k; suboptimality as of Theorems 4.1 (MB-RMSG: 4.2 and 4.3).
+    Needs: a gap > 0, k <= d, rows enough for the warm start; else BadInputError.
+    Cost: O(d (k + n)^2) a step of n rows, n up to ``largest_batch``; O(d (k + n)) memory.
     """
 
     name: ClassVar[str] = "mb-msg"
@@ -115,8 +122,7 @@ class MiniBatchMSG:
         require_memory(self.memory)
         require(self.gap > 0, f"gap = {self.gap}: the difference of two eigenvalues that is positive, tuned on a grid")
         require(self.eta0 > 0, f"eta0 = {self.eta0}: a step is positive; 0.5 suits rows of norm about 1")
-        known = ("exact", "lemma", "sound", "printed")
-        require(self.test in known, f"test = {self.test!r}: it is one of {', '.join(known)}")
+        require(self.test in TESTS, f"test = {self.test!r}: it is one of {', '.join(TESTS)}")
 
     @property
     def shrinkage(self) -> float:
@@ -285,10 +291,8 @@ class MiniBatchRMSG(MiniBatchMSG):
 
     def largest_batch(self, d: int) -> int:
         """Line 3 of Algorithm 2 (the text says line 5)."""
-        sure = log(3 * e * d * self.horizon / self.failure)
-        return self._at_least(
-            self.batch_rows, self.batch_constant * sure * 8 * (self.target_rank + 1) ** 2 / self.gap**2
-        )
+        sure, squared = log(3 * e * d * self.horizon / self.failure), (self.target_rank + 1) ** 2
+        return self._at_least(self.batch_rows, self.batch_constant * sure * 8 * squared / self.gap**2)
 
     def largest_start(self, d: int) -> int:
         """Line 1 of Algorithm 2."""

@@ -34,7 +34,15 @@ NOISES = ("sound", "reuse", "shuffle", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class PlainOja(OjaOracle):
-    """Oja's method as it is. Not private."""
+    """Oja's method as it is. Not private.
+
+    Notes
+    -----
+    Neighbours: none, not private: it refuses to be charged.
+    Guarantee: Theorem 7 of Duengler and Sanyal 2025 for rates as in its ``npmdask.algorithms.Oja.theory``.
+    Needs: rates for every round, batches that fit into a round; else BadInputError.
+    Cost: every record once, O(d k); O(d k) memory.
+    """
 
     def _mechanism(self, state: OjaState) -> Mechanism:
         return PlainMean(count=self.batch)
@@ -67,6 +75,11 @@ class DPOjas(OjaOracle):
 
     Notes
     -----
+    Neighbours: record_replace, record_zero_out; with "reuse" record_add_remove too.
+    Guarantee: (1 / alpha)-GDP in one pass; utility as of Theorem 3 of the paper (npmdask.theory.dpojas_zeta).
+    Needs: a public radius; for "shuffle" the promise of a secret order; else BadInputError or RefusedError.
+    Cost: every record once (reuse: ``full_steps`` times k), O(d k); O(d k) memory.
+
     Algorithm 3 has B = 1; noise of a batch's mean is B times smaller. Replacing a record moves the sum by 2 beta, so
     "2 beta alpha" is (1 / alpha)-GDP.
     """
@@ -168,6 +181,11 @@ class ModifiedDPPCA(OjaOracle):
 
     Notes
     -----
+    Neighbours: record_replace, record_zero_out; a record more or less is refused.
+    Guarantee: the budget, by parallel composition over batches; utility as of Theorem 9 (npmdask.theory.dppca_zeta).
+    Needs: batches of two records or more, delta > 0; else BadInputError. Large batches, too (docs/kdppca.md).
+    Cost: every record once or twice, O(d k); O(B d) memory.
+
     Where PrivRange finds nothing, the direction stays as it is (the paper does not say what to do).
     """
 
