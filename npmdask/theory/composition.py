@@ -97,8 +97,8 @@ def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: i
 
     Noise is nu max |u_i|^2 on T(I, u, u) and nu max |u_i|^3 on T(u, u, u). "paper": 6 sqrt(2 ln(1.25 / delta')) /
     epsilon', epsilon' = epsilon / sqrt(K (4 + ln(2 / delta))), delta' = delta / (2 K); "exact": 6 sqrt(K) / mu. The
-    composition that the paper names would need more than epsilon' for small delta (``flags["composes"]`` by the best
-    slack); the noise is private all the same (``flags["private"]``).
+    composition that the paper names adds epsilon' up to more than epsilon for small delta (``flags["composes"]``, with
+    the delta / 2 that is left as slack); the noise is private all the same (``flags["private"]``).
     """
     budget = _budget(epsilon, delta, mode)
     positive(k=k, restarts=restarts, iterations=iterations)
