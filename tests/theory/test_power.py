@@ -83,6 +83,15 @@ def test_a_step_and_its_fixed_points_by_hand() -> None:
         assert not npm_plateau(4, 1, *noise).valid
 
 
+def test_where_noise_leaves_no_fixed_point() -> None:
+    """The largest g is (gap^(2/3) - g_u^(2/3))^(3/2), where both roots meet. Mutant: a top that is a little off."""
+    gap, g_u = 3.0, 1.0
+    most = (gap ** (2 / 3) - g_u ** (2 / 3)) ** 1.5
+    assert npm_plateau(5, 2, 0.999999 * most, g_u).valid and not npm_plateau(5, 2, 1.000001 * most, g_u).valid
+    roots = npm_plateau(5, 2, 0.999999 * most, g_u).value, npm_basin(5, 2, 0.999999 * most, g_u).value
+    assert roots[0] < math.sqrt((gap / g_u) ** (2 / 3) - 1) < roots[1]
+
+
 def test_steps_go_to_the_plateau_from_inside_the_basin_only() -> None:
     """Fails if the roots are exchanged, or are not those of the step."""
     args = (3.0, 2.0, 0.05, 0.02)
