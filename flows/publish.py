@@ -116,7 +116,8 @@ class Publisher(LivePublisher):
         self._reached = solution.converged
         self._advance(solution.outcome.sentence, 100.0)
         if self._history:
-            self._plot(solution.outcome.sentence, self._history)
+            said = (solution.outcome.sentence, solution.assurance)  # the last word: how wrong it can be
+            self._plot(". ".join(part for part in said if part), self._history)
 
     def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
         far = f"{bar(100.0 if self._reached else progress_percent(history, self._tol))}\n\n"

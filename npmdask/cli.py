@@ -203,6 +203,8 @@ def _print_solution(solution: Any, as_json: bool) -> int:
     for warning in solution.warnings:
         print(f"npmdask: warning: {warning}", file=sys.stderr)
     print(f"npmdask: {solution.outcome.sentence}", file=sys.stderr)
+    if solution.assurance:
+        print(f"npmdask: {solution.assurance}", file=sys.stderr)
     if as_json:
         print(json.dumps(facts))
     else:

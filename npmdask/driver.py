@@ -17,6 +17,7 @@ import numpy as np
 from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.binding import bind
+from npmdask.certifying import assure
 from npmdask.checkpoint import RunStore
 from npmdask.checks import require_scale, require_symmetric
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
@@ -296,6 +297,8 @@ class Driver:
         if self.problem.source.kind == "tensor":
             facts["facts"] = result.facts | recovery_of(self.problem.source.truth, result)
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
+        assured = assure(self.problem, result, self._history, self._trace, operator)
+        facts |= {} if assured is None else asdict(assured)
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, meta)
 
@@ -320,4 +323,6 @@ class Driver:
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
             facts=meta.get("facts", {}),
+            assurance=meta.get("assurance", ""),
+            certificate=meta.get("certificate"),
         )

@@ -133,14 +133,50 @@ class RitzPairs(NamedTuple):
     residual_norms: Block
 
 
+class RitzResiduals(NamedTuple):
+    """All Ritz values of a space (m, by falling magnitude) and R^T R (m x m) of their residuals."""
+
+    values: Block
+    gram: Block
+
+
 def rayleigh_ritz(basis: Block, product: Block, k: int) -> RitzPairs:
     """The k leading Ritz pairs of A on range(``basis``), given ``product`` = A @ ``basis``: no access to A.
 
     ``residual_norms[i] = ||A v_i - theta_i v_i||_2`` in the units of A.
     """
+    return _leading_pairs(basis, product, *_ritz(basis, product), k)
+
+
+def rayleigh_ritz_seen(basis: Block, product: Block, k: int) -> tuple[RitzPairs, RitzResiduals]:
+    """As :func:`rayleigh_ritz`, to the same bits; and the values and residuals of all pairs, which cost no vectors.
+
+    Some rows at a time. Residuals are differences of vectors and not of their squares: right to rounding of A.
+    """
+    theta, rotation, order = _ritz(basis, product)
+    pairs = _leading_pairs(basis, product, theta, rotation, order, k)
+    values, rest = theta[order], rotation[:, order[k:]]
+    gram = np.zeros((len(theta), len(theta)))
+    for start in range(0, len(basis), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        wanted = pairs.products[rows] - pairs.vectors[rows] * pairs.values
+        others = product[rows] @ rest - (basis[rows] @ rest) * values[k:]
+        residuals = np.concatenate([wanted, others], axis=1)
+        gram += residuals.T @ residuals
+    return pairs, RitzResiduals(values, gram)
+
+
+def _ritz(basis: Block, product: Block) -> tuple[Block, Block, NDArray[np.intp]]:
+    """Ritz values, their coordinates in ``basis``, and the order of falling magnitude."""
     h = basis.T @ product
     theta, rotation = np.linalg.eigh((h + h.T) / 2)
-    lead = np.argsort(-np.abs(theta), kind="stable")[:k]
+    return theta, rotation, np.argsort(-np.abs(theta), kind="stable")
+
+
+def _leading_pairs(
+    basis: Block, product: Block, theta: Block, rotation: Block, order: NDArray[np.intp], k: int
+) -> RitzPairs:
+    lead = order[:k]
     theta, rotation = theta[lead], rotation[:, lead]
     vectors, products = basis @ rotation, product @ rotation
     signs = fix_signs(vectors)

@@ -30,10 +30,15 @@ def linked(text: str, links: Mapping[str, str | Path], folder: Path) -> str:
     return text.replace("</main>", f"<h2>See also</h2><ul>{''.join(items)}</ul></main>")
 
 
-def heading(title: str, sentence: str, *, good: bool) -> list[str]:
-    """The name of a run and how it stands, in a sentence."""
+def heading(title: str, sentence: str, *, good: bool, assurance: str = "") -> list[str]:
+    """The name of a run, how it stands, and (``assurance``) how wrong its answer can be: a sentence each."""
     said = f'<p class="outcome {"good" if good else "bad"}">{html.escape(sentence)}</p>'
-    return [f"<h1>{html.escape(title)}</h1>", said]
+    return [f"<h1>{html.escape(title)}</h1>", said, *assured(assurance)]
+
+
+def assured(assurance: str) -> list[str]:
+    """The sentence that says how wrong an answer can be; nothing where there is no answer yet."""
+    return [f'<p class="assurance"><b>How wrong can it be?</b> {html.escape(assurance)}</p>'] if assurance else []
 
 
 def tiles(facts: Iterable[tuple[str, str]]) -> str:
@@ -86,6 +91,7 @@ body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; background: #f6f7f9; 
 main {{ max-width: 1120px; margin: 0 auto; padding: 24px }}
 h1 {{ margin: 0 0 8px }} h2 {{ margin: 28px 0 8px; font-size: 18px }}
 .outcome {{ padding: 10px 14px; border-left: 5px solid; background: #fff; overflow-wrap: anywhere }}
+.assurance {{ padding: 10px 14px; border-left: 5px solid #2166ac; background: #fff; overflow-wrap: anywhere }}
 .good {{ border-color: #1b7837 }} .bad {{ border-color: #b2182b }}
 .tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 10px; margin: 16px 0 }}
 .tiles div {{ background: #fff; padding: 10px 14px; border-radius: 6px }}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
@@ -40,6 +41,7 @@ def summary(solution: Solution | StreamSolution) -> dict[str, Any]:
     more: dict[str, Any] = {"statement": statement} if statement is not None else {}
     more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
     more |= {"facts": solution.facts} if solution.facts else {}
+    more |= {"certificate": solution.certificate} if solution.certificate else {}
     return {
         "outcome": solution.outcome.name,
         "converged": solution.converged,
@@ -58,6 +60,7 @@ def summary(solution: Solution | StreamSolution) -> dict[str, Any]:
         "fingerprint": solution.fingerprint,
         "total_data_passes": solution.total_data_passes,
         "sentence": solution.outcome.sentence,
+        "assurance": solution.assurance,
         "warnings": list(solution.warnings),
         "target_rank": solution.target_rank,
         "explained_share": solution.explained_share,
@@ -73,6 +76,7 @@ def _private_summary(solution: Solution, statement: dict[str, Any]) -> dict[str,
         "outcome": solution.outcome.name,
         "answered": solution.answered,
         "sentence": solution.outcome.sentence,
+        "assurance": solution.assurance,
         "values": solution.values.tolist(),
         "value_stddevs": None if spread is None else spread.tolist(),
         "target_rank": solution.target_rank,
@@ -120,7 +124,9 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
     good = outcome["name"] in ("converged", "released")
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sections = [
-        *heading(run.path.name, outcome["sentence"], good=good),
+        *heading(
+            run.path.name, outcome["sentence"], good=good, assurance=result[1].get("assurance", "") if result else ""
+        ),
         _tiles(history, telemetry, result),
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),
@@ -129,12 +135,18 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         "</div>",
         "<h2>Components</h2>",
         _components(values, result),
+        *_how_wrong(spec, history, result),
         *(nodes_section(result[1]["statement"]) if result and "statement" in result[1] else []),
         *_memory_section(telemetry),
         "<h2>Parameters</h2>",
         parameters(spec, TABLES),
     ]
     return page(run.path.name, sections)
+
+
+def _how_wrong(spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> list[str]:
+    kind = str(spec["data"]["kind"])
+    return certificate_section(result[1].get("certificate"), kind, history[-1]["max_sin_theta"]) if result else []
 
 
 def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], result: Any) -> str:

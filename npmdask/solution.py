@@ -65,6 +65,9 @@ class Solution:
 
     Of a tensor ``basis`` are unit vectors that need not be orthogonal, ``values`` their weights, and ``facts`` says
     what is known of each component (``status``), and of the whole (``relative_residual``).
+
+    ``assurance``: how wrong the answer can be, in a sentence for everybody; ``certificate``: the same in numbers, where
+    there is one (docs/certificates.md).
     """
 
     basis: Block
@@ -89,6 +92,8 @@ class Solution:
     value_stddevs: np.ndarray | None = None
     statement: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    assurance: str = ""
+    certificate: dict[str, Any] | None = None
 
     @property
     def converged(self) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, restored, state_fields
+from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, Seen, restored, state_fields
 from npmdask.algorithms._stream_protocol import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
 from npmdask.algorithms.convex import MSG, RMSG, ConvexState
 from npmdask.algorithms.convex_batch import BatchState, MiniBatchMSG, MiniBatchRMSG
@@ -58,6 +58,7 @@ __all__ = [
     "Query",
     "Result",
     "RowsQuery",
+    "Seen",
     "SketchState",
     "StreamAlgorithm",
     "StreamInfo",

@@ -51,11 +51,26 @@ class Info:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All Ritz pairs of the last space, wanted or not: what a certificate is made of (npmdask.certificates).
+
+    ``values`` (m, by falling magnitude, the wanted ones first) and ``gram`` = R^T R (m x m), R = A V - V diag(values).
+    ``degree``: the space holds every polynomial of this degree in A of a random start; None where there is no such
+    start. ``powers``: it is A^degree of the start, and nothing else.
+    """
+
+    values: np.ndarray
+    gram: np.ndarray
+    degree: int | None = None
+    powers: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Leading pairs of the operator: vectors (d x k, orthonormal), values, residual norms, products A @ vectors.
 
     Of a tensor: unit vectors that need not be orthogonal, their weights, ``T(I, v, v)`` of each. ``facts``: what else
-    is known of the answer, as plain numbers and strings.
+    is known of the answer, as plain numbers and strings. ``seen``: what is known beyond the k pairs.
     """
 
     values: np.ndarray
@@ -63,6 +78,7 @@ class Result:
     products: Block
     residual_norms: np.ndarray
     facts: dict[str, Any] = field(default_factory=dict)
+    seen: Seen | None = None
 
 
 S = TypeVar("S")

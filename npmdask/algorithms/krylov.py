@@ -30,9 +30,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from npmdask.algorithms._protocol import Info, Query, Result
+from npmdask.algorithms._protocol import Info, Query, Result, Seen
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, asymmetry, fix_signs, orth, starting_block
+from npmdask.linalg import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
 from npmdask.randomness import generator
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
@@ -212,7 +212,15 @@ class BlockKrylov:
             vectors=state.ritz_vectors * signs,
             products=state.products[:, : len(signs)] * signs,
             residual_norms=state.residual_norms,
+            seen=self._seen(state),
         )
+
+    def _seen(self, state: KrylovState) -> Seen:
+        """All pairs of what is held. No Ritz value falls at a restart; until the first the space is Krylov's own."""
+        count = state.held or int(np.count_nonzero(state.basis.any(axis=0)))
+        held = rayleigh_ritz_seen(state.basis[:, :count], state.products[:, :count], len(state.ritz_values))[1]
+        degree = None if self.mixed_precision else min(state.step - 1, self.basis_blocks)
+        return Seen(values=held.values, gram=held.gram, degree=degree)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> KrylovState:
         """The state of a checkpoint."""

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._protocol import Info, Query, Result
-from npmdask.linalg import Block, asymmetry, orth, rayleigh_ritz, starting_block
+from npmdask.algorithms._protocol import Info, Query, Result, Seen
+from npmdask.linalg import Block, asymmetry, orth, rayleigh_ritz_seen, starting_block
 from npmdask.randomness import generator
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
@@ -30,7 +30,10 @@ FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many ti
 
 @dataclass(frozen=True, kw_only=True)
 class PowerState:
-    """X_l (d x p), the j locked vectors (d x j), and the j + k Ritz pairs of the step that made X_l."""
+    """X_l (d x p), the j locked vectors (d x j), and the j + k Ritz pairs of the step that made X_l.
+
+    ``seen_values`` and ``seen_gram``: of all j + p Ritz pairs of that step; empty in a checkpoint older than they are.
+    """
 
     step: int
     fine: bool  # the next product is formed in float64 (always, unless the data are float32 and it is early)
@@ -41,6 +44,8 @@ class PowerState:
     residual_norms: np.ndarray
     locked_vectors: Block
     locked_products: Block
+    seen_values: np.ndarray
+    seen_gram: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,8 @@ class PowerMethod:
             residual_norms=np.full(k, np.inf),
             locked_vectors=vectors,
             locked_products=products,
+            seen_values=np.zeros(0),
+            seen_gram=np.zeros((0, 0)),
         )
 
     def query(self, state: PowerState) -> Query:
@@ -112,7 +119,7 @@ class PowerMethod:
         locked = state.locked_vectors if state.locked_vectors.shape[1] else None
         basis = np.concatenate([state.locked_vectors, state.basis], axis=1)
         product = np.concatenate([state.locked_products, released], axis=1)
-        pairs = rayleigh_ritz(basis, product, len(state.residual_norms))
+        pairs, seen = rayleigh_ritz_seen(basis, product, len(state.residual_norms))
         skew, size = asymmetry(state.basis, released)
         info = Info(
             ritz_values=pairs.values,
@@ -130,6 +137,8 @@ class PowerMethod:
             residual_norms=pairs.residual_norms,
             locked_vectors=state.locked_vectors,
             locked_products=state.locked_products,
+            seen_values=seen.values,
+            seen_gram=seen.gram,
         )
         return after, info
 
@@ -154,12 +163,20 @@ class PowerMethod:
             vectors=state.ritz_vectors,
             products=state.ritz_products,
             residual_norms=state.residual_norms,
+            seen=_seen(state),
         )
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PowerState:
         """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
+        fields: dict[str, Any] = {"seen_values": np.zeros(0), "seen_gram": np.zeros((0, 0)), **arrays, **scalars}
         return PowerState(**fields)
+
+
+def _seen(state: PowerState) -> Seen | None:
+    """All pairs of range(X_{l-1}), which is A^{l-1} times the start."""
+    if not len(state.seen_values):
+        return None
+    return Seen(values=state.seen_values, gram=state.seen_gram, degree=state.step - 1, powers=True)
 
 
 def _worst(residuals: np.ndarray, magnitude: np.ndarray) -> float:

@@ -20,8 +20,8 @@ class StreamSolution:
 
     ``rows``: all that were taken, of which ``rows_used`` made steps and ``rows_waiting`` wait for theirs; ``skipped``:
     left out because they were not finite; ``new_rows``: of this call. ``last``: what was measured at the end;
-    ``history``: before; ``facts``: what else is known of the answer. ``seconds``, ``rows_per_second``,
-    ``peak_rss_bytes`` are of this call.
+    ``history``: before; ``facts``: what else is known of the answer; ``assurance``: how wrong it can be, in a
+    sentence for everybody. ``seconds``, ``rows_per_second``, ``peak_rss_bytes`` are of this call.
     """
 
     basis: Block
@@ -43,6 +43,7 @@ class StreamSolution:
     warnings: tuple[str, ...] = ()
     moment: int = 2
     facts: dict[str, Any] = field(default_factory=dict)
+    assurance: str = ""
 
     @property
     def rows_waiting(self) -> int:
@@ -63,6 +64,7 @@ def stream_summary(solution: StreamSolution) -> dict[str, Any]:
     return {
         "outcome": solution.outcome.name,
         "sentence": solution.outcome.sentence,
+        "assurance": solution.assurance,
         "answered": True,
         "rows": solution.rows,
         "rows_used": solution.rows_used,

@@ -1,0 +1,182 @@
+"""Random problems with a known answer, and the real algorithms on them, in memory: no store, no driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from npmdask.algorithms import BlockKrylov, PowerMethod, Result
+from npmdask.certificates.levels import Certificate, Evidence, certify
+from npmdask.randomness import generator
+
+DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
+SPECTRA = (
+    "geometric",
+    "power law",
+    "slow",
+    "cluster at k",
+    "tie at k",
+    "rank deficient",
+    "spiked",
+    "flat",
+    "indefinite",
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A symmetric matrix (d x d), its eigenvalues by falling magnitude with their vectors, what was asked of it."""
+
+    matrix: np.ndarray
+    eigenvalues: np.ndarray
+    vectors: np.ndarray
+    spectrum: str
+    k: int
+    p: int
+    steps: int  # at most
+    tol: float  # relative residual at which it ends
+    algorithm: str
+    stddev: float
+    single: bool
+    converged: bool = False
+
+
+def spectrum_of(name: str, d: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    i = np.arange(1.0, d + 1)
+    if name == "geometric":
+        return rng.uniform(0.3, 0.97) ** i
+    if name == "power law":
+        return i ** -rng.uniform(0.5, 2.5)
+    if name == "slow":
+        return 1 + (d - i) / d * rng.uniform(0.1, 1)
+    if name == "flat":
+        return np.ones(d)
+    if name == "spiked":
+        return np.where(i <= k, rng.uniform(2, 10, d), 1.0) * np.sort(rng.uniform(0.8, 1.2, d))[::-1]
+    base = rng.uniform(0.6, 0.97) ** i
+    if name == "cluster at k":
+        base[max(k - 2, 0) : k + 2] = base[k - 1] * (1 + 1e-5 * rng.standard_normal(len(base[max(k - 2, 0) : k + 2])))
+    elif name == "tie at k":
+        base[k - 1 : k + 1] = base[k - 1]
+    elif name == "rank deficient":
+        base[rng.integers(max(1, k - 2), min(d, k + 3)) :] = 0.0
+    elif name == "indefinite":
+        base = base * rng.choice([-1.0, 1.0], d)
+    return base
+
+
+def draw(seed: int) -> Drawn:
+    """The problem of this number: everything about it is random."""
+    rng = np.random.default_rng([9, seed])
+    name = SPECTRA[seed % len(SPECTRA)]
+    d = int(rng.choice([6, 12, 40, 120, 250], p=[0.1, 0.1, 0.25, 0.3, 0.25]))
+    k = int(rng.integers(1, min(12, d // 2) + 1))
+    p = min(d, k + int(rng.choice([0, 1, 5, 10, k], p=[0.05, 0.1, 0.15, 0.5, 0.2])))
+    values = spectrum_of(name, d, k, rng) * 10 ** rng.uniform(-3, 3)
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    matrix = (turn * values) @ turn.T
+    matrix = (matrix + matrix.T) / 2
+    algorithm = str(rng.choice(["power", "krylov"]))
+    single = algorithm == "power" and rng.random() < 0.2
+    noisy = algorithm == "power" and not single and rng.random() < 0.2
+    found, vectors = np.linalg.eigh(matrix)
+    order = np.argsort(-np.abs(found), kind="stable")
+    return Drawn(
+        matrix=matrix,
+        eigenvalues=found[order],
+        vectors=vectors[:, order],
+        spectrum=name,
+        k=k,
+        p=p,
+        steps=int(rng.choice([1, 2, 3, 5, 8])) if rng.random() < 0.4 else 200,
+        tol=10 ** rng.uniform(-8, -2),
+        algorithm=algorithm,
+        stddev=float(np.abs(values).max() * 10 ** rng.uniform(-9, -3)) if noisy else 0.0,
+        single=single,
+    )
+
+
+def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
+    """What the algorithm finds, and what it knows of it."""
+    kind = PowerMethod if drawn.algorithm == "power" else BlockKrylov
+    options = {"mixed_precision": True} if drawn.single else {}
+    algorithm = kind(target_rank=drawn.k, iteration_rank=drawn.p, **options)
+    d = len(drawn.matrix)
+    state = algorithm.init(d, rng=generator(seed, "start"))
+    narrow, any_single = drawn.matrix.astype(np.float32), False
+    converged = False
+    for step in range(drawn.steps):
+        block = algorithm.query(state).block
+        coarse = block.dtype == np.float32
+        any_single |= coarse
+        product = (narrow @ block).astype(np.float64) if coarse else drawn.matrix @ block
+        if drawn.stddev:
+            product = product + drawn.stddev * generator(seed, "noise", step).standard_normal(product.shape)
+        state, info = algorithm.update(state, product)
+        size = np.abs(info.ritz_values).max()
+        if (
+            info.precision == "float64"
+            and (info.residual_norms <= drawn.tol * np.maximum(np.abs(info.ritz_values), 1e-13 * size)).all()
+        ):
+            converged = True
+            break
+    result = algorithm.finalize(state)
+    size = float(np.abs(result.values).max())
+    last = (16 * SINGLE if info.precision == "float32" else 8 * DOUBLE) * d**0.5 * size
+    worst = (16 * SINGLE if any_single else 8 * DOUBLE) * d**0.5 * size
+    positive = drawn.spectrum != "indefinite"
+    evidence = Evidence(
+        values=result.seen.values,
+        gram=result.seen.gram,
+        k=drawn.k,
+        d=d,
+        nonnegative=positive,
+        trace=float(np.trace(drawn.matrix)) if positive and seed % 3 == 0 else None,
+        columns=0 if drawn.stddev else drawn.p,
+        multiplied=state.step - 1,
+        degree=result.seen.degree,
+        powers=result.seen.powers,
+        rounding=last,
+        start_rounding=worst,
+        stddev=drawn.stddev,
+        noisy_columns=drawn.p,
+    )
+    return result, evidence, converged
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The actual errors, of the same meaning as the bounds of a level."""
+
+    value_errors: np.ndarray
+    nearest: np.ndarray
+    following: float
+    left: float
+    spectral: float
+    sine: float
+    component_sines: np.ndarray
+    lost: float
+
+
+def truth_of(drawn: Drawn, result: Result) -> Truth:
+    k, v = drawn.k, result.vectors
+    values, u = drawn.eigenvalues, drawn.vectors
+    rest = drawn.matrix - v @ (v.T @ drawn.matrix)
+    sizes = np.abs(values)
+    return Truth(
+        value_errors=np.abs(np.abs(result.values) - sizes[:k]),
+        nearest=np.abs(result.values[:, None] - values[None, :]).min(axis=1),
+        following=float(sizes[k]) if k < len(sizes) else 0.0,
+        left=float(np.linalg.norm(rest - (rest @ v) @ v.T, 2)),
+        spectral=float(np.linalg.norm(rest, 2)),
+        sine=float(min(1.0, np.linalg.norm(u[:, :k] - v @ (v.T @ u[:, :k]), 2))),
+        component_sines=np.linalg.norm(u[:, :k] - v * np.einsum("dk,dk->k", v, u[:, :k]), axis=0),
+        lost=float(sizes[:k].sum() - np.abs(np.einsum("dk,dk->k", v, drawn.matrix @ v)).sum()),
+    )
+
+
+def certificate_of(seed: int) -> tuple[Drawn, Certificate, Truth]:
+    drawn = draw(seed)
+    result, evidence, converged = solve(drawn, seed)
+    return replace(drawn, converged=converged), certify(evidence), truth_of(drawn, result)

@@ -1,0 +1,265 @@
+"""A certificate: how wrong values, components and what they capture can be, and what each bound rests on.
+
+Three grounds, the strictest first; each has bounds of everything, and those of a later one are never wider:
+
+    always          a theorem without assumptions (of a non-negative operator: its trace, where that is known)
+    random start    besides, with probability ``confidence``, that the random start was not blind
+    none missed     besides, that the Ritz pairs which were seen stand for the largest eigenvalues
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from npmdask.certificates.residuals import (
+    Space,
+    component_sines,
+    largest,
+    norms_of_leading,
+    remainder,
+    spaces,
+    span_sine,
+)
+from npmdask.certificates.start import upper_values
+from npmdask.theory.private import gaussian_norm
+
+ALWAYS, START, SEEN = "always", "random start", "none missed"
+SAFE = 3.0  # residual norms beyond a Ritz value, where it is taken for granted that no larger eigenvalue was missed
+SHARP = 3.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a run knows when it ends, in the units of the operator A (d x d, symmetric). No product is asked for.
+
+    Attributes
+    ----------
+    values, gram : m >= k Ritz values by falling magnitude, and R^T R (m x m) of the residuals of their pairs.
+    nonnegative : A has no negative eigenvalue (it is X^T X).
+    trace : of A, where it is known.
+    multiplied : how often what the space is made of was multiplied by A before; 0: it is as random as the start.
+    columns : p of the random start; 0: there was none (a warm start, a deflated run), or noise came in between.
+    degree, powers : see npmdask.algorithms.Seen.
+    rounding : absolute error that rounding can make in an eigenvalue.
+    start_rounding : absolute error of the products that formed the space (larger, where some were in float32).
+    stddev : of Gaussian noise on each entry of the last product (d x p), p = ``noisy_columns``.
+    """
+
+    values: np.ndarray
+    gram: np.ndarray
+    k: int
+    d: int
+    nonnegative: bool
+    multiplied: int = 1
+    trace: float | None = None
+    columns: int = 0
+    degree: int | None = None
+    powers: bool = False
+    rounding: float = 0.0
+    start_rounding: float = 0.0
+    stddev: float = 0.0
+    noisy_columns: int = 0
+    confidence: float = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """Bounds on one ground. inf: nothing is claimed. Values are |eigenvalues| by falling magnitude.
+
+    Attributes
+    ----------
+    lower, upper : k values each; the i-th largest |lambda| lies between them.
+    following : bound of the largest |lambda| that is not among the k.
+    left : bound of ||(I - P) A (I - P)||; of A = B^T B the square of ||B - B P||.
+    spectral : bound of ||(I - P) A||.
+    sine : of the largest angle between the k Ritz vectors and the k leading eigenvectors, as subspaces.
+    component_sines : k angles, each between a Ritz vector and its own eigenvector.
+    lost : bound of (sum of the k largest |lambda|) - (sum of the |theta|): what other vectors could capture more.
+    """
+
+    ground: str
+    lower: np.ndarray
+    upper: np.ndarray
+    following: float
+    left: float
+    spectral: float
+    sine: float
+    component_sines: np.ndarray
+    lost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """All levels; and ``nearest``: within so much of each theta_i there is an eigenvalue, whatever else holds.
+
+    ``perturbation``: what rounding and noise add to A at most (noise: with probability ``confidence``).
+    """
+
+    values: np.ndarray
+    nearest: np.ndarray
+    levels: tuple[Level, ...]
+    perturbation: float
+    confidence: float
+    noisy: bool
+
+    @property
+    def best(self) -> Level:
+        """The strictest ground whose bounds are not SHARP times as wide as those of the weakest one."""
+        last = self.levels[-1]
+        for level in self.levels:
+            if level.sine <= SHARP * last.sine and _worst(level, self) <= SHARP * _worst(last, self):
+                return level
+        return last
+
+
+def _worst(level: Level, certificate: Certificate) -> float:
+    return float((level.upper - np.abs(certificate.values)).max()) + certificate.perturbation
+
+
+def certify(evidence: Evidence) -> Certificate:
+    """The certificate of what a run found. NumPy only: some dozens of m x m eigenvalue problems.
+
+    Noise and rounding are a symmetric perturbation E of A for which the pairs are exact Ritz pairs: with
+    A V = V Theta + R - G, ||E|| <= ||V^T G|| / 2 + sqrt((||V^T G|| / 2)^2 + ||G||^2) (Weyl adds it to every value).
+    """
+    e = evidence.rounding + _noise(evidence)
+    k = evidence.k
+    nearest = np.sqrt(np.maximum(np.diagonal(evidence.gram)[:k], 0.0)) + e
+    levels = tuple(_level(evidence, ground, tau, e) for ground, tau in _grounds(evidence))
+    return Certificate(
+        values=evidence.values[:k],
+        nearest=nearest,
+        levels=levels,
+        perturbation=e,
+        confidence=evidence.confidence,
+        noisy=evidence.stddev > 0,
+    )
+
+
+def _noise(evidence: Evidence) -> float:
+    if not evidence.stddev:
+        return 0.0
+    p, fail = evidence.noisy_columns, (1 - evidence.confidence) / 2
+    whole = gaussian_norm(evidence.stddev, evidence.d, p, 1, fail)
+    inside = gaussian_norm(evidence.stddev, p, p, 1, fail)
+    return inside / 2 + math.hypot(inside / 2, whole)
+
+
+def _grounds(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
+    """For each ground tau (m + 1 values): tau[j] bounds the (j + 1)-th largest |lambda|."""
+    tau = _from_trace(evidence)
+    yield ALWAYS, tau
+    if evidence.columns and evidence.degree is not None:
+        tau = np.minimum(tau, _from_start(evidence))
+        yield START, tau
+    if evidence.multiplied:
+        yield SEEN, np.minimum(tau, _from_residuals(evidence))
+
+
+def _from_trace(evidence: Evidence) -> np.ndarray:
+    """sum of lambda_i = trace, and sums of Ritz values never exceed those of the eigenvalues they stand for."""
+    m = len(evidence.values)
+    tau = np.full(m + 1, np.inf)
+    if evidence.nonnegative and evidence.trace is not None:
+        others = evidence.values.sum() - np.append(evidence.values, 0.0)
+        tau = np.maximum(evidence.trace - others, 0.0) + evidence.rounding
+    if m == evidence.d:
+        tau[m] = 0.0
+    return np.minimum.accumulate(tau)
+
+
+def _from_start(evidence: Evidence) -> np.ndarray:
+    m = len(evidence.values)
+    tau = np.full(m + 1, np.inf)
+    assert evidence.degree is not None
+    if not (evidence.nonnegative or evidence.powers):
+        return tau
+    sizes = evidence.values if evidence.nonnegative else _image_sizes(evidence)
+    upper = upper_values(
+        sizes,
+        evidence.d,
+        evidence.columns,
+        evidence.degree,
+        powers=evidence.powers,
+        square=not evidence.nonnegative,
+        rounding=evidence.start_rounding,
+        fail_prob=1 - evidence.confidence,
+    )
+    tau[: len(upper)] = upper
+    return np.minimum.accumulate(tau)
+
+
+def _image_sizes(evidence: Evidence) -> np.ndarray:
+    """Singular values of A X for an orthonormal basis X of the space: V^T A^2 V = Theta^2 + R^T R."""
+    squares = np.linalg.eigvalsh(np.diag(evidence.values**2) + evidence.gram)[::-1]
+    return np.sqrt(np.maximum(squares, 0.0))
+
+
+def _from_residuals(evidence: Evidence) -> np.ndarray:
+    """Kahan: j + 1 eigenvalues lie one by one within ||R|| of the j + 1 leading Ritz values.
+
+    If these were the j + 1 largest, ||R|| would do. While an iteration has not separated them yet, a larger one hides
+    in the mixture: SAFE times ||R|| has held in all but a few of thousands of random problems (docs/certificates.md).
+    """
+    a = np.abs(evidence.values)
+    tau = np.append(a + SAFE * norms_of_leading(evidence.gram), np.inf)
+    return np.minimum.accumulate(tau)
+
+
+def _level(evidence: Evidence, ground: str, tau: np.ndarray, e: float) -> Level:
+    values, gram, k = evidence.values, evidence.gram, evidence.k
+    a = np.abs(values)
+    found = spaces(values, gram, tau)
+    upper = _upper(a, tau, found)
+    left = remainder(values, gram, k, found, tau)
+    following = min(float(upper[k]) if k < len(upper) else math.inf, float(tau[k]), left + _norm(gram, k))
+    sine = span_sine(values, gram, k, found, left)
+    singles = component_sines(values, gram, k, found, upper)
+    gaps = np.array([_gap(values, i, upper, following) for i in range(k)])
+    turned = np.array([_turned(e, gap) for gap in gaps])
+    lost = float(np.maximum(upper[:k] - a[:k], 0.0).sum())
+    return Level(
+        ground=ground,
+        lower=np.maximum(a[:k] - e, 0.0),
+        upper=upper[:k] + e,
+        following=following + e,
+        left=left + e,
+        spectral=math.hypot(_norm(gram, k) + e, left + e),
+        sine=_sine(sine + _turned(e, float(a[k - 1]) - following)),
+        component_sines=np.array([_sine(s) for s in singles + turned]),
+        lost=lost + k * e,
+    )
+
+
+def _norm(gram: np.ndarray, k: int) -> float:
+    return math.sqrt(largest(gram[:k, :k]))
+
+
+def _upper(a: np.ndarray, tau: np.ndarray, found: list[Space]) -> np.ndarray:
+    """The best bound of each |lambda_i|, sorted by magnitude as they are."""
+    upper = tau[: len(a)].copy()
+    for space in found:
+        upper[: space.m] = np.minimum(upper[: space.m], np.sort(space.upper)[::-1])
+    return np.minimum.accumulate(upper)
+
+
+def _gap(values: np.ndarray, i: int, upper: np.ndarray, following: float) -> float:
+    """How far lambda_i is at least from the eigenvalues of the other k pairs, and from all that follow."""
+    a = np.abs(values)
+    k = len(a)
+    above = [a[j] - upper[i] if values[j] * values[i] > 0 else a[i] + a[j] for j in range(min(i, k))]
+    below = [a[i] - upper[j] if values[j] * values[i] > 0 else a[i] + a[j] for j in range(i + 1, k)]
+    return float(min([*above, *below, a[i] - following if i == k - 1 else math.inf], default=math.inf))
+
+
+def _turned(e: float, gap: float) -> float:
+    """By how much a perturbation of norm ``e`` turns eigenvectors with this gap (Davis and Kahan); nan is no gap."""
+    return e / (gap - e) if gap > e else math.inf
+
+
+def _sine(bound: float) -> float:
+    return bound if bound < 1 else math.inf

@@ -1,0 +1,155 @@
+"""A certificate in one sentence for everybody, and the health of a run in a word and a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from npmdask.certificates.levels import SEEN, START, Certificate, Level
+
+WINDOW = 5  # last steps in which a residual must fall
+FALL = 0.9  # by so much at least
+
+
+class Health(NamedTuple):
+    """``word``: good, short, collapsed or stagnating."""
+
+    word: str
+    sentence: str
+
+
+def sentence(certificate: Certificate, *, singular: bool = False) -> str:
+    """How wrong the answer can be, in one sentence; ``singular``: the values are roots of those of the certificate."""
+    level, k = certificate.best, len(certificate.values)
+    noise = ", with the noise of the run counted in" if certificate.noisy else ""
+    errors = relative_errors(certificate, level, singular=singular)
+    if not np.isfinite(level.upper).all() or (errors[_told(certificate)] > 1).any():
+        return _little(certificate, noise, singular=singular)
+    values = _values(certificate, level, singular=singular)
+    parts = _components(certificate, level, k)
+    return f"{values}, {parts}{_condition(certificate, level)}{noise}."
+
+
+def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
+    """Nothing is known of which eigenvalues were found: the residuals alone speak."""
+    k, sizes = len(certificate.values), np.abs(certificate.values)
+    within = float((certificate.nearest / np.where(sizes > 0, sizes, np.inf)).max())
+    noun = "the value given is" if k == 1 else f"each of the {k} values given is"
+    near = f"{noun} within {_percent(within / (2 if singular and within < 0.1 else 1))} of a true one"
+    return (
+        f"Too little is known to say how wrong the answer can be: {near}, but not necessarily of a largest one{noise}."
+    )
+
+
+def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
+    k = len(certificate.values)
+    told = _told(certificate)
+    subject = "The value is" if k == 1 else f"The {k} values are"
+    if not told.any():
+        return "The values cannot be told from zero"
+    error = relative_errors(certificate, level, singular=singular)[told].max()
+    said = f"{subject} {_accuracy(float(error))}"
+    zeros = int(k - told.sum())
+    return said if not zeros else f"{said} (but {zeros} of them cannot be told from zero)"
+
+
+def _told(certificate: Certificate) -> np.ndarray:
+    """The values that are more than rounding and noise; of the others it is known that they are (nearly) zero."""
+    return np.asarray(np.abs(certificate.values) > 10 * certificate.perturbation)
+
+
+def relative_errors(certificate: Certificate, level: Level, *, singular: bool) -> np.ndarray:
+    """Of each value, against the value: k numbers (nan for a value that is zero)."""
+    lower, sizes, upper = level.lower, np.abs(certificate.values), level.upper
+    if singular:
+        lower, sizes, upper = np.sqrt(lower), np.sqrt(sizes), np.sqrt(upper)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.maximum(upper - sizes, sizes - lower) / sizes)
+
+
+def _accuracy(error: float) -> str:
+    if error > 0.05:
+        return f"at most {_percent(error)} off"
+    return f"right to {min(15, math.floor(-math.log10(max(error, 1e-300))))} digits".replace(" 1 digits", " 1 digit")
+
+
+def _components(certificate: Certificate, level: Level, k: int) -> str:
+    if math.isfinite(level.sine):
+        what = "the component is" if k == 1 else f"the space of the {k} components is"
+        return f"and {what} tilted by at most {_degrees(level.sine)}"
+    sizes = np.abs(certificate.values)
+    least = float(sizes.sum() / (sizes.sum() + level.lost)) if sizes.sum() + level.lost > 0 else 1.0
+    what = "component itself" if k == 1 else "components themselves"
+    return (
+        f"but the {what} cannot be told from others as good, as the "
+        f"{_ordinal(k)} and {_ordinal(k + 1)} values are too close to tell them apart: "
+        f"what they capture is at least {_floor_percent(least)} of the most that {k} can"
+    )
+
+
+def _condition(certificate: Certificate, level: Level) -> str:
+    if level.ground == START:
+        return f", unless the random start missed a direction (chance below {_percent(1 - certificate.confidence)})"
+    if level.ground == SEEN:
+        return ", unless a larger value was missed, which this run found no sign of but cannot rule out"
+    return ""
+
+
+def _degrees(sine: float) -> str:
+    angle = math.degrees(math.asin(min(sine, 1.0)))
+    return f"{_up(angle)} degrees"
+
+
+def _up(number: float) -> str:
+    """Two digits, rounded up: a bound stays one."""
+    if number <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(number)) - 1)
+    return f"{math.ceil(number / unit * (1 - 1e-12)) * unit:.2g}"
+
+
+def _percent(share: float) -> str:
+    return f"{_up(100 * share)} %"
+
+
+def _floor_percent(share: float) -> str:
+    """Of a lower bound: never rounded up to what it does not reach."""
+    missing = 1 - share
+    if missing <= 0:
+        return "100 %"
+    places = max(0, min(12, math.ceil(-math.log10(missing)) - 1))
+    return f"{math.floor(100 * share * 10**places) / 10**places:.{places}f} %"
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
+def health(certificate: Certificate, residuals: Sequence[float], tol: float, *, rate: float | None) -> Health:
+    """How the iteration stands.
+
+    Parameters
+    ----------
+    residuals : the worst relative residual of every step.
+    tol : the tolerance that was asked for.
+    rate : what the Ritz values promise a residual to fall by in a step; None: not known.
+    """
+    sizes, k = np.abs(certificate.values), len(certificate.values)
+    rank = int((sizes > certificate.perturbation).sum())
+    if rank < k:
+        return Health(
+            "collapsed", f"only {rank} of {k} components carry anything: the others cannot be told from nothing"
+        )
+    if not residuals or residuals[-1] <= tol:
+        return Health("good", "every residual has reached the tolerance")
+    window = list(residuals[-WINDOW - 1 :])
+    if len(window) > WINDOW and min(window[1:]) > FALL * window[0]:
+        promised = "" if rate is None else f" (the values promise a factor of {rate:.2g} a step)"
+        return Health(
+            "stagnating", f"the residual has not fallen in {WINDOW} steps{promised}: more steps will not help"
+        )
+    return Health("short", "the residual was still falling when the run ended: more steps will help")

@@ -1,0 +1,155 @@
+"""The certificate of a run: from what it holds at its end, in the units of the question. No pass, no product."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import Result
+from npmdask.certificates.levels import Certificate, Evidence, Level, certify
+from npmdask.certificates.recursion import noisy_recursion
+from npmdask.certificates.words import health, sentence
+from npmdask.operators import Operator
+from npmdask.problem import Problem
+from npmdask.stopping import DOUBLE_EPS
+from npmdask.storage.sparse import CsrReader
+
+SINGLE_EPS = float(np.finfo(np.float32).eps)
+SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
+MORE = 64
+ROUNDINGS = 8  # of float64, times sqrt(d): twice the floor of npmdask.stopping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assured:
+    """What a result keeps: the sentence, and the numbers as plain JSON (None where nothing is claimed)."""
+
+    assurance: str
+    certificate: dict[str, Any]
+
+
+def assure(
+    problem: Problem, result: Result, history: list[dict[str, Any]], trace: float | None, operator: Operator
+) -> Assured | None:
+    """The certificate of ``result``; None where there is none to make: private, tensors, moments, no step."""
+    if problem.parts is not None or not problem.of_matrix or not history or not len(result.values):
+        return None
+    evidence = evidence_of(problem, result, history, trace, operator)
+    certificate = certify(evidence)
+    singular = problem.kind in ("matrix", "sparse")
+    residuals = [float(step["worst_residual"]) for step in history]
+    state = health(certificate, residuals, problem.rule.tol, rate=_rate(evidence, problem))
+    numbers = as_numbers(certificate, problem.kind) | {"health": state._asdict()}
+    if evidence.stddev:
+        numbers["recursion"] = noisy_recursion(evidence, certificate, len(history))
+    return Assured(assurance=sentence(certificate, singular=singular), certificate=numbers)
+
+
+def evidence_of(
+    problem: Problem, result: Result, history: list[dict[str, Any]], trace: float | None, operator: Operator
+) -> Evidence:
+    """What the run knows, in the units of the operator."""
+    seen, p = result.seen, problem.algorithm.iteration_rank
+    values, gram = (seen.values, seen.gram) if seen is not None else (result.values, _gram(result))
+    kept = max(p, len(result.values) + MORE)  # beyond them Ritz pairs say little, and there may be thousands
+    values, gram = values[:kept], gram[:kept, :kept]
+    stddev = float(getattr(problem.mechanism, "stddev", 0.0))
+    random = seen is not None and problem.start is None and problem.locked is None and not stddev
+    size = float(np.abs(result.values).max())
+    return Evidence(
+        values=values,
+        gram=gram,
+        k=len(result.values),
+        d=problem.d,
+        nonnegative=problem.kind in ("samples", "matrix", "sparse"),
+        trace=trace,
+        multiplied=len(history) - (problem.start is None),
+        columns=p if random else 0,
+        degree=seen.degree if seen is not None and random else None,
+        powers=seen is not None and seen.powers,
+        rounding=_rounding(history[-1:], problem.d, size, operator),
+        start_rounding=_rounding(history, problem.d, size, operator),
+        stddev=stddev,
+        noisy_columns=p,
+    )
+
+
+def _gram(result: Result) -> np.ndarray:
+    """R^T R of the k pairs, where the algorithm tells nothing of the others (a checkpoint of an earlier version)."""
+    residuals = result.products - result.vectors * result.values
+    return np.asarray(residuals.T @ residuals)
+
+
+def _rounding(history: list[dict[str, Any]], d: int, size: float, operator: Any) -> float:
+    """Absolute error that arithmetic can make in an eigenvalue: of the products, and of centring."""
+    if any(step["precision"] == "float32" for step in history):
+        return SINGLE_FLOOR * SINGLE_EPS * math.sqrt(d) * size
+    unit = ROUNDINGS * DOUBLE_EPS
+    mean, scale = getattr(operator, "mean", None), getattr(operator, "scale", None)
+    moved = 0.0
+    if mean is not None:
+        moved = math.sqrt(operator.weight * operator.reader.shape[0])
+        moved *= float(np.linalg.norm(mean / (1.0 if scale is None else scale)))
+    # A sparse matrix is centred by taking n m m^T off its product; a dense one row by row, before it is multiplied.
+    from_centring = moved**2 if isinstance(operator.reader, CsrReader) else moved * math.sqrt(size)
+    return unit * (math.sqrt(d) * size + from_centring)
+
+
+def _rate(evidence: Evidence, problem: Problem) -> float | None:
+    """sigma_{p+1} / sigma_k of the power method, as far as Ritz values tell: the last one over the k-th."""
+    sizes = np.abs(evidence.values)
+    if problem.algorithm.name != "power" or len(sizes) <= evidence.k or sizes[evidence.k - 1] == 0:
+        return None
+    return float(sizes[-1] / sizes[evidence.k - 1])
+
+
+def as_numbers(certificate: Certificate, kind: str) -> dict[str, Any]:
+    """The certificate as plain numbers, in the units of the values of a ``kind``; None: nothing is claimed."""
+    return {
+        "ground": certificate.best.ground,
+        "confidence": certificate.confidence,
+        "nearest": _list(_nearest(certificate, kind)),
+        "levels": [_level(certificate, level, kind) for level in certificate.levels],
+    }
+
+
+def _nearest(certificate: Certificate, kind: str) -> np.ndarray:
+    """Of singular values: |s^2 - sigma^2| <= r means |s - sigma| <= r / s, and <= sqrt(r)."""
+    if kind not in ("matrix", "sparse"):
+        return certificate.nearest
+    roots = np.sqrt(np.abs(certificate.values))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.fmin(certificate.nearest / roots, np.sqrt(certificate.nearest)))
+
+
+def _level(certificate: Certificate, level: Level, kind: str) -> dict[str, Any]:
+    singular = kind in ("matrix", "sparse")
+    lower, upper, size = level.lower, level.upper, np.abs(certificate.values)
+    following, low_rank = level.following, level.spectral if kind == "symmetric" else level.left
+    if singular:
+        lower, upper, size = np.sqrt(lower), np.sqrt(upper), np.sqrt(size)
+        following, low_rank = math.sqrt(following), math.sqrt(low_rank)
+    captured = float(np.abs(certificate.values).sum())
+    whole = captured + level.lost
+    return {
+        "ground": level.ground,
+        "lower": _list(lower),
+        "upper": _list(upper),
+        "value_errors": _list(np.maximum(upper - size, size - lower)),
+        "following": _number(following),
+        "low_rank_error": _number(low_rank),
+        "sine": _number(level.sine),
+        "component_sines": _list(level.component_sines),
+        "captured_of_best": captured / whole if math.isfinite(whole) and whole > 0 else None,
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _list(values: np.ndarray) -> list[float | None]:
+    return [_number(float(value)) for value in values]
