@@ -176,7 +176,8 @@ class ModifiedDPPCA(OjaOracle):
 
     budget : of every batch, and so of the run. fail_prob : tau. tail : K and a.
     halves : "same": as printed, half of a batch is used for both, with half of the budget each, the other half is
-        not used. "disjoint": one half for each, with the whole budget each: what the paper seems to mean.
+        not used. "disjoint": one half for each, with the whole budget each: what the paper seems to mean. "whole": all
+        of a batch for both, with half of the budget each.
     constant : C_1 of PrivRange.
 
     Notes
@@ -199,8 +200,10 @@ class ModifiedDPPCA(OjaOracle):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_by_index(self.relation)
-        if self.halves not in ("same", "disjoint") or self.batch < 2 or self.budget.delta == 0:
-            raise BadInputError("halves is 'same' or 'disjoint', a batch has two records or more, delta is positive")
+        if self.halves not in ("same", "disjoint", "whole") or self.batch < 2 or self.budget.delta == 0:
+            raise BadInputError(
+                "halves is 'same', 'disjoint' or 'whole', a batch has two records or more, delta is positive"
+            )
 
     def update(self, state: OjaState, answer: Answer) -> OjaState:
         """After a range, a mean of the same step; after no range, the next step; after a mean, an Oja step."""
@@ -224,12 +227,12 @@ class ModifiedDPPCA(OjaOracle):
         return replace(exact, verified=holds, remark=remark)
 
     def charge(self) -> Charge:
-        """At the delta of the budget. Parallel over batches, all alike; the two calls on one half add up."""
+        """At the delta of the budget. Parallel over batches, all alike; two calls on the same records add up."""
         epsilon, delta = self._share
         spread, lone = StabilityHistogram(epsilon=epsilon, delta=delta).cost()
         mean, rest = paper_mean_cost(epsilon, delta)
         whole = self.budget.delta * (1 - 1e-9)  # what is rounded up afterwards
-        if self.halves == "same":
+        if self.halves != "disjoint":
             return release_charge(spread + mean.epsilon_at(whole - lone - rest), whole)
         return release_charge(max(spread, mean.epsilon_at(whole - rest)), whole)
 
@@ -239,13 +242,18 @@ class ModifiedDPPCA(OjaOracle):
     @property
     def _share(self) -> tuple[float, float]:
         """Of the budget, for each of the two calls."""
-        share = 0.5 if self.halves == "same" else 1.0
+        share = 1.0 if self.halves == "disjoint" else 0.5
         return share * self.budget.epsilon, share * self.budget.delta
 
     def _rows(self, state: OjaState) -> range:
-        rows, half = self._batch(state), self.batch // 2
+        rows, half = self._batch(state), self._count
         second = self.halves == "disjoint" and state.spread is not None
         return rows[half : 2 * half] if second else rows[:half]
+
+    @property
+    def _count(self) -> int:
+        """Records of a call."""
+        return self.batch if self.halves == "whole" else self.batch // 2
 
     def _mechanism(self, state: OjaState) -> Mechanism:
         epsilon, delta = self._share
@@ -256,7 +264,7 @@ class ModifiedDPPCA(OjaOracle):
             epsilon=epsilon,
             delta=delta,
             spread=state.spread,
-            count=self.batch // 2,
+            count=self._count,
             fail_prob=fail_prob,
             tail=self.tail,
         )
