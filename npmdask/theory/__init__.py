@@ -94,9 +94,7 @@ from npmdask.theory.subroutines import (
     privmean_min_batch,
     privrange_groups,
 )
-from npmdask.theory.tensor import iterations as tpm_iterations
-from npmdask.theory.tensor import private_epsilon as dp_tpm_min_eps
-from npmdask.theory.tensor import restarts as tpm_restarts
+from npmdask.theory.tensor import dp_tpm_min_eps, tpm_iterations, tpm_restarts
 from npmdask.theory.tensor import sample_complexity as online_tpm_samples
 from npmdask.theory.tensor import tolerated_noise as tpm_max_noise
 

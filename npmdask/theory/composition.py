@@ -1,7 +1,8 @@
 """The papers' ways to count privacy, and the noise that they give, beside what exact accounting gives.
 
-Nothing here decides how much noise a release adds: that is :mod:`npmdask.accounting`. Two further names of the field
-are there: ``delta_for`` (the delta of mu-GDP) and ``shuffled_epsilon`` (amplification by shuffling).
+Nothing here decides how much noise a release adds, but for Lemma 16 in the papers' own PrivMean: that is
+:mod:`npmdask.accounting`. Two further names of the field are there: ``delta_for`` (the delta of mu-GDP) and
+``shuffled_epsilon`` (amplification by shuffling).
 """
 
 from __future__ import annotations

@@ -115,22 +115,24 @@ def test_err_4_the_coherence_is_of_a_basis_and_not_of_a_matrix() -> None:
 
 
 def test_err_5_more_rows_are_needed_and_not_fewer() -> None:
-    """ "n <=" would promise the accuracy from a row a block. Ours is a number of rows with which it comes true."""
+    """As printed ("n <=") two rows a block would do. Ours is a number of rows with which it comes true, for 5 seeds."""
     d, sigma, acc, L = 20, 0.3, 0.25, 12
     total = 2 * (d * sigma**2 + 1)
     B = roundness_spiked([1.0], sigma, d).value
     kth, following = (1 + sigma**2) / total, sigma**2 / total
     needed = spm_samples(kth, following, acc, d=d, k=1, p=2, B=B)
-    tangents = {}
-    for n in (24, math.ceil(needed.value)):
-        rng, x = np.random.default_rng(3), start(d, 2, np.random.default_rng(3))
-        for _ in range(L):
-            rows = sigma * rng.standard_normal((n // L, d))
-            rows[:, 0] += rng.standard_normal(n // L)
-            x = np.linalg.qr(rows.T @ (rows @ x))[0]
-        tangents[n] = math.sqrt(1 / np.linalg.norm(x[0]) ** 2 - 1)
+    tangents: dict[int, list[float]] = {24: [], math.ceil(needed.value): []}
+    for n, found in tangents.items():
+        for seed in range(5):
+            rng = np.random.default_rng(seed)
+            x = start(d, 2, rng)
+            for _ in range(L):
+                rows = sigma * rng.standard_normal((n // L, d))
+                rows[:, 0] += rng.standard_normal(n // L)
+                x = np.linalg.qr(rows.T @ (rows @ x))[0]
+            found.append(math.sqrt(1 / np.linalg.norm(x[0]) ** 2 - 1))
     few, many = tangents.values()
-    assert 24 < needed.value and few > acc >= many
+    assert 24 < needed.value and min(few) > acc >= max(many)
 
 
 def test_err_5_the_noise_is_that_of_an_average() -> None:

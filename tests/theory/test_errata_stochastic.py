@@ -11,7 +11,16 @@ from scipy.stats import norm
 
 from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
 from npmdask.stochastic.neighbours import parallel
-from npmdask.theory import lemma16_split
+from npmdask.stochastic.private_mean import PaperMean
+from npmdask.stochastic.private_range import PaperRange
+from npmdask.theory import (
+    Model,
+    condition_number,
+    dppca_min_n,
+    hist_threshold,
+    lemma16_split,
+    privrange_groups,
+)
 from tests.theory.made import start
 
 
@@ -34,6 +43,40 @@ def test_err_12_a_record_removed_shifts_every_later_batch() -> None:
         for name, other in (("replaced", replaced), ("removed", removed))
     }
     assert changed == {"replaced": 1, "removed": 6}
+
+
+def test_err_13_the_bins_have_a_hole_and_the_groups_a_bracket() -> None:
+    """No printed bin holds 0.9. With the bracket after epsilon, ln(1 / (delta tau epsilon)), no group survives."""
+    printed = [(2 ** (r / 4), 2 ** ((r + 1) / 4)) for r in range(-9, 9) if r != -1]
+    assert not any(low <= 0.9 < high for low, high in printed)
+    images = np.zeros((4000, 2))
+    images[1::2, 0] = math.sqrt(0.9)
+    assert set(PaperRange(epsilon=1.0, delta=0.01, fail_prob=0.01).labels(images)) == {-1}
+    for epsilon in (0.5, 0.05, 0.005):
+        other = 3 * math.log(1 / (0.005 * 0.01 * epsilon))
+        assert privrange_groups(epsilon, 0.005, 0.01).valid and privrange_groups(epsilon, 0.005, 0.01).value > other
+        assert epsilon > 0.1 or other < hist_threshold(epsilon, 0.005).value
+
+
+def test_err_14_a_bin_is_as_wide_as_the_tail_says() -> None:
+    """|x| = E^3, E exponential (a = 3): 1 / 25 of it lies beyond log^3(25), and 0.11 beyond the printed log^2(25)."""
+    beyond = [math.exp(-((math.log(25) ** power) ** (1 / 3))) for power in (3, 2)]
+    assert beyond[0] == pytest.approx(1 / 25) and beyond[1] > 0.1
+    width = PaperMean(epsilon=0.5, delta=0.005, spread=1.0, count=100, fail_prob=0.01, tail=(1.0, 3.0)).width
+    assert width == pytest.approx(2**0.25 * math.log(25) ** 3)
+
+
+def test_err_16_a_number_of_records_has_no_unit() -> None:
+    """The printed lambda_1^2 kappa'^2 k^3 V grows a hundredfold in a unit of a tenth; ours stays."""
+    values, k, V = np.array([10.0, 5.0, 1.0]), 2, 1e9  # V so large that its term is the largest
+    needed, printed = [], []
+    for unit in (1.0, 10.0):
+        kappa = condition_number(unit * values, k)
+        model = Model(kappa=kappa, V=V, gamma=1.0)
+        needed.append(dppca_min_n(model, d=50, k=k, epsilon=0.5, delta=1e-6).value)
+        printed.append((unit * values[0]) ** 2 * kappa**2 * k**3 * V)
+    assert needed[0] == needed[1] == pytest.approx(kappa**4 * k**3 * V)
+    assert printed[1] == pytest.approx(100 * printed[0])
 
 
 def test_err_17_theorem_8_bounds_the_square_of_the_sine() -> None:

@@ -137,6 +137,33 @@ def test_both_forms_side_by_side() -> None:
     assert ratios == pytest.approx([ratios[0]] * 3, rel=0.1)  # ~ k^-alpha at q = 2 k, not k^(-alpha - 1)
 
 
+def test_noise_at_a_fifth_of_what_is_allowed_is_borne() -> None:
+    """Theorem 2.2 with constant 0.2 for the noise and 1 for the steps, both norms at their limits; 50 times it is not.
+
+    A power law with 2 q <= p, where the gap of k alone would allow 2.6 times less.
+    """
+    d, k, p, q, acc = 200, 4, 16, 8, 0.05
+    sizes = np.arange(1, d + 1.0) ** -1.2
+    steps = math.ceil(improved_iterations(sizes[k - 1], sizes[q], d, acc).value)
+    allowed = improved_max_noise(sizes[k - 1], sizes[q], acc, d, p, q, constant=0.2)
+    assert allowed.valid and allowed.value.whole > 2.5 * 0.2 * acc * (sizes[k - 1] - sizes[k])
+    worst = {}
+    for factor in (1, 50):
+        angles = []
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            x = start(d, p, rng)
+            for _ in range(steps):
+                noise = rng.standard_normal((d, p))
+                noise[:q] *= factor * allowed.value.inside / np.linalg.norm(noise[:q], 2)
+                rest = math.sqrt(allowed.value.whole**2 - allowed.value.inside**2)
+                noise[q:] *= factor * rest / np.linalg.norm(noise[q:], 2)
+                x = np.linalg.qr(sizes[:, None] * x + noise)[0]
+            angles.append(float(np.linalg.norm(np.eye(d, k) - x @ x[:k].T, 2)))
+        worst[factor] = max(angles)
+    assert worst[1] <= acc < worst[50]
+
+
 def test_without_a_gap_the_residual_is_small_and_the_angle_is_not() -> None:
     """Theorem 2.3, constants 1, noise at its limits in both norms: s_k = s_{k+1}. Mutant: 100 times the noise."""
     d, k, p, acc = 60, 3, 6, 0.2

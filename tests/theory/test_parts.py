@@ -108,8 +108,10 @@ def test_noise_of_tensors() -> None:
     honest = input_perturbation_min_eps(2.0, 100, 1e-6, mode="exact")
     assert honest.value == pytest.approx(epsilon_for(300.0, 1e-6)) and honest.value > linear[0]
     few = [dp_tpm_min_eps(1.0, 1.0, d=d, k=3, delta=1e-6, lambda_max=2.0) for d in (100, 400)]
-    assert few[1] / few[0] < 1.1
-    assert tpm_restarts(3) == 4 and tpm_iterations(1.0, 100, 0.01) == 10
+    assert few[1].value / few[0].value < 1.1 and few[0].value == pytest.approx(9 * math.log(2e8)) and few[0].valid
+    assert not dp_tpm_min_eps(1.0, 40.0, d=100, k=3, delta=1e-6, lambda_max=2.0).valid
+    assert tpm_restarts(3) == (4, {"K_0": 2.0, "constant": 1.0}, {}) and tpm_iterations(1.0, 100, 0.01).value == 10
+    assert not tpm_iterations(1.0, 100, 0.6).valid
     assert tpm_max_noise("adversarial", 1.0, d=100, k=3).value == pytest.approx(0.01)
     assert online_tpm_samples(1.0, 1.0, 0.01, d=100, k=3).value == pytest.approx(1e6)
 
@@ -193,6 +195,19 @@ def test_schedules() -> None:
     assert mbrmsg_expected(10, 0.2, 3, 50).value == pytest.approx((0.2 + 1 / 3) / 10)
     assert mbrmsg_expected(10, 0.01, 3, 50).value == pytest.approx((0.01 + 0.5 / 3) / 10)
     assert bernstein_batch(0.5, 0.1, 20, 10, 0.1).value == pytest.approx(2 * (0.5 + 0.1 / 3) * math.log(4000) / 0.01)
+
+
+def test_mb_rmsg_keeps_below_its_bound() -> None:
+    """Rows are e_1 or e_2, with the printed schedule, T = 20 steps: every iterate. delta = 0.1, of a loose bound."""
+    gap, T, delta, rng = 0.6, 20, 0.1, np.random.default_rng(0)
+    runs = MiniBatchRMSG(target_rank=1, gap=gap, failure=delta, horizon=T, optimistic=False)
+    state, found = runs.init(2, rng=rng), []
+    while len(found) <= T:
+        rows = np.eye(2)[(rng.random(runs.query(state).rows or 1) > 0.8).astype(int)]
+        state, info = runs.update(state, rows)
+        if info.steps or found:
+            found.append(0.6 * runs.finalize(state).vectors[1, 0] ** 2)
+    assert all(lost <= mbrmsg_bound(t, gap, 1, delta).value for t, lost in enumerate(found, 1))
 
 
 def test_impossible_numbers() -> None:

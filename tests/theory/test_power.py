@@ -59,6 +59,15 @@ def test_the_law_of_random_starts_in_high_dimension() -> None:
     assert init_tan_quantile(7, 3, 7).value == 0 and not init_tan_quantile(7, 3, 4, 0.99, draws=100).valid
 
 
+@pytest.mark.parametrize(("k", "p"), [(2, 2), (2, 3), (1, 3)])
+def test_the_probability_of_a_bad_start_falls_like_tau_to_minus_p_plus_1_minus_k(k: int, p: int) -> None:
+    """Its exponent, c = 1: by quantiles at 1 in 30 and 1 in 3000 of 400,000 starts. Mutant: p - k."""
+    near, far = (init_tan_quantile(10**6, k, p, 1 - miss, draws=400_000).value for miss in (1 / 30, 1 / 3000))
+    assert math.log(100) / math.log(far / near) == pytest.approx(p + 1 - k, rel=0.12)
+    probs = [init_tan_bound(10**6, k, p, tau).constants["fail_prob"] for tau in (2.0, 2.0 * far / near)]
+    assert math.log(probs[0] / probs[1]) == pytest.approx(math.log(100), rel=0.12)
+
+
 def test_steps_by_hand() -> None:
     assert npm_iterations(10, 0.01, 16, 1).value == math.ceil(math.log(1000) / math.log(2)) == 10
     assert npm_iterations(10, 0.1, 1.0, 0.0).value == 2  # c = acc: a step cannot be relied on for more

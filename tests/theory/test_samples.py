@@ -94,6 +94,7 @@ def test_spiked_rows_are_round(lams: list[float], sigma: float, d: int) -> None:
             assert chi2.sf(2 * p * t**2, p) <= math.exp(
                 -t
             )  # P z of variance (lam_1^2 + sigma^2) / D in all p directions
+    assert chi2.sf(3, 3) > math.exp(-1)  # E ||z||^2 = 1 in three dimensions: what D = d sigma^2 + sum lam^2 may give
     quarter = spiked(lams, sigma, d, n, seed=2, scale=0.5)
     assert np.mean(np.linalg.norm(quarter, axis=1) > 1) > math.exp(-1) + 0.05
     assert not roundness_spiked(lams, sigma, d, scale=0.5).valid
