@@ -41,10 +41,11 @@ $(PEERS): infra/peers.lock infra/make-peers
 bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
 
-papers: env         ## the papers' streaming and tensor experiments, three quarters of an hour; docs/papers.md, docs/tensors-paper.md
+papers: env         ## the papers' experiments, fifty minutes; docs/papers.md, docs/tensors-paper.md, docs/theory-experiments.md
 	@$(BIN)/python -m benchmarks.paper_msg all
 	@$(BIN)/python -m benchmarks.paper_stream all
 	@$(BIN)/python -m benchmarks.paper_tensor --figure all
+	@$(BIN)/python -m benchmarks.paper_theory all
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults tests/private tests/flows -m heavy

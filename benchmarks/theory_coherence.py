@@ -188,6 +188,7 @@ def figure(found: dict[str, Any]) -> Any:
             )
         left.loglog(d, [line["bound"] for line in lines], ":", color=color, lw=1.6)
     left.plot([], [], ":", color=GREY, label=r"bound $4\sqrt{\mu \ln d / d}$")
+    left.set_ylim(None, 8 * left.get_ylim()[1])
     axis_ticks(left, sorted({line["d"] for line in found["entries"]}))
     left.set(title=f"largest of {found['seeds']} runs", xlabel="d", ylabel=r"$\max_l \|X_l\|_{max}$")
     for line, color, style in zip(found["turned"], COLORS, ("o-", "s-", "^-", "v--"), strict=True):
@@ -196,5 +197,5 @@ def figure(found: dict[str, Any]) -> Any:
     right.set(title=f"A turned onto itself, d = {found['turned_d']:,}", xlabel="l", ylabel=r"$\|X'_l - O X_l\|_{max}$")
     for axis in axes[0]:
         axis.title.set_fontsize(9.5)
-        axis.legend(fontsize=7.5, frameon=False)
+        axis.legend(fontsize=7.5, frameon=False, ncols=2 if axis is left else 1)
     return drawn

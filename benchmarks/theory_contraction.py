@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.paper_figures import panels
 from benchmarks.paper_page import Rows
-from benchmarks.theory_runs import Noise, gaussian_noise, iterates, largest, number, tangent, towards_noise
+from benchmarks.theory_runs import Noise, axis_ticks, gaussian_noise, iterates, largest, number, tangent, towards_noise
 from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.theory import npm_error_recursion, npm_iterations, npm_max_noise, npm_plateau
 
@@ -35,7 +35,7 @@ class Scale:
 
 
 FULL = Scale()
-SMALL = Scale(d=40, k=2, seeds=4, accs=(0.1, 0.3), tolerance_seeds=2)
+SMALL = Scale(d=30, k=2, ratio=0.7, seeds=3, accs=(0.1, 0.2), tolerance_seeds=1)
 
 
 def spectrum_of(scale: Scale, shape: str = "step") -> np.ndarray:
@@ -82,8 +82,8 @@ def _runs(scale: Scale, shape: str, p: int, kind: str) -> dict[str, Any]:
         tangents = np.array([tangent(block, scale.k) for block in blocks])
         g, g_u = (0.0, 0.0) if noise is None else (g, g_u)
         found.append((tangents, recursion(tan0, 1.0, scale.ratio, g, g_u, len(tangents)), steps))
-    shown = min(len(tangents) for tangents, _, _ in found)
     steps = [steps for _, _, steps in found]
+    shown = min(int(1.6 * max(steps)), *(len(tangents) for tangents, _, _ in found))
     return {
         "spectrum": shape,
         "p": p,
@@ -247,7 +247,8 @@ def figure(found: dict[str, Any]) -> Any:
         right.loglog(accs, [line[name] for line in found["tolerance"]], style, color=color, ms=4, label=label)
     right.set(title="largest noise that keeps the angle", xlabel=r"$\tan\theta_k$ wanted", ylabel=r"$\|G\|$")
     for axis in (left, middle):
-        axis.set_xlabel("steps l")
+        axis.set(xlabel="steps l", xlim=(0, None))
+    axis_ticks(right, accs)
     for axis in axes[0]:
         axis.title.set_fontsize(9.5)
         axis.legend(fontsize=7.5, frameon=False)

@@ -201,7 +201,9 @@ def figure(found: dict[str, Any]) -> Any:
     axis_ticks(left, p)
     axis_ticks(middle, k)
     axis_ticks(right, p)
+    low, high = right.get_ylim()
+    right.set_ylim(low / 8, high)
     for axis in axes[0]:
         axis.title.set_fontsize(9.5)
-        axis.legend(fontsize=7.5, frameon=False)
+        axis.legend(fontsize=7.5, frameon=False, loc="lower right" if axis is right else "best")
     return drawn

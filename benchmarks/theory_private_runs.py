@@ -46,13 +46,15 @@ class Matrix:
 
 
 @lru_cache(maxsize=4)
-def matrix(d: int, k: int, spread: int) -> Matrix:
+def matrix(d: int, k: int, spread: int, tail: str = "falling") -> Matrix:
     """``spread`` (a power of two): in how many coordinates each eigenvector lies; d: Hadamard's basis, 1: unit vectors.
 
-    Eigenvalues from 1.2 s_k to s_k, then RATIO s_k / j, j = 1, 2, ...: all different.
+    Eigenvalues from 1.2 s_k to s_k, then RATIO s_k / j, j = 1, 2, ..., or ``flat``: from RATIO s_k to a tenth less; all
+    different.
     """
     basis = np.kron(np.eye(d // spread), hadamard(spread) / np.sqrt(spread))
-    spectrum = TOP * np.concatenate([np.linspace(1.2, 1.0, k), RATIO / np.arange(1, d - k + 1)])
+    rest = np.linspace(1.0, 0.9, d - k) if tail == "flat" else 1 / np.arange(1, d - k + 1)
+    spectrum = TOP * np.concatenate([np.linspace(1.2, 1.0, k), RATIO * rest])
     return Matrix(basis * spectrum @ basis.T, spectrum, basis)
 
 

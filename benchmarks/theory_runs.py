@@ -7,6 +7,7 @@ basis is not what is studied: U_k are then the first k unit vectors, and a produ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -103,7 +104,13 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def axis_ticks(axis: object, x: Sequence[float]) -> None:
-    """Ticks of a logarithmic x axis where the points are."""
-    axis.minorticks_off()  # type: ignore[attr-defined]
-    axis.set_xticks(list(x), [number(float(v)) for v in x])  # type: ignore[attr-defined]
+def axis_ticks(axis: Any, x: Sequence[float]) -> None:
+    """Ticks of logarithmic axes: at the points x, and at 1, 2, 5 times powers of ten where y spans little."""
+    axis.minorticks_off()
+    axis.set_xticks(list(x), [number(float(value)) for value in x])
+    low, high = axis.get_ylim()
+    if axis.get_yscale() == "log" and high < 1000 * low:
+        digits = (1, 2, 5) if high < 100 * low else (1,)
+        exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        ticks = [m * 10.0**e for e in exponents for m in digits if low <= m * 10.0**e <= high]
+        axis.set_yticks(ticks, [number(tick) for tick in ticks])

@@ -112,6 +112,7 @@ def figure(found: dict[str, Any]) -> Any:
         left.loglog(d, [case["quantiles"][2] for case in cases], "s--", color=color, ms=4, label=f"p = {p}, 99 %")
         formula = [case["formula"] for case in cases]
         left.loglog(d, formula, ":", color=color, lw=1.6, label=f"p = {p}: $\\sqrt{{d}}/(\\sqrt{{p}}-\\sqrt{{k-1}})$")
+    left.set_ylim(None, 30 * left.get_ylim()[1])
     axis_ticks(left, d)
     left.set(title=f"k = {k}", xlabel="d", ylabel=r"$\tan\theta_k(U, X_0)$")
     for tail, color in zip(found["tails"], (ORANGE, *SHADES), strict=False):
@@ -126,5 +127,5 @@ def figure(found: dict[str, Any]) -> Any:
     )
     for axis in axes[0]:
         axis.title.set_fontsize(9.5)
-        axis.legend(fontsize=7.5, frameon=False)
+        axis.legend(fontsize=7.5, frameon=False, ncols=2 if axis is left else 1)
     return drawn

@@ -107,6 +107,7 @@ def figure(found: dict[str, Any]) -> Any:
     right.loglog(n, tail, "--", color=GREY, label=r"$\propto n^{-1/2}$ (claimed)")
     right.set(title=f"d = {found['d']}", xlabel="rows n", ylabel=r"$\sin\theta_k(U, X_L)$")
     axis_ticks(left, found["widths"])
+    axis_ticks(right, found["totals"][::2])
     for axis in axes[0]:
         axis.title.set_fontsize(9.5)
         axis.legend(fontsize=7.5, frameon=False)
