@@ -147,7 +147,7 @@ def _excess(found: float, best: float, floor: float) -> float:
 
 
 def captured_ratio(covariance: Block, basis: Block) -> float:
-    """``<U U^T, Sigma>`` over the sum of the k largest eigenvalues of Sigma (k columns): the utility, ``1 - zeta^2``."""
+    """``<U U^T, Sigma>`` over the sum of the k largest eigenvalues of Sigma: the utility, 1 - zeta^2."""
     most = float(np.linalg.eigvalsh(covariance)[::-1][: basis.shape[1]].sum())
     return float(np.vdot(basis, covariance @ basis)) / most
 

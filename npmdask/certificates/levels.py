@@ -218,8 +218,9 @@ def _level(evidence: Evidence, ground: str, tau: np.ndarray, e: float) -> Level:
     left = remainder(values, gram, k, found, tau)
     following = min(float(upper[k]) if k < len(upper) else math.inf, float(tau[k]), left + _norm(gram, k))
     sine = span_sine(values, gram, k, found, left)
-    singles = component_sines(values, gram, k, found, upper)
-    gaps = np.array([_gap(values, i, upper, following) for i in range(k)])
+    by_side = _by_side(a, tau, found, upper)
+    singles = component_sines(values, gram, k, found, by_side)
+    gaps = np.array([_gap(values, i, by_side, following) for i in range(k)])
     turned = np.array([_turned(e, gap) for gap in gaps])
     lost = float(np.maximum(upper[:k] - a[:k], 0.0).sum())
     return Level(
@@ -245,6 +246,17 @@ def _upper(a: np.ndarray, tau: np.ndarray, found: list[Space]) -> np.ndarray:
     for space in found:
         upper[: space.m] = np.minimum(upper[: space.m], np.sort(space.upper)[::-1])
     return np.minimum.accumulate(upper)
+
+
+def _by_side(a: np.ndarray, tau: np.ndarray, found: list[Space], upper: np.ndarray) -> np.ndarray:
+    """Of the eigenvalue that each theta_i stands for, counted among those of its own sign: not sorted by magnitude."""
+    if not found:
+        return upper
+    widest = max(found, key=lambda space: space.m)
+    bounds = np.append(widest.upper, np.maximum(upper, tau[widest.m])[widest.m :])
+    for space in found:
+        bounds[: space.m] = np.minimum(bounds[: space.m], space.upper)
+    return np.maximum(bounds, a)
 
 
 def _gap(values: np.ndarray, i: int, upper: np.ndarray, following: float) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 Bounds = np.ndarray
 
-CELLS = np.concatenate([[0.0], 1 - np.logspace(0, -9, 400)[1:], [1.0]])  # of s in [0, 1]: fine where it matters
+CELLS = np.concatenate([[0.0], 1 - np.logspace(0, -9, 800)[1:], [1.0]])  # of s in [0, 1]: fine where it matters
 
 
 def tangents(d: int, p: int, fail_prob: float) -> Bounds:

@@ -95,3 +95,19 @@ def test_settings_are_defaults_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DO_NOT_TRACK", "0")
     quiet.apply()
     assert (os.environ["PREFECT_HOME"], os.environ["DO_NOT_TRACK"]) == ("/somewhere/else", "0")
+
+
+def test_the_last_word_is_how_wrong_the_answer_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+    from types import SimpleNamespace
+
+    from flows.publish import Publisher
+
+    publisher, shown = object.__new__(Publisher), list[str]()
+    publisher._thread, publisher._history, publisher._tol = ThreadPoolExecutor(1), _history(3), 1e-9
+    monkeypatch.setattr(publisher, "_advance", lambda *_: None)
+    monkeypatch.setattr(publisher, "_plot", lambda said, _: shown.append(said))
+    outcome = SimpleNamespace(sentence="converged after 3 steps")
+    for assurance in ("The values are right to 9 digits.", ""):
+        publisher.on_end(SimpleNamespace(outcome=outcome, converged=True, assurance=assurance))  # type: ignore[arg-type]
+    assert shown == ["converged after 3 steps. The values are right to 9 digits.", "converged after 3 steps"]

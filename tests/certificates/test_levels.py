@@ -1,0 +1,126 @@
+"""Grounds of a certificate, what noise and rounding add, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from npmdask.certificates import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify, health, sentence
+
+EXACT = Evidence(values=np.array([4.0, 2.0, 1.0]), gram=np.zeros((3, 3)), k=2, d=5, nonnegative=True, trace=7.5)
+
+
+def level(certificate: Certificate, ground: str) -> Level:
+    return next(level for level in certificate.levels if level.ground == ground)
+
+
+def test_the_trace_says_what_is_left() -> None:
+    """7.5 - (4 + 2 + 1) = 0.5 is left for two more eigenvalues; with no residual 1 is the third, both vectors exact."""
+    always = level(certify(EXACT), ALWAYS)
+    assert always.following == always.left == pytest.approx(1.0)
+    hidden = certify(replace(EXACT, values=EXACT.values[:2], gram=np.zeros((2, 2)))).levels[0]
+    assert hidden.following == pytest.approx(1.5)  # seen only two: the 1.5 that are left could be one value
+    assert always.sine == 0.0 and always.lost == 0.0
+    np.testing.assert_allclose(always.upper, [4.0, 2.0])
+
+
+def test_without_a_trace_nothing_is_known_for_certain() -> None:
+    for evidence in (replace(EXACT, trace=None), replace(EXACT, nonnegative=False)):
+        always = level(certify(evidence), ALWAYS)
+        assert always.following == math.inf and always.sine == math.inf
+        np.testing.assert_array_equal(always.upper, [math.inf, math.inf])
+
+
+def test_a_trace_that_leaves_room_for_a_larger_value() -> None:
+    """5 are left: a third value of 4 + 5 could be the first, so that nothing is claimed of the vectors."""
+    always = level(certify(replace(EXACT, trace=12.0)), ALWAYS)
+    assert always.sine == math.inf and always.upper[0] >= 4 + 5
+
+
+def test_all_of_a_small_space_is_known() -> None:
+    whole = Evidence(values=np.array([4.0, -2.0, 1.0]), gram=np.zeros((3, 3)), k=1, d=3, nonnegative=False)
+    assert certify(whole).best.ground == ALWAYS and level(certify(whole), ALWAYS).sine == 0.0
+
+
+def test_a_space_that_was_never_multiplied_claims_nothing_from_its_residuals() -> None:
+    assert [level.ground for level in certify(replace(EXACT, multiplied=0)).levels] == [ALWAYS]
+
+
+def test_no_start_no_ground_of_its_own() -> None:
+    assert START not in [level.ground for level in certify(EXACT).levels]
+    assert START in [level.ground for level in certify(replace(EXACT, columns=3, degree=9, powers=True)).levels]
+
+
+def test_weaker_grounds_are_never_wider() -> None:
+    evidence = replace(EXACT, gram=1e-4 * np.eye(3), trace=9.0, columns=3, degree=9, powers=True)
+    levels = certify(evidence).levels
+    assert [level.ground for level in levels] == [ALWAYS, START, SEEN]
+    for wide, narrow in pairwise(levels):
+        assert narrow.sine <= wide.sine and (narrow.upper <= wide.upper).all() and narrow.left <= wide.left
+
+
+def test_noise_and_rounding_widen_everything() -> None:
+    """e = 0.01 turns vectors by e / gap, moves values by e; the noise by at most that with probability 0.99."""
+    moved = certify(replace(EXACT, rounding=0.01)).levels[-1]
+    assert moved.upper[0] == pytest.approx(4.01) and moved.lower[1] == pytest.approx(1.99)
+    assert moved.sine == pytest.approx(0.01 / (2 - 1 - 0.01), rel=1e-6)
+    noisy = certify(replace(EXACT, stddev=1e-3, noisy_columns=3))
+    block = 1e-3 * (math.sqrt(5) + math.sqrt(3) + math.sqrt(2 * math.log(1 / 0.005)))
+    assert noisy.perturbation > block and noisy.noisy
+
+
+def test_noise_is_as_large_as_is_said() -> None:
+    """2,000 symmetric E that make noisy pairs exact: their norm is above the bound at most 1 % of the times."""
+    d, p, rng = 20, 4, np.random.default_rng(0)
+    bound = certify(replace(EXACT, d=d, stddev=1.0, noisy_columns=p)).perturbation
+    worst = 0
+    for _ in range(2000):
+        g = rng.standard_normal((d, p))  # in the basis [X, rest]
+        top = (g[:p] + g[:p].T) / 2
+        e = np.block([[top, g[p:].T], [g[p:], np.zeros((d - p, d - p))]])
+        worst += np.linalg.norm(e, 2) > bound
+    assert worst <= 20
+
+
+def test_ties_are_not_told_apart_but_what_they_capture_is() -> None:
+    tied = replace(EXACT, values=np.array([4.0, 2.0, 2.0]), gram=1e-12 * np.eye(3), trace=8.0 + 1e-9)
+    best = certify(tied).best
+    assert best.sine == math.inf and math.isfinite(best.component_sines[0]) and best.component_sines[1] == math.inf
+    said = sentence(certify(tied))
+    assert "the components themselves cannot be told from others as good, as the 2nd and 3rd values" in said
+    assert "99.99" in said and "right to" in said
+
+
+def test_sentences() -> None:
+    always = sentence(certify(replace(EXACT, rounding=1e-12)))
+    tilt = "the space of the 2 components is tilted by at most 5.8e-11 degrees"
+    assert always == f"The 2 values are right to 12 digits, and {tilt}."
+    seen = sentence(certify(replace(EXACT, trace=None, gram=1e-8 * np.eye(3), rounding=1e-15)))
+    assert seen.endswith(", unless a larger value was missed, which this run found no sign of but cannot rule out.")
+    start = replace(EXACT, trace=None, gram=1e-8 * np.eye(3), columns=3, degree=60, powers=True, rounding=1e-15)
+    assert sentence(certify(start)).endswith(", unless the random start missed a direction (chance below 1 %).")
+    assert "The value is" in sentence(certify(replace(EXACT, k=1))) and "the component is tilted" in sentence(
+        certify(replace(EXACT, k=1))
+    )
+    little = sentence(certify(replace(EXACT, trace=None, multiplied=0, gram=np.eye(3))))
+    assert little.startswith("Too little is known") and "within 50 % of a true one" in little
+
+
+def test_roots_have_half_the_relative_error() -> None:
+    evidence = replace(EXACT, rounding=0.04 * 4.0)
+    assert "at most 8 % off" in sentence(certify(replace(evidence, k=2)))
+    assert "right to 1 digit" in sentence(certify(replace(evidence, k=2)), singular=True)
+
+
+def test_health() -> None:
+    good = certify(EXACT)
+    assert health(good, [1e-3, 1e-9], 1e-8, rate=None).word == "good"
+    assert health(good, [1e-3, 1e-4], 1e-8, rate=None).word == "short"
+    stuck = health(good, [1e-3, *[1e-4] * 6], 1e-8, rate=0.5)
+    assert stuck.word == "stagnating" and "a factor of 0.5 a step" in stuck.sentence
+    lost = certify(replace(EXACT, values=np.array([4.0, 1e-17, 0.0]), rounding=1e-15))
+    assert health(lost, [1e-9], 1e-8, rate=None).word == "collapsed"
