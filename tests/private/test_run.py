@@ -114,7 +114,7 @@ def test_low_rank_factors_without_delta(world: World) -> None:
     noise = right - (x.T @ (x @ left)) / len(x)
     levels = solution.statement["noise_stddev"]
     assert len(levels) == solution.statement["releases"] == 3
-    # 48 Laplace numbers, stddev known to 16 %: the key is drawn anew in every run, so the limits are 6 such deviations
+    # 48 Laplace numbers, their key drawn anew in every run: beyond these limits with a probability below 1e-7
     assert 0.3 < noise.std() * len(x) / levels[-1] < 2.5
 
 
