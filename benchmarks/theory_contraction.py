@@ -35,7 +35,7 @@ class Scale:
 
 
 FULL = Scale()
-SMALL = Scale(d=30, k=2, ratio=0.7, seeds=3, accs=(0.1, 0.2), tolerance_seeds=1)
+SMALL = Scale(d=30, k=2, ratio=0.6, seeds=2, accs=(0.1, 0.2), tolerance_seeds=1)
 
 
 def spectrum_of(scale: Scale, shape: str = "step") -> np.ndarray:

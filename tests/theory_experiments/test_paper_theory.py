@@ -241,8 +241,9 @@ def test_one_command_measures_prints_keeps_and_publishes(
 ) -> None:
     """Small runs print and keep nothing; full ones (small here) are kept, and drawn again to the same bytes."""
     monkeypatch.setattr("benchmarks.paper_page.RESULTS", page.parent / "bench.json")
-    monkeypatch.setattr(paper_theory, "publish", lambda parts, found: PUBLISH(parts, found, page))
-    monkeypatch.setattr(theory_start_module(), "FULL", theory_start.SMALL)
+    publish = paper_theory.publish
+    monkeypatch.setattr(paper_theory, "publish", lambda parts, found: publish(parts, found, page))
+    monkeypatch.setattr(theory_start, "FULL", theory_start.SMALL)
     before = page.read_text()
     paper_theory.main(["start", "--small"])
     assert "| power of the tail" in capsys.readouterr().out and page.read_text() == before
@@ -252,13 +253,6 @@ def test_one_command_measures_prints_keeps_and_publishes(
     assert text != before and ElementTree.fromstring(plot).tag.endswith("svg")
     paper_theory.main(["start", "--draw"])
     assert page.read_text() == text and (page.parent / "theory-start.svg").read_bytes() == plot
-
-
-PUBLISH = paper_theory.publish
-
-
-def theory_start_module() -> Any:
-    return PARTS["start"]
 
 
 @pytest.mark.parametrize("part", list(PARTS))
@@ -279,15 +273,9 @@ def test_the_page_shows_what_is_kept() -> None:
             assert f"<!-- {name} -->\n{table(rows)}\n<!-- end -->" in text, name
             assert len({len(row) for row in rows}) == 1 and not any("|" in cell for row in rows for cell in row), name
     plots = re.findall(r"\]\((theory-\w+\.svg)\)", text)
-    assert plots == [f"theory-{part}.svg" for part in PLOTTED]
+    assert plots == [f"theory-{part}.svg" for part in PARTS]
     for plot in plots:
         assert ElementTree.parse(PAGE.parent / plot).getroot().tag.endswith("svg")
-
-
-PLOTTED = (
-    "contraction", "start", "streaming", "private", "lowrank", "powerlaw", "gapfree", "distributed", "coherence",
-    "tensor",
-)  # fmt: skip
 
 
 def test_the_full_results_hold_what_the_page_says_of_them() -> None:
