@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, Result
-from npmdask.certificates.levels import Certificate, Evidence, certify
+from npmdask.certificates.levels import Certificate, Evidence, certify, rounding_of
 from npmdask.randomness import generator
 
-DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 SPECTRA = (
     "geometric",
     "power law",
@@ -123,8 +122,6 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
             break
     result = algorithm.finalize(state)
     size = float(np.abs(result.values).max())
-    last = (16 * SINGLE if info.precision == "float32" else 8 * DOUBLE) * d**0.5 * size
-    worst = (16 * SINGLE if any_single else 8 * DOUBLE) * d**0.5 * size
     positive = drawn.spectrum != "indefinite"
     evidence = Evidence(
         values=result.seen.values,
@@ -137,8 +134,8 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
         multiplied=state.step - 1,
         degree=result.seen.degree,
         powers=result.seen.powers,
-        rounding=last,
-        start_rounding=worst,
+        rounding=rounding_of(d, size, single=info.precision == "float32"),
+        start_rounding=rounding_of(d, size, single=any_single),
         stddev=drawn.stddev,
         noisy_columns=drawn.p,
     )

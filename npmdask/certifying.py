@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Result
-from npmdask.certificates.levels import Certificate, Evidence, Level, certify
+from npmdask.certificates.levels import Certificate, Evidence, Level, certify, rounding_of
 from npmdask.certificates.recursion import noisy_recursion
 from npmdask.certificates.words import health, sentence
 from npmdask.operators import Operator
@@ -17,10 +17,7 @@ from npmdask.problem import Problem
 from npmdask.stopping import DOUBLE_EPS
 from npmdask.storage.sparse import CsrReader
 
-SINGLE_EPS = float(np.finfo(np.float32).eps)
-SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
 MORE = 64
-ROUNDINGS = 8  # of float64, times sqrt(d): twice the floor of npmdask.stopping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +82,7 @@ def _gram(result: Result) -> np.ndarray:
 
 def _rounding(history: list[dict[str, Any]], d: int, size: float, operator: Any) -> float:
     """Absolute error that arithmetic can make in an eigenvalue: of the products, and of centring."""
-    if any(step["precision"] == "float32" for step in history):
-        return SINGLE_FLOOR * SINGLE_EPS * math.sqrt(d) * size
-    unit = ROUNDINGS * DOUBLE_EPS
+    single = any(step["precision"] == "float32" for step in history)
     mean, scale = getattr(operator, "mean", None), getattr(operator, "scale", None)
     moved = 0.0
     if mean is not None:
@@ -95,7 +90,7 @@ def _rounding(history: list[dict[str, Any]], d: int, size: float, operator: Any)
         moved *= float(np.linalg.norm(mean / (1.0 if scale is None else scale)))
     # A sparse matrix is centred by taking n m m^T off its product; a dense one row by row, before it is multiplied.
     from_centring = moved**2 if isinstance(operator.reader, CsrReader) else moved * math.sqrt(size)
-    return unit * (math.sqrt(d) * size + from_centring)
+    return rounding_of(d, size, single=single) + 8 * DOUBLE_EPS * from_centring
 
 
 def _rate(evidence: Evidence, problem: Problem) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npmdask.certificates.levels import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify
+from npmdask.certificates.levels import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify, rounding_of
 from npmdask.certificates.words import Health, health, sentence
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "Level",
     "certify",
     "health",
+    "rounding_of",
     "sentence",
 ]

@@ -28,6 +28,8 @@ from npmdask.certificates.start import upper_values
 from npmdask.theory.private import gaussian_norm
 
 ALWAYS, START, SEEN = "always", "random start", "none missed"
+SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
+SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
 SAFE = 3.0  # residual norms beyond a Ritz value, where it is taken for granted that no larger eigenvalue was missed
 SHARP = 3.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
 
@@ -64,6 +66,17 @@ class Evidence:
     stddev: float = 0.0
     noisy_columns: int = 0
     confidence: float = 0.99
+
+
+def rounding_of(d: int, size: float, *, single: bool = False) -> float:
+    """Absolute error that arithmetic can make in an eigenvalue: of products, and of what turns vectors step by step.
+
+    ``size``: of the largest. Of float64 8 eps (sqrt(d) + 10) times that: measured (docs/certificates.md), not proved;
+    sums over rows are formed in a tree, so that their number does not count. Of float32 its floor in the algorithms.
+    """
+    if single:
+        return SINGLE_FLOOR * SINGLE_EPS * math.sqrt(d) * size
+    return 8 * DOUBLE_EPS * (math.sqrt(d) + 10) * size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,3 +124,22 @@ def test_health() -> None:
     assert stuck.word == "stagnating" and "a factor of 0.5 a step" in stuck.sentence
     lost = certify(replace(EXACT, values=np.array([4.0, 1e-17, 0.0]), rounding=1e-15))
     assert health(lost, [1e-9], 1e-8, rate=None).word == "collapsed"
+
+
+def test_an_eigenvalue_that_may_be_the_next_one_up_has_no_component() -> None:
+    """0.999 with a residual of 0.05 may stand for 1.0018, above the first: neither is told from the other."""
+    close = Evidence(
+        values=np.array([1.0, 0.999, 0.1]), gram=np.diag([0, 0.05**2, 0]), k=2, d=50, nonnegative=True, trace=2.1
+    )
+    always = level(certify(close), ALWAYS)
+    assert always.component_sines[1] == math.inf and always.sine < 0.06
+
+
+def test_a_pair_of_both_signs_keeps_its_bounds_apart() -> None:
+    """3 and -2.9999 with residuals in one direction: as if both were positive the bound of the second is too low."""
+    r = 0.05
+    exact = np.linalg.eigvalsh([[3.0, 0, 0, r], [0, -2.9999, 0, r], [0, 0, 0.1, 0], [r, r, 0, 0.05]])
+    gram = r**2 * np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 0]])
+    pair = Evidence(values=np.array([3.0, -2.9999, 0.1]), gram=gram, k=2, d=4, nonnegative=False)
+    sizes = np.sort(np.abs(exact))[::-1]
+    assert (certify(pair).levels[-1].upper >= sizes[:2]).all() and certify(pair).levels[-1].upper[1] < 3.1

@@ -10,6 +10,7 @@ import pytest
 from npmdask.certificates.residuals import (
     EXACT,
     component_sines,
+    distances_of,
     largest,
     norms_of_leading,
     quick_largest,
@@ -94,3 +95,16 @@ def test_norms_of_many_columns_are_bounds() -> None:
     exact = np.sqrt([largest(gram[:j, :j]) for j in range(1, len(gram) + 1)])
     assert (norms >= exact - 1e-12).all() and (norms[:EXACT] == exact[:EXACT]).all() and norms[-1] == exact[-1]
     assert quick_largest(gram) >= largest(gram) and quick_largest(gram[:9, :9]) == largest(gram[:9, :9])
+
+
+def test_signs_do_not_share_their_residuals() -> None:
+    """3 and -2.9 with residuals in one direction: without the mask of signs the bound of 2.9 is below the truth."""
+    r = 0.5
+    exact = np.linalg.eigvalsh([[3.0, 0, r], [0, -2.9, r], [r, r, 0]])
+    third, least = abs(exact[1]), -exact[0]
+    (space,) = spaces(np.array([3.0, -2.9]), r**2 * np.ones((2, 2)), np.array([np.inf, np.inf, third]))
+    assert space.upper[0] >= exact[2] - 1e-12 and space.upper[1] >= least - 1e-12
+
+
+def test_distances_are_from_where_an_eigenvalue_can_be() -> None:
+    np.testing.assert_allclose(distances_of(np.array([2.0, 1.0, -1.5]), 1, 1.2), [0.8, 0.0, 2.5])
