@@ -21,6 +21,7 @@ from npmdask.moments import (
     SphericalMixture,
     dirichlet,
     embedded,
+    largest_form,
     match,
     multilinear,
     on_simplex,
@@ -175,6 +176,25 @@ def test_the_multilinear_form_and_symmetric_tensors() -> None:
     np.testing.assert_allclose(part, part.transpose(2, 0, 1), atol=1e-15)
     u = rng.standard_normal(4)
     np.testing.assert_allclose(multilinear(part, *[u[:, None]] * 3), multilinear(cube, *[u[:, None]] * 3), atol=1e-13)
+
+
+def test_the_largest_form_of_a_tensor_is_reached_from_below() -> None:
+    """The largest weight of orthogonal components, of either sign; of random tensors what a grid of directions shows,
+    and never more than the norm of the unfolding. Mutants: no shift (a column oscillates), the mean over starts."""
+    rng = np.random.default_rng(4)
+    vectors = np.linalg.qr(rng.standard_normal((9, 9)))[0][:, :3]
+    assert largest_form(cubes(np.array([2.0, -3.0, 1.0]), vectors)) == pytest.approx(3.0, rel=1e-9)
+    angles = np.linspace(0, np.pi, 20_001)
+    grid = np.stack([np.cos(angles), np.sin(angles)])
+    for _ in range(20):
+        tensor = symmetric_part(rng.standard_normal((2, 2, 2)))
+        highest = np.abs(np.einsum("ijk,il,jl,kl->l", tensor, grid, grid, grid)).max()
+        assert highest * (1 - 1e-9) <= largest_form(tensor) <= highest * (1 + 1e-6)
+    tensor = symmetric_part(rng.standard_normal((8, 8, 8)))
+    assert 0.3 * np.linalg.norm(tensor) / 8**0.5 < largest_form(tensor) <= np.linalg.norm(tensor.reshape(8, 64), 2)
+    assert largest_form(np.zeros((3, 3, 3))) == 0.0
+    with pytest.raises(BadInputError, match="operator norm"):
+        largest_form(np.zeros((3, 3, 2)))
 
 
 def test_any_tensor_embedded_in_a_symmetric_one() -> None:

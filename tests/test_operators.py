@@ -285,6 +285,35 @@ def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> 
         Threads(1).run_pass(SparseGram(reader=reader), np.ones((40, 2)), ignore)
 
 
+def test_a_sparse_pass_costs_its_entries_whatever_the_width(tmp_path: Path, monkeypatch: Any) -> None:
+    """Hardt and Price: time nnz p. The same entries in 40 and in 40,000 columns are the same bytes and the same
+    products; twice the entries are twice the bytes; nothing is ever made dense. Mutant: a row that is filled in."""
+    multiplied: list[int] = []
+    plain = sp.csr_matrix.__matmul__
+
+    def counted(self: Any, other: Any) -> Any:
+        multiplied.append(self.nnz * other.shape[1])
+        return plain(self, other)
+
+    for name in ("toarray", "todense"):
+        monkeypatch.setattr(sp.csr_matrix, name, lambda self, *rest, **more: pytest.fail("made dense"))
+    monkeypatch.setattr(sp.csr_matrix, "__matmul__", counted)
+    found = {}
+    for columns, entries in ((40, 3000), (40_000, 3000), (40_000, 6000)):
+        rng = np.random.default_rng(0)
+        rows = np.sort(rng.integers(0, 300, entries))
+        matrix = sp.csr_matrix((np.ones(entries), (rows, rng.integers(0, columns, entries))), shape=(300, columns))
+        nnz = matrix.nnz
+        operator = SparseGram(reader=open_source(write_csr(tmp_path / f"{columns}-{entries}.zarr", matrix, 500)).reader)
+        multiplied.clear()
+        Threads(1).run_pass(operator, np.ones((columns, 2)), ignore)
+        found[columns, entries] = (sum(multiplied) / nnz, operator.pass_bytes / nnz)
+    products = {counted for counted, _ in found.values()}
+    assert products == {2.0}, f"{products}: A V once, and A^T by a transpose that is no csr_matrix"
+    sizes = [size for _, size in found.values()]
+    assert max(sizes) < 1.1 * min(sizes)
+
+
 def test_an_error_that_says_nothing_has_a_name() -> None:
     assert first_line(TimeoutError()) == "TimeoutError"
     assert first_line(OSError("gone\nTraceback ...")) == "gone"

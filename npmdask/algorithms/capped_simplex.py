@@ -74,3 +74,17 @@ def stays_rank(mu: Spectrum, k: int) -> bool:
     """
     falling = np.sort(np.concatenate([mu, np.zeros(max(k + 1 - len(mu), 0))]))[::-1]
     return bool(falling[k - 1] - falling[k] >= 1)
+
+
+def surely_stays_rank(loss: float, gap: float, distance: float, k: int, *, ridge: float = 0.0) -> bool:
+    """Whether a step keeps rank k whatever the batch is, as long as ||C - C_t|| <= ``distance``; sufficient only.
+
+    <P* - P_t, C> <= gap / 2 - ridge / 2 - distance (k + 1): Lemma 5.2 of Arora and Marinov 2019 (ridge = 0) and its
+    form for MB-RMSG (Lemma B.1 of the talk, where ridge = gap / 2 leaves gap / 4). The true C is not known to a
+    program: this is for plans and for tests of the theory, :func:`stays_rank` is what a step can see.
+
+    Parameters
+    ----------
+    loss : <P* - P_t, C>, P* the projector on the k leading eigenvectors of C. gap : lambda_k(C) - lambda_{k+1}(C).
+    """
+    return loss <= (gap - ridge) / 2 - distance * (k + 1)

@@ -57,6 +57,13 @@ class MSG:
     eta0 : the first step, in units of one over the mean square norm of the rows (the papers assume norms of at most 1).
     memory : what a step leaves of the weight of those before it; below 1 the step size does not fall to zero.
     trace : "at_most" k, or "exactly" k as printed.
+
+    Notes
+    -----
+    Neighbours: none, not private.
+    Guarantee: suboptimality eps after O(k / eps^2) steps on average, RMSG after O(k / (ridge^2 eps)).
+    Needs: rows of mean square norm about 1, eta0 > 0, k <= d, and ridge >= 0; else BadInputError.
+    Cost: O(d (r + n)^2) a batch of n rows, r the rank of the iterate, which the data decide; O(d (r + n)) memory.
     """
 
     name: ClassVar[str] = "msg"

@@ -95,6 +95,10 @@ class MiniBatchMSG:
     optimistic : double from k + 1 rows; False: always the largest.
     test : which of the four tests ends the doubling.
     memory : what a step leaves of the weight of those before it; below 1 the step size does not fall to zero.
+    Neighbours: none, not private.
+    Guarantee: every iterate is a projector of rank k; suboptimality as of Theorems 4.1 (MB-RMSG: 4.2 and 4.3).
+    Needs: a gap > 0, k <= d, rows enough for the warm start; else BadInputError.
+    Cost: O(d (k + n)^2) a step of n rows, n up to ``largest_batch``; O(d (k + n)) memory.
     """
 
     name: ClassVar[str] = "mb-msg"

@@ -48,6 +48,13 @@ class FrequentDirections:
     target_rank : k.
     sketch_rows : l >= k, rows that survive a shrinking; the error falls as 1 / (l + 1 - k).
     memory : what a batch leaves of the weight of those before it.
+
+    Notes
+    -----
+    Neighbours: none, not private.
+    Guarantee: 0 <= A^T A - B^T B <= ||A - A_j||_F^2 / (l + 1 - j) for every j <= l, whatever the rows.
+    Needs: k <= l, k <= d; else BadInputError.
+    Cost: O(d l) a row on average; O(d l) memory.
     """
 
     name: ClassVar[str] = "frequent-directions"

@@ -55,6 +55,13 @@ class Oja:
     shift : added to t.
     memory : what a step leaves of the weight of those before it.
     start : b_0 of the step-free rule, a guess of ||C u|| that is too small on purpose.
+
+    Notes
+    -----
+    Neighbours: none, not private (private: npmdask.stochastic.oracles).
+    Guarantee: with ``theory`` and k = 1, Theorem 7 of Duengler and Sanyal 2025; step-free, AdaOja's.
+    Needs: finite rows, positive steps, k <= d; ``theory``: a gap, alpha > 1/2, a small first step; else BadInputError.
+    Cost: O(d k) a row and O(d k^2) a batch; O(d k) memory.
     """
 
     name: ClassVar[str] = "oja"

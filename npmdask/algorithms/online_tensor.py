@@ -96,6 +96,10 @@ class OnlineTensorPower:
         nothing.
 
     The same rows give the same bits, whatever batches they come in. Signs are those of positive weights.
+    Neighbours: none, not private.
+    Guarantee: O(eps) from n rows an iteration as of Theorem 3.1 (Wang and Anandkumar 2016; max for its min).
+    Needs: independent components of positive third moment, k <= d, n >= 2; else BadInputError.
+    Cost: k (R + 1) n rows, O(d (L + k)) for each; O(d (L + k)) memory.
     """
 
     name: ClassVar[str] = "online-tensor-power"

@@ -62,6 +62,14 @@ class PowerMethod:
         the squares of the data fit into float32, and whether a matrix is symmetric. The answer is always
         certified in float64.
     tol : the tolerance of the stopping rule; only used to know when to change to float64.
+
+    Notes
+    -----
+    Neighbours: none. Noise and privacy are the mechanism's.
+    Guarantee: tan theta_k <= eps after the L steps of Theorem 2.4 (Hardt and Price) and from then on, if the noise is
+        below its two bounds; without noise the residuals that are returned.
+    Needs: a symmetric A, 1 <= k <= p <= d; else BadInputError where the problem is posed.
+    Cost: L products of p columns, one pass each; O(d p^2) a step besides, and O(d p) memory.
     """
 
     name: ClassVar[str] = "power"

@@ -30,7 +30,15 @@ class AlternatingState:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateAlternating:
-    """The ``target_rank`` (k) leading singular triplets of A (m x d), from ``releases`` (even) noisy products."""
+    """The ``target_rank`` (k) leading singular triplets of A (m x d), from ``releases`` (even) noisy products.
+
+    Notes
+    -----
+    Neighbours: of a matrix: entry, spectral_norm, frobenius_norm; all releases together keep the mechanism's budget.
+    Guarantee: private for all data; without noise the power method on the dilation, from a start on one side.
+    Needs: an even number of releases, p >= k; else BadInputError where the problem is posed.
+    Cost: one pass of p columns a release, two releases a sweep; O((m + d) p) memory.
+    """
 
     name: ClassVar[str] = "private-alternating"
 

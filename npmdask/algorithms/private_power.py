@@ -72,6 +72,13 @@ class PrivatePower:
     releases : L, fixed in advance: how many products are released. A function of the data would leak.
     noise : tells how much noise each release carries (the mechanism).
     clip_norm : of records, where A is a sum over them and images are to be clipped too.
+
+    Notes
+    -----
+    Neighbours: the mechanism's relation (npmdask.relations); all L releases together keep its budget.
+    Guarantee: private for all data. Error as of Theorem 1.3 (Hardt and Price): npmdask.theory.ppm_error.
+    Needs: L fixed in advance, p >= k, a relation that fits the data; else refused where it is posed.
+    Cost: L passes of p columns; O(d p L) memory, as all releases are kept for the answer.
     """
 
     name: ClassVar[str] = "private-power"

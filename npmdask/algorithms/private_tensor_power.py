@@ -63,6 +63,14 @@ class PrivateTensorPower:
     iterations : R, in each round; fixed in advance.
     noise : tells how much noise a column carries (the mechanism).
     seed : of the starts, public.
+
+    Notes
+    -----
+    Neighbours: tensor_entry or tensor_orbit; all k L (R + 1) releases together keep the mechanism's budget.
+    Guarantee: private for all data. The first pair is within O(1 / sqrt(d)) at the epsilon of Theorem 4.2 (Wang and
+        Anandkumar 2016), of the others the paper promises nothing.
+    Needs: components spread over many coordinates, R and L fixed in advance, k <= d; else refused where it is posed.
+    Cost: k (R + 1) passes of L columns; O(d (L + k)) memory.
     """
 
     name: ClassVar[str] = "tensor-power"

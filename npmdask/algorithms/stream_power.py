@@ -65,6 +65,14 @@ class StreamPower:
     block_rows : T, rows of a block. Many rows make little noise, many blocks make many iterations: floor(n / L).
     memory : what one block leaves of the weight of those before it: 0 as printed, 1 forgets nothing, between them
         old data fade (a stream that drifts).
+
+    Notes
+    -----
+    Neighbours: none, not private.
+    Guarantee: sine <= eps for n rows as of Theorem 3.2 (Hardt and Price; with q, Theorem 4.2 of Balcan et al.): it
+        falls as n^(-1/2).
+    Needs: independent rows of finite variance, p >= k, at least one complete block; else BadInputError.
+    Cost: every row once, O(d p) for it; O(d p^2) a block; O(d p) memory.
     """
 
     name: ClassVar[str] = "spm"

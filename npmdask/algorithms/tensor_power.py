@@ -71,6 +71,14 @@ class TensorPower:
     most_iterations : after so many products without a fixed point the best column is taken as it is.
     margin : a weight up to so many times what noise alone would give is surplus; 0: only rounding is, where the number
         of components is known from elsewhere (in white coordinates, from the rank of the second moment).
+
+    Notes
+    -----
+    Neighbours: none, not private.
+    Guarantee: components within O(eps) if the noise is below npmdask.theory.tensor.tolerated_noise (Theorems 2.1
+        and 2.2 of Wang and Anandkumar 2016, with the condition that the latter lacks); else residuals and a status.
+    Needs: a symmetric tensor of order 3 or 4, k <= d; else BadInputError.
+    Cost: k (R + 1) passes of L columns as printed, fewer as a harvest; O(d (L + k)) memory.
     """
 
     name: ClassVar[str] = "tensor-power"

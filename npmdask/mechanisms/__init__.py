@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from npmdask.mechanisms._protocol import Mechanism
 from npmdask.mechanisms.entropy import Entropy, destroy_key
+from npmdask.mechanisms.oracle import NoiseNorms, NoiseOracle, block_noise, noise_norms
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.mechanisms.private_entries import EntriesGaussian
 from npmdask.mechanisms.private_tensor import TensorGaussian
@@ -17,9 +18,13 @@ __all__ = [
     "Entropy",
     "Mechanism",
     "NoNoise",
+    "NoiseNorms",
+    "NoiseOracle",
     "PrivateGaussian",
     "PrivateLaplace",
     "SimulatedGaussian",
     "TensorGaussian",
+    "block_noise",
     "destroy_key",
+    "noise_norms",
 ]

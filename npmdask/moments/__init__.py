@@ -5,7 +5,7 @@ Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), JMLR 15, 2773. Pure NumPy: the
 """
 
 from npmdask.moments.blocks import unique_blocks, unit_groups
-from npmdask.moments.dense import embedded, multilinear
+from npmdask.moments.dense import embedded, largest_form, multilinear
 from npmdask.moments.models import ICA, LDA, Recovered, SingleTopic, SphericalMixture
 from npmdask.moments.recovery import Match, match
 from npmdask.moments.simplex import on_simplex
@@ -20,6 +20,7 @@ __all__ = [
     "SphericalMixture",
     "Whitening",
     "embedded",
+    "largest_form",
     "match",
     "multilinear",
     "on_simplex",

@@ -69,6 +69,54 @@ class StabilityHistogram:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaplaceHistogram:
+    """Purely epsilon-DP: a fixed number of public bins, 0 to ``bins`` - 1, Laplace noise (moved / epsilon) on all.
+
+    No bin is left out, so nothing is to be hidden by a threshold, and delta is 0; the one here only tells a heavy bin
+    from none, which is a function of what was released. For those who may not spend a delta: a few public bins.
+
+    Parameters
+    ----------
+    bins, moved, fail_prob : as of :class:`GaussianHistogram`; the 1-norm sensitivity is ``moved``.
+    epsilon : of the histogram.
+    """
+
+    bins: int
+    epsilon: float
+    moved: int
+    fail_prob: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (0 < self.epsilon < math.inf):
+            raise BadInputError(f"a histogram without delta needs epsilon > 0, not {self.epsilon!r}")
+        _check_bins(self.bins, self.moved, self.fail_prob)
+
+    @property
+    def scale(self) -> int:
+        """In units of 1 / COUNT of a count."""
+        return whole_scale(up(self.moved / self.epsilon) * COUNT)
+
+    @property
+    def threshold(self) -> float:
+        """What the heaviest noisy count must reach: above the noise of ``bins`` empty ones."""
+        return self.scale / COUNT * math.log(max(self.bins / (2 * self.fail_prob), 1.0))
+
+    def counts(self, labels: np.ndarray) -> np.ndarray:
+        """int64[bins]. Counts of parts of a batch add up to that of the batch."""
+        return _counts(labels, self.bins)
+
+    def heaviest(self, counts: np.ndarray, noise: Noise, purpose: str) -> int | None:
+        """The bin with the largest noisy count, or None if none rises above the noise."""
+        _check_counts(counts, self.bins)
+        noisy = counts * COUNT + noise.laplace(self.scale, counts.shape, purpose)
+        best = int(np.argmax(noisy))
+        return best if noisy[best] >= self.threshold * COUNT else None
+
+    def charge(self) -> Charge:
+        return Charge(epsilon=self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GaussianHistogram:
     """The "tight" one: a fixed number of public bins, 0 to ``bins`` - 1, Gaussian noise on all of them.
 
@@ -86,9 +134,9 @@ class GaussianHistogram:
     fail_prob: float = 0.01
 
     def __post_init__(self) -> None:
-        sensible = self.bins >= 1 and 0 < self.multiplier < math.inf and self.moved in (1, 2) and 0 < self.fail_prob < 1
-        if not sensible:
-            raise BadInputError("a histogram needs bins >= 1, multiplier > 0, moved = 1 or 2 and 0 < fail_prob < 1")
+        if not 0 < self.multiplier < math.inf:
+            raise BadInputError(f"a histogram needs a multiplier > 0, not {self.multiplier!r}")
+        _check_bins(self.bins, self.moved, self.fail_prob)
 
     @property
     def stddev(self) -> int:
@@ -101,15 +149,28 @@ class GaussianHistogram:
 
     def counts(self, labels: np.ndarray) -> np.ndarray:
         """int64[bins]. Counts of parts of a batch add up to that of the batch."""
-        return np.bincount(labels[labels != NOWHERE], minlength=self.bins).astype(np.int64)
+        return _counts(labels, self.bins)
 
     def heaviest(self, counts: np.ndarray, noise: Noise, purpose: str) -> int | None:
         """The bin with the largest noisy count, or None if none rises above the noise."""
-        if counts.shape != (self.bins,) or counts.dtype != np.int64:
-            raise BadInputError(f"counts of {self.bins} bins are int64[{self.bins}], not {counts.dtype}{counts.shape}")
+        _check_counts(counts, self.bins)
         noisy = counts + noise.gaussian(self.stddev, counts.shape, purpose)
         best = int(np.argmax(noisy))
         return best if noisy[best] >= self.threshold else None
 
     def charge(self) -> Charge:
         return gaussian_charge(self.multiplier, 1)
+
+
+def _counts(labels: np.ndarray, bins: int) -> np.ndarray:
+    return np.bincount(labels[labels != NOWHERE], minlength=bins).astype(np.int64)
+
+
+def _check_bins(bins: int, moved: int, fail_prob: float) -> None:
+    if not (bins >= 1 and moved in (1, 2) and 0 < fail_prob < 1):
+        raise BadInputError("a histogram needs bins >= 1, moved = 1 or 2 and 0 < fail_prob < 1")
+
+
+def _check_counts(counts: np.ndarray, bins: int) -> None:
+    if counts.shape != (bins,) or counts.dtype != np.int64:
+        raise BadInputError(f"counts of {bins} bins are int64[{bins}], not {counts.dtype}{counts.shape}")

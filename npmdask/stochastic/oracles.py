@@ -34,7 +34,15 @@ NOISES = ("sound", "reuse", "shuffle", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class PlainOja(OjaOracle):
-    """Oja's method as it is. Not private."""
+    """Oja's method as it is. Not private.
+
+    Notes
+    -----
+    Neighbours: none, not private: it refuses to be charged.
+    Guarantee: Theorem 7 of Duengler and Sanyal 2025 for rates as in its ``npmdask.algorithms.Oja.theory``.
+    Needs: rates for every round, batches that fit into a round; else BadInputError.
+    Cost: every record once, O(d k); O(d k) memory.
+    """
 
     def _mechanism(self, state: OjaState) -> Mechanism:
         return PlainMean(count=self.batch)
@@ -67,6 +75,11 @@ class DPOjas(OjaOracle):
 
     Notes
     -----
+    Neighbours: record_replace, record_zero_out; with "reuse" record_add_remove too.
+    Guarantee: (1 / alpha)-GDP in one pass; utility as of Theorem 3 of the paper (npmdask.theory.dpojas_zeta).
+    Needs: a public radius; for "shuffle" the promise of a secret order; else BadInputError or RefusedError.
+    Cost: every record once (reuse: ``full_steps`` times k), O(d k); O(d k) memory.
+
     Algorithm 3 has B = 1; noise of a batch's mean is B times smaller. Replacing a record moves the sum by 2 beta, so
     "2 beta alpha" is (1 / alpha)-GDP.
     """
@@ -163,11 +176,17 @@ class ModifiedDPPCA(OjaOracle):
 
     budget : of every batch, and so of the run. fail_prob : tau. tail : K and a.
     halves : "same": as printed, half of a batch is used for both, with half of the budget each, the other half is
-        not used. "disjoint": one half for each, with the whole budget each: what the paper seems to mean.
+        not used. "disjoint": one half for each, with the whole budget each: what the paper seems to mean. "whole": all
+        of a batch for both, with half of the budget each.
     constant : C_1 of PrivRange.
 
     Notes
     -----
+    Neighbours: record_replace, record_zero_out; a record more or less is refused.
+    Guarantee: the budget, by parallel composition over batches; utility as of Theorem 9 (npmdask.theory.dppca_zeta).
+    Needs: batches of two records or more, delta > 0; else BadInputError. Large batches, too (docs/kdppca.md).
+    Cost: every record once or twice, O(d k); O(B d) memory.
+
     Where PrivRange finds nothing, the direction stays as it is (the paper does not say what to do).
     """
 
@@ -181,8 +200,10 @@ class ModifiedDPPCA(OjaOracle):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_by_index(self.relation)
-        if self.halves not in ("same", "disjoint") or self.batch < 2 or self.budget.delta == 0:
-            raise BadInputError("halves is 'same' or 'disjoint', a batch has two records or more, delta is positive")
+        if self.halves not in ("same", "disjoint", "whole") or self.batch < 2 or self.budget.delta == 0:
+            raise BadInputError(
+                "halves is 'same', 'disjoint' or 'whole', a batch has two records or more, delta is positive"
+            )
 
     def update(self, state: OjaState, answer: Answer) -> OjaState:
         """After a range, a mean of the same step; after no range, the next step; after a mean, an Oja step."""
@@ -206,12 +227,12 @@ class ModifiedDPPCA(OjaOracle):
         return replace(exact, verified=holds, remark=remark)
 
     def charge(self) -> Charge:
-        """At the delta of the budget. Parallel over batches, all alike; the two calls on one half add up."""
+        """At the delta of the budget. Parallel over batches, all alike; two calls on the same records add up."""
         epsilon, delta = self._share
         spread, lone = StabilityHistogram(epsilon=epsilon, delta=delta).cost()
         mean, rest = paper_mean_cost(epsilon, delta)
         whole = self.budget.delta * (1 - 1e-9)  # what is rounded up afterwards
-        if self.halves == "same":
+        if self.halves != "disjoint":
             return release_charge(spread + mean.epsilon_at(whole - lone - rest), whole)
         return release_charge(max(spread, mean.epsilon_at(whole - rest)), whole)
 
@@ -221,13 +242,18 @@ class ModifiedDPPCA(OjaOracle):
     @property
     def _share(self) -> tuple[float, float]:
         """Of the budget, for each of the two calls."""
-        share = 0.5 if self.halves == "same" else 1.0
+        share = 1.0 if self.halves == "disjoint" else 0.5
         return share * self.budget.epsilon, share * self.budget.delta
 
     def _rows(self, state: OjaState) -> range:
-        rows, half = self._batch(state), self.batch // 2
+        rows, half = self._batch(state), self._count
         second = self.halves == "disjoint" and state.spread is not None
         return rows[half : 2 * half] if second else rows[:half]
+
+    @property
+    def _count(self) -> int:
+        """Records of a call."""
+        return self.batch if self.halves == "whole" else self.batch // 2
 
     def _mechanism(self, state: OjaState) -> Mechanism:
         epsilon, delta = self._share
@@ -238,7 +264,7 @@ class ModifiedDPPCA(OjaOracle):
             epsilon=epsilon,
             delta=delta,
             spread=state.spread,
-            count=self.batch // 2,
+            count=self._count,
             fail_prob=fail_prob,
             tail=self.tail,
         )

@@ -44,6 +44,13 @@ class PowerOracle:
     radius : what images are clipped to in 2-norm; public.
     budget : of the whole run. relation : see :mod:`npmdask.stochastic.neighbours`.
     seed : of the public random starts.
+
+    Notes
+    -----
+    Neighbours: record_replace, record_zero_out, record_add_remove; k T releases share the budget.
+    Guarantee: private for all data; error as of the private power method with one column (npmdask.theory.ppm_error).
+    Needs: a public radius, T >= 1; else BadInputError.
+    Cost: k T passes over all records, O(d k) each; O(d k) memory.
     """
 
     records: int

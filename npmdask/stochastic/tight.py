@@ -65,6 +65,13 @@ class TightOracle:
     factor : radius of the mean, in units of the released distance.
     growth : a step gets this many times the mu^2 of the one before it in its round (with ``reuse``).
     seed : of the public random start.
+
+    Notes
+    -----
+    Neighbours: record_replace, record_zero_out; with ``reuse`` record_add_remove too. Releases share the budget.
+    Guarantee: private for all data; no theorem of its utility: measured (docs/kdppca.md).
+    Needs: a public bound of images, shares between 0 and 1, records enough for the steps; else BadInputError.
+    Cost: two releases a step, of all records (2 k T passes) or of a batch each (2 in all); O(d k T) memory.
     """
 
     records: int

@@ -103,6 +103,21 @@ def test_low_rank_factors_are_the_last_block_and_its_release(world: World) -> No
     assert np.linalg.norm(left @ right.T - exact, 2) < 0.2 * np.linalg.norm(exact, 2)
 
 
+def test_low_rank_factors_without_delta(world: World) -> None:
+    """Corollary 4.7 with Laplace noise: all L releases share epsilon, the last of them is Y. Mutants: Y without noise,
+    or noise that is not counted: the budget would buy L - 1 releases."""
+    x = np.load(world.folder / "x.npy")
+    x = x * np.minimum(1, 1.5 / np.linalg.norm(x, axis=1))[:, None]
+    solution = world.solve("run", world.problem({"mechanism": "laplace", "delta": 0.0}))
+    left, right = (np.load(world.folder / "run" / "result" / f"factor_{side}.npy") for side in ("left", "right"))
+    assert solution.statement is not None and solution.statement["epsilon_spent"] == pytest.approx(1.0)
+    noise = right - (x.T @ (x @ left)) / len(x)
+    levels = solution.statement["noise_stddev"]
+    assert len(levels) == solution.statement["releases"] == 3
+    # 48 Laplace numbers, their key drawn anew in every run: beyond these limits with a probability below 1e-7
+    assert 0.3 < noise.std() * len(x) / levels[-1] < 2.5
+
+
 BAD = [
     ({"epsilon": 0.0}, {}, "epsilon"),
     ({"epsilon": -1.0}, {}, "epsilon"),

@@ -10,7 +10,7 @@ import pytest
 
 from npmdask.accounting import Charge, mu_for
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.stochastic.histogram import NOWHERE, GaussianHistogram, StabilityHistogram
+from npmdask.stochastic.histogram import COUNT, NOWHERE, GaussianHistogram, LaplaceHistogram, StabilityHistogram
 from npmdask.stochastic.neighbours import RELATIONS, moved_counts, parallel, require_by_index, require_relation
 from npmdask.stochastic.noise import SimulatedNoise
 from npmdask.stochastic.private_range import DistanceRange, PaperRange
@@ -58,6 +58,33 @@ def test_the_heaviest_of_empty_bins_is_nothing() -> None:
     assert histogram.heaviest(full, NOISE, "full") == 7
     with pytest.raises(BadInputError, match="counts"):
         histogram.heaviest(nothing[1:], NOISE, "short")
+
+
+@pytest.mark.parametrize("moved, epsilon", [(1, 1.0), (2, 0.3)])
+def test_a_histogram_without_delta_spends_epsilon_and_no_more(moved: int, epsilon: float) -> None:
+    """Worst neighbours move ``moved`` counts by one; the likelihood ratio of all noisy counts is e^epsilon at most and
+    is reached. Noise has the scale that is said (20,000 draws: known to 1 %). Mutants: 1 / epsilon for a replaced
+    record, 2 / epsilon where one count moves."""
+    histogram = LaplaceHistogram(bins=4, epsilon=epsilon, moved=moved)
+    assert histogram.charge() == Charge(epsilon=epsilon)
+    assert epsilon * (1 - 1e-5) < moved * COUNT / histogram.scale <= epsilon
+    draws = np.array([NOISE.laplace(histogram.scale, (4,), f"{moved} {i}") for i in range(5000)]) / COUNT
+    assert np.abs(draws).mean() == pytest.approx(moved / epsilon, rel=0.05)
+
+
+def test_a_histogram_without_delta_finds_the_heavy_bin_and_hardly_ever_one_that_is_not_there() -> None:
+    """500 histograms of nothing, at most 1 % of them mistaken on average. Mutants: a threshold of one bin, or none."""
+    histogram = LaplaceHistogram(bins=50, epsilon=0.5, moved=2)
+    nothing = histogram.counts(np.full(9, NOWHERE))
+    assert nothing.tolist() == [0] * 50
+    mistaken = [histogram.heaviest(nothing, NOISE, f"pure {i}") for i in range(500)]
+    assert sum(found is not None for found in mistaken) <= 15
+    assert histogram.heaviest(histogram.counts(np.array([3] * 200 + [7] * 60)), NOISE, "heavy") == 3
+    for wrong in ({"epsilon": 0.0}, {"moved": 3}, {"bins": 0}):
+        with pytest.raises(BadInputError, match="histogram"):
+            LaplaceHistogram(**{"bins": 4, "epsilon": 1.0, "moved": 1, **wrong})
+    with pytest.raises(BadInputError, match="counts of 50 bins"):
+        histogram.heaviest(nothing.astype(float), NOISE, "floats")
 
 
 def test_a_lonely_value_survives_as_rarely_as_the_proof_needs() -> None:

@@ -135,7 +135,7 @@ def test_what_the_papers_alpha_really_gives_is_said() -> None:
     assert not promise.verified
 
 
-@pytest.mark.parametrize("halves", ["same", "disjoint"])
+@pytest.mark.parametrize("halves", ["same", "disjoint", "whole"])
 def test_the_papers_k_dp_pca_holds_for_records_that_are_replaced(halves: str) -> None:
     """And not for large epsilon, where the classical Gaussian mechanism is too quiet. Fails if it is taken on trust."""
     assert paper(halves=halves).promise().verified
@@ -148,7 +148,8 @@ def test_k_dp_pca_as_printed_has_less_than_it_claims_and_with_both_halves_what_i
 ) -> None:
     """Fails where halves are added up that are disjoint, or not added up that are the same."""
     budget = Budget(epsilon, delta)
-    same, disjoint = (paper(halves=halves, budget=budget) for halves in ("same", "disjoint"))
+    same, disjoint, whole = (paper(halves=halves, budget=budget) for halves in ("same", "disjoint", "whole"))
+    assert whole.charge() == same.charge(), "a record is in both calls either way"
     for oracle in (same, disjoint):
         assert oracle.charge().within(budget)
         assert oracle.promise().verified

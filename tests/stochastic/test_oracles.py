@@ -72,7 +72,14 @@ def test_the_power_method_finds_what_there_is() -> None:
     np.testing.assert_allclose(ran.basis.T @ ran.basis, np.eye(2), atol=1e-14)
 
 
-@pytest.mark.parametrize("halves, first, second", [("same", (0, 500), (0, 500)), ("disjoint", (0, 500), (500, 1000))])
+@pytest.mark.parametrize(
+    "halves, first, second",
+    [
+        ("same", (0, 500), (0, 500)),
+        ("disjoint", (0, 500), (500, 1000)),
+        ("whole", (0, 1000), (0, 1000)),
+    ],
+)
 def test_which_half_of_a_batch_is_used_for_what(halves: str, first: tuple, second: tuple) -> None:
     """As printed, the second half is never used. Fails if budgets and halves are mixed up."""
     images, _ = spiked(4000, 4, VALUES[:1], 1.0)
@@ -82,7 +89,7 @@ def test_which_half_of_a_batch_is_used_for_what(halves: str, first: tuple, secon
     assert len(queries) == oracle.releases
     mean = queries[1].mechanism
     assert isinstance(mean, PaperMean)
-    assert (mean.count, mean.epsilon) == (500, 10.0 if halves == "same" else 20.0)
+    assert (mean.count, mean.epsilon) == (second[1] - second[0], 20.0 if halves == "disjoint" else 10.0)
 
 
 def test_steps_with_all_records_find_what_batches_do_not() -> None:

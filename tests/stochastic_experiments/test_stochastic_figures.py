@@ -172,3 +172,15 @@ def test_rates_and_iterations_of_the_paper() -> None:
     assert paper_rates(stream, 2)[0] == pytest.approx((2 * 10.01, 5 / math.log(1e4)))
     assert paper_rates(stream, 2)[1] == pytest.approx((2 * 5.01, 5 / math.log(1e4)))
     assert power_releases(stream, 2) == math.ceil(math.log(100 * math.sqrt(50)) / (math.log(5.01 / 0.01) / 4)) == 5
+
+
+def test_kept_points_have_fifty_trials_but_the_largest() -> None:
+    """What the page says: 50 trials, but 10 at n = 316,228, 5 at 10^6 and 6 at d = 800; every mean inside its band, and
+    the paper's figures are all there. Fails where a figure was drawn of fewer."""
+    fewer = {(1_000_000, 200): 5, (316_228, 200): 10, (100_000, 800): 6}
+    folder = Path(paper_kdppca.__file__).parent / "results" / "kdppca"
+    assert {path.stem for path in folder.glob("figure-*.csv")} == {f"figure-{name}" for name in FIGURES}
+    for path in folder.glob("figure-*.csv"):
+        for point in read_csv(path):
+            assert point.trials >= 50 or point.trials == fewer[point.n, point.d], (path.name, point)
+            assert point.zeta_low <= point.zeta <= point.zeta_high and point.promise
