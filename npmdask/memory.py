@@ -109,20 +109,24 @@ class PeakMeter:
             try:
                 rss = int(child.memory_info().rss)
                 mark = 0 if child.pid in self._before else high_water(child.pid)
-                self._keep(child, max(rss, mark), whole=mark > 0)
+                if self._keep(child, max(rss, mark), whole=mark > 0):
+                    total += rss
             except (psutil.Error, OSError):
                 continue  # it ended between the two calls
-            total += rss
         self._peak = max(self._peak, total)
 
-    def _keep(self, child: psutil.Process, rss: int, *, whole: bool) -> None:
-        """``whole``: a high-water mark, which holds all that was before, and never falls but at an exec."""
+    def _keep(self, child: psutil.Process, rss: int, *, whole: bool) -> bool:
+        """Whether it counts: between fork and exec a child has the pages of its parent, which are counted there.
+
+        ``whole``: a high-water mark, which holds all that was before, and never falls but at an exec.
+        """
         held = self._seen.get(child.pid)
         if held is None and self._just_forked(child):
-            return
+            return False
         if held is None or whole or rss > held.peak_rss_bytes:
             # Name and mark are taken again: between fork and exec a child still has those of its parent.
             self._seen[child.pid] = ProcessPeak(pid=child.pid, name=role_of(child), peak_rss_bytes=rss)
+        return True
 
     def _just_forked(self, child: psutil.Process) -> bool:
         """It has the command line of its parent, and has it for the first time: an exec may be about to follow."""

@@ -152,7 +152,7 @@ def stop_after_first_step(sites: list[Site], centre: Centre) -> None:
 def test_a_node_that_stays_away_ends_the_run_which_goes_on_later(sites: Sites, tmp_path: Path) -> None:
     """Mutants: patience without an end; an error that is no exit code 130; a node asked for a new job."""
     made = sites(np.array_split(records(300, 20), 2), epsilon=2.0, steps=2)
-    file = centre_file(tmp_path / "centre", [site.url for site in made], patience=0.5)
+    file = centre_file(tmp_path / "centre", [site.url for site in made], patience=3.0)
     made[1].kill()
     with pytest.raises(LostError, match="is away") as caught:
         load_config(file).solve()
