@@ -16,6 +16,7 @@ import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
+from npmdask.assurance import assured
 from npmdask.binding import bind
 from npmdask.checkpoint import RunStore
 from npmdask.checks import require_scale, require_symmetric
@@ -278,7 +279,8 @@ class Driver:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
             arrays, statement = parts.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
-            self.store.write_part("result", arrays, meta | {"statement": statement, "facts": result.facts})
+            meta |= {"statement": statement, "facts": result.facts}
+            self.store.write_part("result", arrays, assured(self.problem.kind, arrays, meta))
             return
 
         def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
@@ -297,7 +299,7 @@ class Driver:
             facts["facts"] = result.facts | recovery_of(self.problem.source.truth, result)
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
         meta = facts | {"history": self._history, "total_data_passes": passes}
-        self.store.write_part("result", arrays, meta)
+        self.store.write_part("result", arrays, assured(self.problem.kind, arrays, meta))
 
     def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
         return Solution(
@@ -320,5 +322,5 @@ class Driver:
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
             facts=meta.get("facts", {}),
-            assurance=meta.get("assurance", ""),
+            assurance=assured(self.problem.kind, arrays, meta)["assurance"],
         )

@@ -20,8 +20,8 @@ class StreamSolution:
 
     ``rows``: all that were taken, of which ``rows_used`` made steps and ``rows_waiting`` wait for theirs; ``skipped``:
     left out because they were not finite; ``new_rows``: of this call. ``last``: what was measured at the end;
-    ``history``: before; ``facts``: what else is known of the answer; ``assurance``: how wrong it can be, in a sentence for everybody. ``seconds``, ``rows_per_second``,
-    ``peak_rss_bytes`` are of this call.
+    ``history``: before; ``facts``: what else is known of the answer; ``assurance``: how wrong it can be, in a sentence
+    for everybody. ``seconds``, ``rows_per_second``, ``peak_rss_bytes`` are of this call.
     """
 
     basis: Block
