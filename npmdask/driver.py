@@ -16,7 +16,7 @@ import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
-from npmdask.assurance import assured
+from npmdask.assurance import with_assurance
 from npmdask.binding import bind
 from npmdask.checkpoint import RunStore
 from npmdask.checks import require_scale, require_symmetric
@@ -280,7 +280,7 @@ class Driver:
             arrays, statement = parts.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             meta |= {"statement": statement, "facts": result.facts}
-            self.store.write_part("result", arrays, assured(self.problem.kind, arrays, meta))
+            self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
             return
 
         def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
@@ -299,7 +299,7 @@ class Driver:
             facts["facts"] = result.facts | recovery_of(self.problem.source.truth, result)
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
         meta = facts | {"history": self._history, "total_data_passes": passes}
-        self.store.write_part("result", arrays, assured(self.problem.kind, arrays, meta))
+        self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
 
     def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
         return Solution(
@@ -322,5 +322,5 @@ class Driver:
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
             facts=meta.get("facts", {}),
-            assurance=assured(self.problem.kind, arrays, meta)["assurance"],
+            assurance=with_assurance(self.problem.kind, arrays, meta)["assurance"],
         )

@@ -5,7 +5,7 @@ the error is likely to be, on what that rests, and what is not covered; what it 
 how often that was true in simulations is in docs/assurance.md.
 """
 
-from npmdask.assurance.kept import assurance_of, assured, made_of
+from npmdask.assurance.kept import assurance_of, made_of, with_assurance
 from npmdask.assurance.latent import of_independent, of_mixture
 from npmdask.assurance.nodes import of_nodes
 from npmdask.assurance.private import of_copy, of_release
@@ -17,7 +17,6 @@ from npmdask.assurance.words import Assurance
 __all__ = [
     "Assurance",
     "assurance_of",
-    "assured",
     "made_of",
     "of_copy",
     "of_directions",
@@ -29,4 +28,5 @@ __all__ = [
     "of_tensor",
     "of_third_moment",
     "of_topics",
+    "with_assurance",
 ]

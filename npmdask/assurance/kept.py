@@ -29,7 +29,7 @@ def made_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
     return of_result(arrays, meta) if kind == "tensor" else NOTHING
 
 
-def assured(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> dict[str, Any]:
+def with_assurance(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> dict[str, Any]:
     """``meta`` of a result with its ``assurance``: the sentence that it has, or else that of :func:`made_of`."""
     return {**meta, "assurance": meta.get("assurance") or made_of(kind, arrays, meta).sentence}
 
@@ -38,4 +38,4 @@ def assurance_of(spec: Mapping[str, Any], result: tuple[Mapping[str, np.ndarray]
     """The sentence of the finished run with these parameters; "" where there is no answer yet, or none was made."""
     if result is None:
         return ""
-    return str(assured(spec["data"]["kind"], *result)["assurance"])
+    return str(with_assurance(spec["data"]["kind"], *result)["assurance"])

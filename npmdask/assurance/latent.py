@@ -20,7 +20,7 @@ from npmdask.assurance.words import LOST, Assurance, at_most_percent, degrees, s
 from npmdask.linalg import Block
 
 LIKELY = 2.0  # times the sampling error
-OF_WEIGHTS = 3.0  # the same of the weights of a mixture
+OF_WEIGHTS = 4.0  # the same of the weights of a mixture
 NOISE = 3.0  # deviations of a kurtosis below which it tells of no source
 SUM_TOLERANCE = 0.1  # what the weights of a mixture may sum to beside 1
 FROM_MORE = "four times as many rows halve it"

@@ -18,7 +18,8 @@ from npmdask.theory.private import predicted_sine
 REMEDY = "more records, a larger epsilon or fewer releases make it less"
 TURNED = 1.5  # times the likely sine of a component of a tensor
 BENT = 1.5  # times w sine^2, by which a weight may be too small as its vector is off
-NEXT = 2.0  # times residual / value of a direction of records: the next eigenvalue is taken to be half of it at most
+NEXT = 3.0  # times residual / value of a direction of records, where the next eigenvalue is half of it at most
+FEW = 3  # means a direction: after fewer it may still be as random as it began, and clipping hides that
 
 
 def of_release(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
@@ -44,7 +45,7 @@ def of_plane(
 ) -> Assurance:
     """Of a private power method: ``sine`` is the likely one of its released values (theory.private.predicted_sine)."""
     k, p = len(arrays["values"]), statement.get("iteration_rank")
-    known, spreads = _values(arrays)
+    known, spreads = _values(arrays, sine)
     numbers: dict[str, Any] = {"sine": sine, "value_spread": spreads}
     if p is not None and p <= k:
         said = (
@@ -64,12 +65,13 @@ def of_plane(
     return Assurance(f"{said}; {REMEDY}.{known} {_limits(whose)}", numbers)
 
 
-def _values(arrays: Mapping[str, np.ndarray]) -> tuple[str, float | None]:
-    """What the noise does to the values, where that is known: two deviations of the worst of them."""
-    if "value_stddevs" not in arrays:
+def _values(arrays: Mapping[str, np.ndarray], sine: float) -> tuple[str, float | None]:
+    """How far off the values are, where that is known and not as large as they are: two deviations of the noise on the
+    worst of them, and what is lost (or won, of noise) as the vectors are off."""
+    if "value_stddevs" not in arrays or sine >= LOST:
         return "", None
-    off = 2 * float(np.max(arrays["value_stddevs"]))
-    return f" Noise moves the values by about +-{spread(off)}.", off
+    off = 2 * float(np.max(arrays["value_stddevs"])) + float(np.max(np.abs(arrays["values"]))) * sine**2
+    return f" The values are likely right to +-{spread(off)}.", off
 
 
 def _limits(whose: str) -> str:
@@ -94,13 +96,13 @@ def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) 
     tangents = [
         NEXT * float(norm / value) if value > 0 else math.inf for value, norm in zip(values, norms, strict=True)
     ]
-    worst = max(tangents)
+    worst = max(tangents) if len(statement["noise_stddev"]) >= FEW * k else math.inf
     sine = 1.0 if worst == math.inf else worst / math.hypot(1, worst)
     low = "Values are too low where much was clipped; how other people would differ is not in it."
     if sine >= LOST:
         return Assurance(
-            f"The releases tell nothing reliable about the directions of {components(k)}: what was released of "
-            f"them last, noise included, still turned away from them; {REMEDY}. {low}",
+            f"The releases tell nothing reliable about the directions of {components(k)}: they were too few, or "
+            f"the last, noise included, still turned away from them; {REMEDY}, and so may more steps. {low}",
             {"sine": sine},
         )
     what = "the component is" if k == 1 else f"the plane of the {k} components is"
@@ -153,11 +155,12 @@ def _others(status: Sequence[str]) -> str:
 
 
 def of_copy(stddevs: Sequence[float]) -> Assurance:
-    """Of a noisy copy of a tensor: the ``stddevs`` of entries of each sort are known exactly."""
-    largest = max(float(s) for s in stddevs)
+    """Of a noisy copy of a tensor. ``stddevs``: of entries with three different indices, with two, on the diagonal."""
+    most, some, diagonal = (float(stddev) for stddev in stddevs)
     return Assurance(
-        f"Every entry of the copy is off by about +-{spread(largest)} and 19 of 20 by less than {spread(2 * largest)} "
-        "(the noise is known exactly, and independent from entry to entry); smaller entries are lost in it, and what "
-        "was clipped before is not in it.",
-        {"stddev": largest, "likely": 2 * largest},
+        f"Nearly every entry of the copy is off by about +-{spread(most)}, 19 of 20 by less than {spread(2 * most)}; "
+        f"those with two equal indices by +-{spread(some)}, those on the diagonal by +-{spread(diagonal)} (the noise "
+        "is known exactly, and independent from entry to entry). Smaller entries are lost in it, and what was clipped "
+        "before is not in it.",
+        {"stddevs": [most, some, diagonal], "likely": 2 * most},
     )

@@ -62,7 +62,7 @@ def _sentence(left: float, sines: Sequence[float], offs: Sequence[float], asked:
     return (
         f"{rest}; if that is like noise, {which} {verb} likely less than {degrees(worst)} off, and "
         f"{'its weight' if asked == 1 else 'their weights'} right to +-{spread(max(offs))} (an estimate, not a bound). "
-        "If it holds more components, or such as are far from orthogonal, the error can be larger: ask for more and see."
+        "If it holds more components, or some that are far from orthogonal, it can be more: ask for more and see."
     )
 
 
