@@ -66,10 +66,11 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
         else f"{count} of the {len(told)} components"
     )
     verb = "are" if 1 < count < len(told) else "is"
+    best, worst = (degrees(float(sine)) for sine in (sines[told].min(), sines[told].max()))
+    surest = f" (the surest less than {best})" if best != worst else ""
     said = (
-        f"{which} {verb} typically less than {degrees(float(sines[told].max()))} off (the surest less than "
-        f"{degrees(float(sines[told].min()))}), if the rows are sums of independent sources as the model says, without "
-        "noise of their own"
+        f"{which} {verb} typically less than {worst} off{surest}, if the rows are sums of independent sources as the "
+        "model says, without noise of their own"
     )
     others = len(told) - count
     more = f" The other {others} are too near to a bell curve to be told apart." if others else ""

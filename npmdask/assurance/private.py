@@ -18,7 +18,7 @@ from npmdask.theory.private import predicted_sine
 REMEDY = "more records, a larger epsilon or fewer releases make it less"
 TURNED = 1.5  # times the likely sine of a component of a tensor
 BENT = 1.5  # times w sine^2, by which a weight may be too small as its vector is off
-NEXT = 3.0  # times residual / value of a direction of records, where the next eigenvalue is half of it at most
+NEXT = 2.0  # times residual / value of a direction of records, where the next eigenvalue is half of it at most
 FEW = 3  # means a direction: after fewer it may still be as random as it began, and clipping hides that
 
 
@@ -75,7 +75,7 @@ def _values(arrays: Mapping[str, np.ndarray], sine: float) -> tuple[str, float |
 
 
 def _limits(whose: str) -> str:
-    return f"Meant are those of {whose}: what clipping changed, and how other people would differ, is not in it."
+    return f"Meant are those of {whose}: what clipping changed, and how other records would differ, is not in it."
 
 
 def _of_alternating(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
@@ -98,7 +98,7 @@ def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) 
     ]
     worst = max(tangents) if len(statement["noise_stddev"]) >= FEW * k else math.inf
     sine = 1.0 if worst == math.inf else worst / math.hypot(1, worst)
-    low = "Values are too low where much was clipped; how other people would differ is not in it."
+    low = "Values are too low where much was clipped; how other records would differ is not in it."
     if sine >= LOST:
         return Assurance(
             f"The releases tell nothing reliable about the directions of {components(k)}: they were too few, or "

@@ -83,7 +83,7 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None) -
     else:
         said, more = _turned(history, last, half_life)
     parts += [said] if said else []
-    return Assurance(_sentence(parts) + _not_covered(half_life), numbers | more)
+    return Assurance(f"{_sentence(parts)}.{_not_covered(half_life)}", numbers | more)
 
 
 def _held_out(share: float, reach: Mapping[str, float], k: int) -> tuple[str, dict[str, Any]]:
@@ -121,7 +121,8 @@ def _turned(history: Sequence[Measured], last: Measured, half_life: float | None
         numbers["at_least"] = half
     said += (
         "; from so many rows even a perfect method would know a variance to about "
-        f"+-{at_most_percent(min(floor, 1.0))} only; with held_out rows it would be measured"
+        f"+-{at_most_percent(min(floor, 1.0))} only (of rows that scatter like a bell curve); with held_out rows it "
+        "would be measured"
     )
     return said, numbers
 
