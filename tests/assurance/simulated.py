@@ -85,21 +85,17 @@ def streamed(seed: int, half_life: float | None = None) -> tuple[Any, dict[str, 
     return measures.history, {"share": share, "sine": max_sin_theta(vectors, axes[:, :k])}
 
 
-def held_out_shares(seeds: Iterable[int]) -> Pairs:
-    """How far the share is from the middle of what is stated for other rows, and half of the width of that."""
-    pairs = []
+def held_out(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:
+    """How far the share is from the middle of what is stated for other rows, and half of the width of that; the sine to
+    the true directions, and the limit that is stated."""
+    shares, angles = [], []
     for seed in seeds:
         history, true = streamed(seed)
         said = of_directions(history).numbers
         middle = (said["low"] + said["high"]) / 2
-        pairs.append((abs(true["share"] - middle), said["high"] - middle))
-    return pairs
-
-
-def held_out_angles(seeds: Iterable[int]) -> Pairs:
-    """The sine to the true directions, and the limit that is stated."""
-    found = [(streamed(seed)) for seed in seeds]
-    return [(true["sine"], of_directions(history).numbers["sine_limit"]) for history, true in found]
+        shares.append((abs(true["share"] - middle), said["high"] - middle))
+        angles.append((true["sine"], said["sine_limit"]))
+    return shares, angles
 
 
 def third_moments(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:

@@ -222,8 +222,11 @@ def test_the_commands_say_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_distributed_runs_say_it(sites: Sites, tmp_path: Path) -> None:
     """Real nodes, with and without noise."""
-    parts = np.array_split(records(600, 20), 2)
-    for name, epsilon, word in (("private", 3.0, "all nodes together"), ("plain", None, "right")):
+    rows = records(600, 20)
+    for name, epsilon, parts, word in (
+        ("private", 3.0, [rows[:300], rows[300:]], "all nodes together"),
+        ("plain", None, [rows], "right"),
+    ):
         made = sites(parts, epsilon=epsilon, p=4, steps=4)
         more = "" if epsilon else "max_steps = 4\n"
         solution = run_centre(
