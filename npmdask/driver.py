@@ -280,8 +280,7 @@ class Driver:
             arrays, statement = parts.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             meta |= {"statement": statement, "facts": result.facts}
-            self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
-            return
+            return self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
 
         def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
             return self._pass("left singular vectors", executor, final, result.vectors)[:2]
