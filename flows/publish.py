@@ -116,12 +116,16 @@ class Publisher(LivePublisher):
         self._reached = solution.converged
         self._advance(solution.outcome.sentence, 100.0)
         if self._history:
-            said = (solution.outcome.sentence, solution.assurance)  # the last word: how wrong it can be
-            self._plot(". ".join(part for part in said if part), self._history)
+            self._plot(said_of(solution.outcome.sentence, solution.assurance), self._history)
 
     def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
         far = f"{bar(100.0 if self._reached else progress_percent(history, self._tol))}\n\n"
         self._show_page(said, far + plot(history, self._tol), convergence_table(history))
+
+
+def said_of(sentence: str, assurance: str) -> str:
+    """How a run ended and, below that, how wrong its answer can be."""
+    return f"{sentence}\n\n**How wrong can it be?** {assurance}" if assurance else sentence
 
 
 def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:

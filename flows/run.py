@@ -14,7 +14,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
-from flows.publish import artifact_key, try_to
+from flows.publish import artifact_key, said_of, try_to
 from flows.reports import link_to
 from npmdask.cli import INTERRUPTED, NOT_CONVERGED
 from npmdask.config import RunConfig
@@ -132,7 +132,8 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     link = link_to(page)
     where = f"`{page}`" if link is None else f"[{link}]({link}) (`{page}`)"
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items() if not isinstance(value, list))
-    text = f"# {run_id}\n\n{facts['sentence']}\n\nReport: {where}\n\n| fact | value |\n|---|---|\n{rows}\n"
+    said = said_of(facts["sentence"], facts.get("assurance", ""))
+    text = f"# {run_id}\n\n{said}\n\nReport: {where}\n\n| fact | value |\n|---|---|\n{rows}\n"
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
     return page
 

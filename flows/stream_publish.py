@@ -3,7 +3,7 @@
 import math
 import time
 
-from flows.publish import LivePublisher, image
+from flows.publish import LivePublisher, image, said_of
 from npmdask.charts import axes, svg
 from npmdask.checkpoint import RunStore
 from npmdask.streaming import StreamSolution
@@ -48,7 +48,7 @@ class StreamPublisher(LivePublisher):
         self._thread.shutdown()
         self._advance(solution.outcome.sentence, 100.0)
         if self._new:  # a tick that finds nothing draws nothing
-            self._plot(solution.outcome.sentence, self._history)
+            self._plot(said_of(solution.outcome.sentence, solution.assurance), self._history)
 
     def _plot(self, said: str, history: tuple[Measurement, ...]) -> None:
         self._show_page(said, pictures(history), measurements_table(history))

@@ -94,6 +94,8 @@ def print_answer(answer: Any, as_json: bool, words: int = 10) -> int:
     for warning in answer.warnings:
         print(f"npmdask: warning: {warning}", file=sys.stderr)
     print(f"npmdask: {answer.outcome.sentence}; `npmdask report {answer.store}` makes its page", file=sys.stderr)
+    if answer.assurance:
+        print(f"npmdask: {answer.assurance}", file=sys.stderr)
     if as_json:
         print(json.dumps(job_summary(answer)))
     elif isinstance(answer, TopicAnswer):

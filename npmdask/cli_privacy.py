@@ -123,7 +123,7 @@ def _perturb(a: argparse.Namespace) -> int:
         f"{made.dest}: {made.statement['protects']}; epsilon = {a.epsilon:g}, delta = {a.delta:g}; noise of stddev "
         f"{noise} on entries with three, two and one different indices; fingerprint {made.fingerprint[:16]}"
     )
-    print(json.dumps(made.statement) if a.json else said)
+    print(json.dumps(made.statement) if a.json else f"{said}\n{made.statement['assurance']}")
     return 0
 
 

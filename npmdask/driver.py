@@ -16,6 +16,7 @@ import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
+from npmdask.assurance import with_assurance
 from npmdask.binding import bind
 from npmdask.certifying import assure
 from npmdask.checkpoint import RunStore
@@ -279,8 +280,8 @@ class Driver:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
             arrays, statement = parts.answer(source, state, result, self._history, p)
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
-            self.store.write_part("result", arrays, meta | {"statement": statement, "facts": result.facts})
-            return
+            meta |= {"statement": statement, "facts": result.facts}
+            return self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
 
         def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
             return self._pass("left singular vectors", executor, final, result.vectors)[:2]
@@ -300,7 +301,7 @@ class Driver:
         assured = assure(self.problem, result, self._history, self._trace, operator)
         facts |= {} if assured is None else asdict(assured)
         meta = facts | {"history": self._history, "total_data_passes": passes}
-        self.store.write_part("result", arrays, meta)
+        self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
 
     def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
         return Solution(
@@ -323,6 +324,6 @@ class Driver:
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
             facts=meta.get("facts", {}),
-            assurance=meta.get("assurance", ""),
+            assurance=with_assurance(self.problem.kind, arrays, meta)["assurance"],
             certificate=meta.get("certificate"),
         )

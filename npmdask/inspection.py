@@ -85,6 +85,7 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
     return {
         "state": "finished" if result else "unfinished",
         "outcome": result["outcome"]["sentence"] if result else "go on with `npmdask resume`",
+        **_assured(result),
         "steps": len(history),
         "worst_residual": history[-1]["worst_residual"] if history else None,
         "source": spec.get("source"),
@@ -94,6 +95,11 @@ def _inspect_run(folder: Path) -> dict[str, Any]:
             for name, v in spec[table].items()
         },
     }
+
+
+def _assured(result: Any) -> dict[str, str]:
+    """How wrong the answer can be, where that was written with it."""
+    return {"assurance": result["assurance"]} if result and result.get("assurance") else {}
 
 
 def _inspect_job(store: RunStore, spec: dict[str, Any]) -> dict[str, Any]:
@@ -113,6 +119,7 @@ def _inspect_private(spec: dict[str, Any], result: Any, released: int) -> dict[s
     return {
         "state": "finished" if result else "unfinished",
         "outcome": result["outcome"]["sentence"] if result else "go on with `npmdask resume`",
+        **_assured(result),
         "released": f"{released} of {spec['stop']['max_steps']}",
         "source": spec.get("source"),
         **{f"{table}.{name}": v for table in ("privacy", "algorithm", "version") for name, v in spec[table].items()},
@@ -129,6 +136,7 @@ def _inspect_stream(store: RunStore, spec: dict[str, Any]) -> dict[str, Any]:
         facts = {
             "state": found.state,
             "outcome": found.sentence,
+            **({"assurance": found.assurance} if found.assurance else {}),
             "rows": found.rows,
             "rows_waiting": found.rows_waiting,
             "skipped": found.skipped,

@@ -62,6 +62,7 @@ def job_summary(answer: Answer) -> dict[str, Any]:
     common: dict[str, Any] = {
         "outcome": answer.outcome.name,
         "sentence": answer.outcome.sentence,
+        "assurance": answer.assurance,
         "store": answer.store,
     }
     common |= {"warnings": list(answer.warnings)}
@@ -105,6 +106,7 @@ def _topics_page(run: RunStore, spec: dict[str, Any], answer: TopicAnswer) -> st
         TopicFacts(
             name=run.path.name,
             sentence=answer.outcome.sentence,
+            assurance=answer.assurance,
             good=answer.answered,
             model=answer.model,
             store=run.place,
@@ -137,7 +139,7 @@ def _history(run: RunStore) -> list[dict[str, Any]]:
 def _latent_page(run: RunStore, spec: dict[str, Any], answer: LatentAnswer) -> str:
     rows = ((i, f"{weight:.6g}") for i, weight in enumerate(answer.weights, 1))
     sections = [
-        *heading(run.path.name, answer.outcome.sentence, good=answer.answered),
+        *heading(run.path.name, answer.outcome.sentence, good=answer.answered, assurance=answer.assurance),
         *(f'<p class="outcome bad">{html.escape(text)}</p>' for text in answer.warnings),
         tiles([(name, f"{value:.6g}") for name, value in answer.facts.items() if isinstance(value, float | int)]),
         '<div class="plots">',

@@ -22,6 +22,7 @@ import numpy as np
 import zarr
 
 from npmdask.accounting import Budget, mu_for
+from npmdask.assurance import of_copy
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.custody import PrivateCustody, name_of_run
@@ -145,6 +146,7 @@ def _statement(mechanism: EntriesGaussian, privacy: Privacy, release_id: str) ->
         "mu": mu_for(privacy.epsilon, privacy.delta),
         "charge": charge.as_dict(),
         "noise_stddevs": list(mechanism.stddevs),
+        "assurance": of_copy(mechanism.stddevs).sentence,
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.charts import BLUE, ORANGE, axes, svg
-from npmdask.page import table, tiles
+from npmdask.page import heading, table, tiles
 from npmdask.theory.private import gaussian_norm
 
 LIMITS = (
@@ -41,8 +41,11 @@ def name_of(store: Path) -> str:
     return f"{store.parent.name}, release {int(store.name)}" if store.name.isdigit() else store.name
 
 
-def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, left: str) -> list[str]:
-    """The sections of the page. ``left``: what is left of the budget, in a sentence of the ledger."""
+def private_page(
+    name: str, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, left: str, assurance: str = ""
+) -> list[str]:
+    """The sections of the page. ``left``: what is left of the budget, in a sentence of the ledger; ``assurance``: how
+    wrong the answer can be."""
     if result is None:
         done = f"{len(history)} of {spec['stop']['max_steps']} releases are made; go on with `npmdask resume`"
         head = [f"<h1>{html.escape(name)}</h1>", f'<p class="outcome bad">{done}</p>']
@@ -50,8 +53,7 @@ def private_page(name: str, spec: dict[str, Any], history: list[dict[str, Any]],
     arrays, meta = result
     statement = meta["statement"]
     return [
-        f"<h1>{html.escape(name)}</h1>",
-        f'<p class="outcome good">{html.escape(meta["outcome"]["sentence"])}</p>',
+        *heading(name, meta["outcome"]["sentence"], good=True, assurance=assurance),
         *[f'<p class="outcome bad">{html.escape(warning)}</p>' for warning in statement["warnings"]],
         _tiles(statement),
         '<div class="plots">',

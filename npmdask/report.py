@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npmdask.assurance import assurance_of
 from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint import RunStore
@@ -118,15 +119,13 @@ def _text(run: RunStore, spec: dict[str, Any] | None) -> str:
 def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> str:
     if "privacy" in spec:
         name, left = name_of(run.path), budget_left(spec["privacy"], spec["source"])
-        return page(name, private_page(name, spec, history, result, left))
+        return page(name, private_page(name, spec, history, result, left, assurance_of(spec, result)))
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     good = outcome["name"] in ("converged", "released")
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sections = [
-        *heading(
-            run.path.name, outcome["sentence"], good=good, assurance=result[1].get("assurance", "") if result else ""
-        ),
+        *heading(run.path.name, outcome["sentence"], good=good, assurance=assurance_of(spec, result)),
         _tiles(history, telemetry, result),
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),

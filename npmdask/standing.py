@@ -32,7 +32,8 @@ class RunStatus:
     is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
     ``residual``: worst relative one of the last step. ``seconds_left``, ``seconds_since_commit``, ``last_commit`` (Unix
     time): None if not known; of a private run they are not told, since they follow its rows. ``bytes``: on disk.
-    ``error``: what ended the last process that worked on it, or what is wrong with the store.
+    ``error``: what ended the last process that worked on it, or what is wrong with the store. ``assurance``: how wrong
+    the answer can be, where there is one.
     """
 
     path: str
@@ -51,6 +52,7 @@ class RunStatus:
     crashed_at: str = ""
     error: str = ""
     holder: dict[str, Any] | None = None
+    assurance: str = ""
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -99,6 +101,7 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
         what = built if spec is None else "noisy copy"
         return begun | {"what": what, "state": state, "error": _error(store), "untold": spec is not None}
     facts = inspect(store.path)
+    begun["assurance"] = facts.get("assurance", "")
     if facts["state"] == "finished":
         state = "finished"
     if facts["state"] == "up to date" and state not in ("running", "hung"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.assurance import Assurance, of_independent, of_mixture
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.latent.independent import NAME as ICA
@@ -27,7 +28,8 @@ WEIGHT_NAMES = {MIXTURE: "weight", ICA: "excess kurtosis"}
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAnswer:
-    """What was found in samples: ``weights`` are those of a mixture, or the kurtoses of independent components."""
+    """What was found in samples: ``weights`` are those of a mixture, or the kurtoses of independent components;
+    ``assurance``: how wrong it can be, in a sentence for everybody."""
 
     kind: str
     weights: np.ndarray
@@ -35,6 +37,7 @@ class LatentAnswer:
     outcome: Outcome
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    assurance: str = ""
 
     @property
     def answered(self) -> bool:
@@ -67,7 +70,16 @@ def read_latent(store: str | Path) -> LatentAnswer:
         outcome=Outcome(**meta["facts"]["outcome"]),
         warnings=tuple(meta["facts"]["warnings"]),
         facts=facts,
+        assurance=_assurance(spec, arrays, meta).sentence,
     )
+
+
+def _assurance(spec: Mapping[str, Any], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
+    n, d = spec["data"]["shape"]
+    asked = int(spec["algorithm"]["components"])
+    if spec["data"]["kind"] == MIXTURE:
+        return of_mixture(arrays["weights"], float(meta["variance"]), (n, d), asked=asked)
+    return of_independent(arrays["kurtoses"], arrays["mixing"], n, asked=asked)
 
 
 def fit_latent(

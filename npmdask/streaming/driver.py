@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from npmdask.algorithms import StreamInfo, StreamResult
+from npmdask.assurance import of_stream
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
@@ -92,6 +93,7 @@ class StreamDriver:
             warnings=tuple(warnings),
             moment=self.problem.model.algorithm.moment,
             facts=answer.facts,
+            assurance=self._assurance(answer),
         )
         facts = {"rows": state.rows, "new_rows": self._new, "outcome": outcome.name}
         self.store.log("end", seconds=solution.seconds, peak_rss=solution.peak_rss_bytes, **facts)
@@ -240,12 +242,18 @@ class StreamDriver:
             return Outcome(name="up_to_date", sentence="up to date: " + "; ".join(said))
         return Outcome(name="exhausted", sentence="the stream has ended: " + "; ".join(said))
 
+    def _assurance(self, answer: StreamResult) -> str:
+        """How wrong the answer can be, as the measurements up to the last row tell."""
+        measured, weights = self._measures.history, answer.values.tolist()
+        return of_stream(self.problem.spec(), measured, weights, answer.facts).sentence
+
     def _keep(self, answer: StreamResult, arrays: dict[str, Any], state: ModelState) -> None:
         """The answer as a bundle for export and report, a function of the rows and not of the calls that took them."""
         history = [asdict(m) for m in self._measures.history]
         facts = {"rows": state.rows, "rows_used": state.rows_used, "skipped": self._skipped, "steps": state.steps}
         meta = {"outcome": asdict(self._outcome(state, answer)), "history": history, **facts}
         meta |= {"facts": answer.facts} if answer.facts else {}
+        meta["assurance"] = self._assurance(answer)
         kept = self.store.read_part("result")
         if kept is None or kept[1] != meta:  # a kill may have left that of an earlier call
             self.store.drop_part("result")

@@ -25,7 +25,8 @@ class Measurement:
     ``rank``: of the iterate. ``batch_rows``, ``step_size``, ``condition`` (whether the rank test held): of the last
     step; ``mean_batch_rows``: rows a step, over all steps. ``values``: mean squares along the basis. ``explained``:
     share of the held-out variance; ``suboptimality``: ``<P* - P, C>`` on the held-out rows, P* the best of rank k.
-    ``max_sin_theta``: to the truth; ``change``: to the basis of the measurement before. None: not known.
+    ``max_sin_theta``: to the truth; ``change``: to the basis of the measurement before. ``reach``: what the held-out
+    rows tell of others (:meth:`HeldOut.reach`). None: not known.
 
     Of components of the third ``moment`` ``rank`` is how many are found, ``values`` are weights, and an angle is that
     of the true (earlier) component that is farthest from all that are found; held-out rows say nothing.
@@ -46,6 +47,7 @@ class Measurement:
     max_sin_theta: float | None = None
     change: float | None = None
     moment: int = 2
+    reach: dict[str, float] | None = None
 
     @property
     def size(self) -> str:
@@ -81,18 +83,47 @@ class HeldOut:
         return 2 * 8 * min(self._rows.shape) ** 2
 
     @cached_property
-    def _best_and_trace(self) -> tuple[float, float]:
-        """Not before the first measurement: a configuration is also opened to be checked."""
+    def _values(self) -> np.ndarray:
+        """Mean squares along the best directions, falling. Not before the first measurement: a configuration is also
+        opened to be checked."""
         tall = len(self._rows) >= self._rows.shape[1]
         small = self._rows.T @ self._rows if tall else self._rows @ self._rows.T
-        values = np.maximum(np.linalg.eigvalsh(small)[::-1], 0.0) / len(self._rows)
-        return float(values[: self._k].sum()), float(values.sum())
+        values: np.ndarray = np.maximum(np.linalg.eigvalsh(small)[::-1], 0.0) / len(self._rows)
+        return values
+
+    @property
+    def _best_and_trace(self) -> tuple[float, float]:
+        return float(self._values[: self._k].sum()), float(self._values.sum())
 
     def measure(self, basis: Block) -> tuple[float | None, float]:
         """The explained share (None of rows that are all zero) and the suboptimality."""
         best, trace = self._best_and_trace
         captured = float(np.linalg.norm(self._rows @ basis) ** 2 / len(self._rows))
         return (captured / trace if trace else None), max(best - captured, 0.0)
+
+    def reach(self, basis: Block) -> dict[str, float] | None:
+        """What these rows tell of others like them: plain numbers; None of fewer than two, or where all are zero.
+
+        ``rows``; ``stddev``: of the explained share, a ratio of sums over rows, to first order (the delta method);
+        ``best``: the share that no k directions exceed here; ``gap``: lambda_k - lambda_{k+1} here; ``sine``: that of
+        the largest angle to the true directions at most, about, from ``<P* - P, C> >= gap sin^2`` (the sum of
+        (lambda_i - lambda_j) over all turned pairs); 1 where no gap is seen.
+        """
+        (best, trace), count = self._best_and_trace, len(self._rows)
+        if count < 2 or not trace:
+            return None
+        inside = np.einsum("nk,nk->n", *[self._rows @ basis] * 2)
+        share = float(inside.mean()) / trace
+        off = inside - share * np.einsum("nd,nd->n", self._rows, self._rows)
+        following = float(self._values[self._k]) if self._k < len(self._values) else 0.0
+        gap, lost = float(self._values[self._k - 1]) - following, max(best - share * trace, 0.0)
+        return {
+            "rows": count,
+            "stddev": float(np.sqrt((off @ off) / (count - 1) / count)) / trace,
+            "best": best / trace,
+            "gap": gap,
+            "sine": float(np.sqrt(min(lost / gap, 1.0))) if gap > 0 else 1.0,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +226,7 @@ def measure(
         values=result.values.tolist(),
         explained=explained,
         suboptimality=suboptimality,
+        reach=held_out.reach(basis) if held_out else None,
         max_sin_theta=None if truth is None else angle(basis, truth, moment),
         change=None if before is None else angle(basis, before, moment),
     )

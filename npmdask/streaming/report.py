@@ -40,7 +40,7 @@ def stream_page(store: RunStore) -> str:
         [spectrum_svg(values, name if found.moment == 3 else f"{name} of the rows along it")] if len(values) else []
     )
     sections = [
-        *heading(store.path.name, found.sentence, good=found.current),
+        *heading(store.path.name, found.sentence, good=found.current, assurance=found.assurance),
         tiles(_tiles(found, history, store.telemetry())),
         f'<div class="plots">{"".join(drawn)}</div>',
         *(_weights(values, found.facts) if found.moment == 3 else _components(values, name)),

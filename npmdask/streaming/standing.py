@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import STREAM_REGISTRY
+from npmdask.assurance import of_stream
 from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.streaming.measures import Measurement
@@ -54,6 +55,20 @@ class Standing:
     def facts(self) -> dict[str, Any]:
         """What else the last answer says, if it is of all rows."""
         return dict(self.answered.get("facts", {})) if self.current and self.answered is not None else {}
+
+    @property
+    def assurance(self) -> str:
+        """How wrong the answer can be; "" before there is one of all rows."""
+        if not self.current or self.answered is None:
+            return ""
+        return str(
+            self.answered.get("assurance") or of_stream(self.spec, self.history, self._weights, self.facts).sentence
+        )
+
+    @property
+    def _weights(self) -> list[float]:
+        """Values of the last measurement."""
+        return next((m.values for m in reversed(self.history) if m.values is not None), None) or []
 
     @property
     def skipped(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.assurance import of_topics
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.progress import Observer
@@ -49,6 +50,13 @@ class TopicAnswer:
         if self.perplexity is not None:
             said += f", held-out perplexity {self.perplexity.model:.0f} (words alone: {self.perplexity.unigram:.0f})"
         return Outcome(name=ended.name, sentence=said)
+
+    @property
+    def assurance(self) -> str:
+        """How wrong the topics can be, in a sentence for everybody."""
+        model, held = self.model, self.perplexity
+        unigram = None if held is None else (held.model, held.unigram)
+        return of_topics(model.topics, model.weights, model.facts, unigram).sentence
 
     @property
     def answered(self) -> bool:

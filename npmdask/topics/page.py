@@ -35,6 +35,7 @@ class TopicFacts:
     name: str
     sentence: str
     model: TopicModel
+    assurance: str = ""
     good: bool = True
     store: str = "RUN"
     coherence: Coherence | None = None
@@ -56,7 +57,7 @@ def page_of(facts: TopicFacts) -> str:
     """One self-contained HTML page."""
     sections = [
         _STYLE,
-        *heading(facts.name, facts.sentence, good=facts.good),
+        *heading(facts.name, facts.sentence, good=facts.good, assurance=facts.assurance),
         *(f'<p class="outcome bad">{html.escape(text)}</p>' for text in [*facts.warnings, *_doubts(facts)]),
         tiles(_tiles(facts)),
         "<h2>Topics</h2>",

@@ -1,0 +1,32 @@
+"""How wrong an answer can be, in a sentence for everybody: facts that a run has anyway go in, a sentence comes out.
+
+A small module a kind of run; pure functions, no pass over the data, no clock, no randomness. A sentence says how large
+the error is likely to be, on what that rests, and what is not covered; what it claims in numbers is in ``numbers``, and
+how often that was true in simulations is in docs/assurance.md.
+"""
+
+from npmdask.assurance.kept import assurance_of, made_of, with_assurance
+from npmdask.assurance.latent import of_independent, of_mixture
+from npmdask.assurance.nodes import of_nodes
+from npmdask.assurance.private import of_copy, of_release
+from npmdask.assurance.streams import of_directions, of_stream, of_third_moment
+from npmdask.assurance.tensors import of_tensor
+from npmdask.assurance.topics import of_topics
+from npmdask.assurance.words import Assurance
+
+__all__ = [
+    "Assurance",
+    "assurance_of",
+    "made_of",
+    "of_copy",
+    "of_directions",
+    "of_independent",
+    "of_mixture",
+    "of_nodes",
+    "of_release",
+    "of_stream",
+    "of_tensor",
+    "of_third_moment",
+    "of_topics",
+    "with_assurance",
+]

@@ -1,0 +1,166 @@
+"""How wrong a private answer can be, from released values and public numbers alone: post-processing, at no cost.
+
+Every function here takes what was released and what is public, and nothing else: the same releases give the same
+sentence, whatever the data are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from npmdask.assurance.words import LOST, Assurance, components, degrees, spread
+from npmdask.theory.private import predicted_sine
+
+REMEDY = "more records, a larger epsilon or fewer releases make it less"
+TURNED = 1.5  # times the likely sine of a component of a tensor
+BENT = 1.5  # times w sine^2, by which a weight may be too small as its vector is off
+NEXT = 2.0  # times residual / value of a direction of records, where the next eigenvalue is half of it at most
+FEW = 3  # means a direction: after fewer it may still be as random as it began, and clipping hides that
+
+
+def of_release(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
+    """Of any private run: which kind it is, its arrays and its statement tell.
+
+    Parameters
+    ----------
+    arrays : of the result: ``values`` (k), ``residual_norms`` (k), ``value_stddevs`` (k) where they are known,
+        ``factor_right`` (d x p) of an alternating run.
+    statement : the public statement of the run.
+    """
+    if "errors" in statement:
+        return _of_tensor(arrays, statement)
+    if statement.get("predicted_error") is not None:
+        return of_plane(statement["predicted_error"], arrays, statement)
+    if "factor_right" in arrays:
+        return _of_alternating(arrays, statement)
+    return _of_records(arrays, statement)
+
+
+def of_plane(
+    sine: float, arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any], whose: str = "the clipped data"
+) -> Assurance:
+    """Of a private power method: ``sine`` is the likely one of its released values (theory.private.predicted_sine)."""
+    k, p = len(arrays["values"]), statement.get("iteration_rank")
+    known, spreads = _values(arrays, sine)
+    numbers: dict[str, Any] = {"sine": sine, "value_spread": spreads}
+    if p is not None and p <= k:
+        said = (
+            f"How far {components(k)} may be tilted cannot be told from what was released: as many columns were "
+            "iterated as are asked for, and so nothing shows how much larger these are than the next. An "
+            "iteration_rank of a few more shows it"
+        )
+        return Assurance(f"{said}.{known} {_limits(whose)}", numbers | {"sine": None})
+    if sine >= LOST:
+        said = (
+            f"The released values tell nothing reliable about the directions of {components(k)}: the noise is as "
+            f"large as what sets them apart, and they may be anything; {REMEDY}"
+        )
+        return Assurance(f"{said}. {_limits(whose)}", numbers)
+    what = "the component is" if k == 1 else f"the plane of the {k} components is"
+    said = f"By the released values {what} likely tilted by less than {degrees(sine)} (an estimate, not a bound)"
+    return Assurance(f"{said}; {REMEDY}.{known} {_limits(whose)}", numbers)
+
+
+def _values(arrays: Mapping[str, np.ndarray], sine: float) -> tuple[str, float | None]:
+    """How far off the values are, where that is known and not as large as they are: two deviations of the noise on the
+    worst of them, and what is lost (or won, of noise) as the vectors are off."""
+    if "value_stddevs" not in arrays or sine >= LOST:
+        return "", None
+    off = 2 * float(np.max(arrays["value_stddevs"])) + float(np.max(np.abs(arrays["values"]))) * sine**2
+    return f" The values are likely right to +-{spread(off)}.", off
+
+
+def _limits(whose: str) -> str:
+    return f"Meant are those of {whose}: what clipping changed, and how other records would differ, is not in it."
+
+
+def _of_alternating(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
+    """Of products with a matrix and its transpose in turn: the p singular values of the last one stand for those of
+    the matrix, and noise is taken as in the longer of the two sides."""
+    values = np.linalg.svd(arrays["factor_right"], compute_uv=False)
+    longest = max(len(arrays["factor_right"]), len(arrays["factor_left"]))
+    found = predicted_sine(values, list(statement["noise_stddev"]), d=longest, k=len(arrays["values"]))
+    return of_plane(found.value, arrays, statement, "the matrix with clipped entries")
+
+
+def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
+    """Of k-DP-PCA and its relatives. A direction w is asked for its mean image g: |g - w (w^T g)| over w^T g is the
+    tangent of what it still turns by, noise included; NEXT times that is the angle where no further direction has more
+    than half its value, which nothing that was released can show."""
+    values, norms = np.asarray(arrays["values"]), np.asarray(arrays["residual_norms"])
+    k = len(values)
+    tangents = [
+        NEXT * float(norm / value) if value > 0 else math.inf for value, norm in zip(values, norms, strict=True)
+    ]
+    worst = max(tangents) if len(statement["noise_stddev"]) >= FEW * k else math.inf
+    sine = 1.0 if worst == math.inf else worst / math.hypot(1, worst)
+    low = "Values are too low where much was clipped; how other records would differ is not in it."
+    if sine >= LOST:
+        return Assurance(
+            f"The releases tell nothing reliable about the directions of {components(k)}: they were too few, or "
+            f"the last, noise included, still turned away from them; {REMEDY}, and so may more steps. {low}",
+            {"sine": sine},
+        )
+    what = "the component is" if k == 1 else f"the plane of the {k} components is"
+    return Assurance(
+        f"If no further direction has more than half of the last value, {what} likely tilted by less than "
+        f"{degrees(sine)} (an estimate from the last releases, not a bound); that it has not cannot be seen, unless "
+        f"one component more is asked for. {low}",
+        {"sine": sine},
+    )
+
+
+def _of_tensor(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
+    """Of a private tensor power method: ``statement["errors"]`` are likely sines, by the noise in each last product."""
+    status, errors = list(statement["status"]), list(statement["errors"])
+    values, stddevs = np.asarray(arrays["values"]), np.asarray(arrays["value_stddevs"])
+    sines = [min(TURNED * error, 1.0) for error in errors]
+    spreads = [2 * float(s) + BENT * abs(float(w)) * e**2 for w, s, e in zip(values, stddevs, errors, strict=True)]
+    found = [i for i, word in enumerate(status) if word == "found"]
+    numbers = {"sines": sines, "value_spreads": spreads, "found": len(found)}
+    if not found:
+        return Assurance(
+            f"The released values tell nothing about any of the {len(status)} components: the noise is as large as "
+            f"they are; {REMEDY}.",
+            numbers,
+        )
+    said = f"By the released values {_found(found, status)} likely less than {_each(sines, found)} off"
+    said += (
+        f", and their weights right to +-{spread(max(spreads[i] for i in found))} (an estimate, not a bound); {REMEDY}"
+    )
+    return Assurance(f"{said}.{_others(status)} Entries that were clipped are not in it.", numbers)
+
+
+def _found(found: Sequence[int], status: Sequence[str]) -> str:
+    return "the component is" if len(status) == 1 else f"{len(found)} of {len(status)} components stand out, and are"
+
+
+def _each(sines: Sequence[float], found: Sequence[int]) -> str:
+    worst = max(sines[i] for i in found)
+    return degrees(worst) if worst < 1 else "a right angle"
+
+
+def _others(status: Sequence[str]) -> str:
+    """What is meant by those that are not found."""
+    said = []
+    if "open" in status:
+        said.append(f"{status.count('open')} open: noise turned it too far, or it was still moving, at the end")
+    if "surplus" in status:
+        said.append(f"{status.count('surplus')} surplus: no larger than noise, take it for nothing")
+    return f" The others: {'; '.join(said)}." if said else ""
+
+
+def of_copy(stddevs: Sequence[float]) -> Assurance:
+    """Of a noisy copy of a tensor. ``stddevs``: of entries with three different indices, with two, on the diagonal."""
+    most, some, diagonal = (float(stddev) for stddev in stddevs)
+    return Assurance(
+        f"Nearly every entry of the copy is off by about +-{spread(most)}, 19 of 20 by less than {spread(2 * most)}; "
+        f"those with two equal indices by +-{spread(some)}, those on the diagonal by +-{spread(diagonal)} (the noise "
+        "is known exactly, and independent from entry to entry). Smaller entries are lost in it, and what was clipped "
+        "before is not in it.",
+        {"stddevs": [most, some, diagonal], "likely": 2 * most},
+    )
