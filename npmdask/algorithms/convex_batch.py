@@ -22,7 +22,7 @@ The warm start doubles likewise: the top k of the earlier half must pass the tes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, e, log, sqrt
+from math import ceil, sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ from npmdask.algorithms._stream_protocol import (
 from npmdask.algorithms.capped_simplex import stays_rank
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
+from npmdask.theory.convex import Schedule, mbrmsg_params
 
 
 class RankTest(NamedTuple):
@@ -280,17 +281,16 @@ class MiniBatchRMSG(MiniBatchMSG):
 
     def step_size(self, t: int) -> float:
         """eta_t, t = 1, 2, ..."""
-        shift = 128 * log(1 / self.failure) / self.gap**3 if self.shift is None else self.shift
+        shift = self._printed(1).shift if self.shift is None else self.shift
         return self.eta0 / (self.gap / 2 * (effective_steps(t, self.memory) + shift))
 
     def largest_batch(self, d: int) -> int:
         """Line 3 of Algorithm 2 (the text says line 5)."""
-        sure = log(3 * e * d * self.horizon / self.failure)
-        return self._at_least(
-            self.batch_rows, self.batch_constant * sure * 8 * (self.target_rank + 1) ** 2 / self.gap**2
-        )
+        return self._at_least(self.batch_rows, self.batch_constant * self._printed(d).batch_rows)
 
     def largest_start(self, d: int) -> int:
         """Line 1 of Algorithm 2."""
-        sure = log(3 * e * d / self.failure) * log(3 * e / self.failure)
-        return self._at_least(self.warm_rows, self.warm_constant * sure * 128 * self.target_rank / self.gap**5)
+        return self._at_least(self.warm_rows, self.warm_constant * self._printed(d).warm_rows)
+
+    def _printed(self, d: int) -> Schedule:
+        return mbrmsg_params(self.gap, self.target_rank, d, self.horizon, self.failure).value

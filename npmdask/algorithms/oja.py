@@ -13,7 +13,6 @@ that the step size does not fall to zero and the directions follow a stream that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +31,7 @@ from npmdask.algorithms._stream_protocol import (
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block, orth, random_orthonormal
 from npmdask.randomness import generator
+from npmdask.theory import oja_shift
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Oja:
         """
         gap = top - second
         require(gap > 0 and alpha > 0.5 and 0 < delta < 1, "the theorem needs top > second, alpha > 1/2, 0 < delta < 1")
-        beta = 20 * max(deviation * alpha / gap, variance * alpha**2 / (gap**2 * log(1 + delta / 100)))
+        beta = oja_shift(top, second, deviation, variance, alpha, delta).value
         rule = cls(target_rank=target_rank, eta0=alpha / gap, shift=beta)
         largest = alpha / (gap * (beta + 1))
         require(

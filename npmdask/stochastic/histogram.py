@@ -16,6 +16,7 @@ from npmdask.accounting import Charge, gaussian_charge
 from npmdask.errors import BadInputError
 from npmdask.stochastic.neighbours import up
 from npmdask.stochastic.noise import Noise, whole_scale
+from npmdask.theory import hist_threshold
 
 NOWHERE = np.iinfo(np.int64).min
 ROUNDED = 1 + 1e-3  # of a tail: for a scale that is rounded up, and noise that is rounded to the grid
@@ -49,7 +50,7 @@ class StabilityHistogram:
     @property
     def threshold(self) -> float:
         """What a noisy count must reach to be seen at all."""
-        return 1 + 2 / self.epsilon * math.log(2 / self.delta)
+        return hist_threshold(self.epsilon, self.delta).value
 
     def heaviest(self, labels: np.ndarray, noise: Noise, purpose: str) -> int | None:
         """The label with the largest noisy count, or None if none survives."""

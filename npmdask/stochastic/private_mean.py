@@ -26,6 +26,7 @@ from npmdask.stochastic.histogram import ROUNDED, StabilityHistogram
 from npmdask.stochastic.images import present
 from npmdask.stochastic.neighbours import Relation, require_relation, sum_sensitivity, up
 from npmdask.stochastic.noise import Noise, purpose_of, whole_scale
+from npmdask.theory import privmean_histogram
 
 MOST_RECORDS = 1 << 28  # of which sums of multiples of 2^-24 are exact in float64
 
@@ -204,7 +205,7 @@ class PaperMean:
 
 def histogram_epsilon(epsilon: float, delta: float, d: int) -> float:
     """The share of every coordinate's histogram: epsilon / (4 sqrt(2 d ln(4 / delta)))."""
-    return epsilon / (4 * math.sqrt(2 * d * math.log(4 / delta)))
+    return privmean_histogram(epsilon, delta, d)[0]
 
 
 def paper_mean_cost(epsilon: float, delta: float) -> tuple[Charge, float]:

@@ -19,6 +19,7 @@ from npmdask.stochastic.histogram import NOWHERE, GaussianHistogram, StabilityHi
 from npmdask.stochastic.images import present
 from npmdask.stochastic.neighbours import Relation, moved_counts, require_relation
 from npmdask.stochastic.noise import Noise, purpose_of
+from npmdask.theory import privrange_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class PaperRange:
 
     @property
     def groups(self) -> int:
-        return math.ceil(self.constant * math.log(1 / (self.delta * self.fail_prob)) / self.epsilon)
+        return int(privrange_groups(self.epsilon, self.delta, self.fail_prob, self.constant).value)
 
     def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
         """The images (B x d) of the whole batch, those that are not finite as zeros: groups cannot be added up."""

@@ -1,9 +1,60 @@
-"""What the papers predict: explicit bounds where there are any, and every constant that had to be assumed."""
+"""What the papers predict: explicit bounds where there are any, and every constant that had to be assumed.
+
+Functions return a :class:`Prediction` (or :class:`Predictions`, several numbers): the value, the constants that no
+paper gives, and flags: which conditions of the theorem hold. docs/theory.md has them by paper and by name.
+"""
 
 from __future__ import annotations
 
+from npmdask.accounting import delta_for as gdp_delta
+from npmdask.accounting import mu_for
+from npmdask.accounting import shuffled_epsilon as shuffle_eps
+from npmdask.theory.composition import (
+    Share,
+    dp_tpm_nu,
+    dpojas_alpha,
+    drv,
+    input_perturbation_min_eps,
+    lemma16_split,
+    ppm_sigma,
+    zcdp,
+)
+from npmdask.theory.convex import (
+    Schedule,
+    bernstein_batch,
+    mbmsg_bound,
+    mbmsg_params,
+    mbrmsg_bound,
+    mbrmsg_expected,
+    mbrmsg_params,
+    total_cost,
+)
+from npmdask.theory.intermediate import (
+    Form,
+    best_q,
+    compare_forms,
+    gapfree_iterations,
+    gapfree_noise,
+    improved_eps_range,
+    improved_iterations,
+    improved_max_noise,
+    improved_plateau,
+    improved_recursion,
+)
+from npmdask.theory.power import (
+    Noise,
+    NoisePrediction,
+    init_tan_bound,
+    init_tan_quantile,
+    npm_basin,
+    npm_error_recursion,
+    npm_iterations,
+    npm_max_noise,
+    npm_plateau,
+)
 from npmdask.theory.private import (
     Prediction,
+    Predictions,
     coherence_linf_bound,
     dist_comm,
     dist_error,
@@ -12,6 +63,15 @@ from npmdask.theory.private import (
     ppm_error,
     ppm_error_coherent,
     predicted_sine,
+)
+from npmdask.theory.samples import (
+    roundness_spiked,
+    spm_block_noise,
+    spm_samples,
+    spm_samples_general,
+    spm_samples_improved,
+    spm_samples_powerlaw,
+    spm_samples_spiked,
 )
 from npmdask.theory.stochastic import (
     Model,
@@ -26,26 +86,96 @@ from npmdask.theory.stochastic import (
     zeta,
     zeta_from_frobenius,
 )
+from npmdask.theory.subroutines import (
+    hist_threshold,
+    oja_rate,
+    oja_shift,
+    privmean_histogram,
+    privmean_min_batch,
+    privrange_groups,
+)
+from npmdask.theory.tensor import iterations as tpm_iterations
+from npmdask.theory.tensor import private_epsilon as dp_tpm_min_eps
+from npmdask.theory.tensor import restarts as tpm_restarts
+from npmdask.theory.tensor import sample_complexity as online_tpm_samples
+from npmdask.theory.tensor import tolerated_noise as tpm_max_noise
 
 __all__ = [
+    "Form",
     "Model",
+    "Noise",
+    "NoisePrediction",
     "Prediction",
+    "Predictions",
+    "Schedule",
+    "Share",
+    "bernstein_batch",
+    "best_q",
     "coherence_linf_bound",
+    "compare_forms",
     "condition_number",
     "dist_comm",
     "dist_error",
+    "dp_tpm_min_eps",
+    "dp_tpm_nu",
+    "dpojas_alpha",
     "dpojas_zeta",
     "dppca_learning_rate",
     "dppca_min_n",
     "dppca_noise_beta",
     "dppca_zeta",
+    "drv",
+    "gapfree_iterations",
+    "gapfree_noise",
     "gaussian_norm",
+    "gdp_delta",
+    "hist_threshold",
+    "improved_eps_range",
+    "improved_iterations",
+    "improved_max_noise",
+    "improved_plateau",
+    "improved_recursion",
+    "init_tan_bound",
+    "init_tan_quantile",
+    "input_perturbation_min_eps",
+    "lemma16_split",
     "lowrank_error",
+    "mbmsg_bound",
+    "mbmsg_params",
+    "mbrmsg_bound",
+    "mbrmsg_expected",
+    "mbrmsg_params",
+    "mu_for",
+    "npm_basin",
+    "npm_error_recursion",
+    "npm_iterations",
+    "npm_max_noise",
+    "npm_plateau",
+    "oja_rate",
+    "oja_shift",
+    "online_tpm_samples",
     "ppm_error",
     "ppm_error_coherent",
+    "ppm_sigma",
     "predicted_sine",
+    "privmean_histogram",
+    "privmean_min_batch",
+    "privrange_groups",
+    "roundness_spiked",
+    "shuffle_eps",
     "spiked_lower_bound",
+    "spm_block_noise",
+    "spm_samples",
+    "spm_samples_general",
+    "spm_samples_improved",
+    "spm_samples_powerlaw",
+    "spm_samples_spiked",
     "top_lower_bound",
+    "total_cost",
+    "tpm_iterations",
+    "tpm_max_noise",
+    "tpm_restarts",
+    "zcdp",
     "zeta",
     "zeta_from_frobenius",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,21 @@ class Prediction(NamedTuple):
     """A predicted ``value``, the ``constants`` that no paper gives and were assumed, whether its conditions hold."""
 
     value: float
+    constants: dict[str, float]
+    flags: dict[str, bool]
+
+    @property
+    def valid(self) -> bool:
+        return all(self.flags.values())
+
+
+Values = TypeVar("Values", bound=tuple[float, ...])
+
+
+class Predictions(NamedTuple, Generic[Values]):
+    """A :class:`Prediction` of several numbers: ``value`` is a named tuple."""
+
+    value: Values
     constants: dict[str, float]
     flags: dict[str, bool]
 

@@ -1,0 +1,166 @@
+"""The papers' ways to count privacy, and the noise that they give, beside what exact accounting gives.
+
+Nothing here decides how much noise a release adds: that is :mod:`npmdask.accounting`. Two further names of the field
+are there: ``delta_for`` (the delta of mu-GDP) and ``shuffled_epsilon`` (amplification by shuffling).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from npmdask.accounting import (
+    Budget,
+    Charge,
+    epsilon_for,
+    gaussian_multiplier,
+    mu_for,
+    paper_charge,
+    paper_stddev,
+    paper_tensor_stddev,
+)
+from npmdask.errors import BadInputError, closest
+from npmdask.theory.power import positive
+from npmdask.theory.private import Prediction, Predictions
+
+MODES = ("paper", "exact")
+LARGEST_SPLIT = 0.9  # Lemma 16 of Duengler and Sanyal: epsilon <= 0.9
+LARGEST_CLASSICAL = 1.0  # the classical Gaussian mechanism is proved below it
+ONE = np.ones((1, 1))  # a block whose largest entry is 1: formulas per unit
+ENTRIES = 6.0  # that a change of one entry of a symmetric tensor amounts to: it has up to 6 places
+
+
+class Share(NamedTuple):
+    """What every one of many releases may spend, or what all of them spend."""
+
+    epsilon: float
+    delta: float
+
+
+def ppm_sigma(
+    epsilon: float, delta: float, p: int, L: int, relation: str = "symmetric_entry", mode: str = "paper"
+) -> Prediction:
+    """sigma of the private power method with L releases of d x p.
+
+    Noise has the standard deviation sigma max |X_ij| for the relations ``entry`` and ``symmetric_entry``, and sigma
+    for the others. "paper": sqrt(4 p L ln(1 / delta)) / epsilon (Hardt and Price, Figure 3 and Lemma 4.5); "exact":
+    the least that is (epsilon, delta)-DP whatever X is. ``flags["private"]``: the promise is kept by exact accounting,
+    which the printed sigma does not do for a symmetric entry beyond epsilon = 8.34 (delta = 1e-6).
+    """
+    budget = _budget(epsilon, delta, mode)
+    if not p >= 1 <= L:
+        raise BadInputError(f"p = {p} columns and L = {L} releases must both be positive")
+    printed = paper_stddev(relation, ONE, p, L, budget)
+    charge = paper_charge(relation, p, L, budget)
+    if mode == "paper":
+        return Prediction(printed, {}, {"private": charge.within(budget)})
+    per_release = math.sqrt(charge.mu_squared / L) * printed  # the largest sensitivity that a sigma of 1 must cover
+    return Prediction(gaussian_multiplier(budget, L) * per_release, {}, {"private": True})
+
+
+def zcdp(sensitivity: float, stddev: float, delta: float) -> Prediction:
+    """epsilon of a Gaussian release by zero-concentrated DP: rho + 2 sqrt(rho ln(1/delta)), rho = s^2 / (2 stddev^2)."""
+    positive(sensitivity=sensitivity, stddev=stddev)
+    _probability(delta)
+    rho = sensitivity**2 / (2 * stddev**2)
+    return Prediction(rho + 2 * math.sqrt(rho * math.log(1 / delta)), {"rho": rho}, {})
+
+
+def drv(epsilon: float, delta: float, releases: int, slack: float) -> Predictions[Share]:
+    """K = ``releases`` of (epsilon, delta)-DP together (advanced composition: Dwork, Rothblum and Vadhan 2010).
+
+    epsilon sqrt(2 K ln(1 / slack)) + K epsilon (e^epsilon - 1), and K delta + slack. ``flags["better_than_basic"]``:
+    that is less than K epsilon.
+    """
+    _probability(slack)
+    if not (epsilon > 0 and 0 <= delta < 1 and releases >= 1):
+        raise BadInputError("advanced composition needs epsilon > 0, 0 <= delta < 1 and a release at least")
+    total = epsilon * math.sqrt(2 * releases * math.log(1 / slack)) + releases * epsilon * math.expm1(epsilon)
+    flags = {"better_than_basic": total < releases * epsilon, "delta_below_1": releases * delta + slack < 1}
+    return Predictions(Share(total, releases * delta + slack), {}, flags)
+
+
+def lemma16_split(epsilon: float, delta: float, releases: int) -> Predictions[Share]:
+    """What each of K releases may spend (Duengler and Sanyal 2025, Lemma 16, after Kairouz et al. 2015).
+
+    epsilon / (2 sqrt(2 K ln(2 / delta))) and delta / (2 K); proved for epsilon <= 0.9.
+    """
+    _probability(delta)
+    if not (epsilon > 0 and releases >= 1):
+        raise BadInputError(f"epsilon = {epsilon} must be positive and shared by a release at least")
+    share = epsilon / (2 * math.sqrt(2 * releases * math.log(2 / delta)))
+    return Predictions(Share(share, delta / (2 * releases)), {}, {"epsilon_at_most_0.9": epsilon <= LARGEST_SPLIT})
+
+
+def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: int, mode: str = "paper") -> Prediction:
+    """nu of the private tensor power method (Wang and Anandkumar 2016, Algorithm 3), for K = k L (R + 1) releases.
+
+    Noise is nu max |u_i|^2 on T(I, u, u) and nu max |u_i|^3 on T(u, u, u). "paper": 6 sqrt(2 ln(1.25 / delta')) /
+    epsilon', epsilon' = epsilon / sqrt(K (4 + ln(2 / delta))), delta' = delta / (2 K); "exact": 6 sqrt(K) / mu. The
+    composition that the paper names would need more than epsilon' for small delta (``flags["composes"]`` by the best
+    slack); the noise is private all the same (``flags["private"]``).
+    """
+    budget = _budget(epsilon, delta, mode)
+    positive(k=k, restarts=restarts, iterations=iterations)
+    releases = k * restarts * (iterations + 1)
+    if mode == "exact":
+        return Prediction(ENTRIES * gaussian_multiplier(budget, releases), {}, {"private": True})
+    share = epsilon / math.sqrt(releases * (4 + math.log(2 / delta)))
+    composed = drv(share, delta / (2 * releases), releases, delta / 2).value
+    private = paper_charge("tensor_entry", 1, releases, budget).within(budget)
+    flags = {"private": private, "composes": composed.epsilon <= epsilon}
+    return Prediction(paper_tensor_stddev(ONE, releases, budget), {}, flags)
+
+
+def input_perturbation_min_eps(
+    lambda_min: float, d: int, delta: float, *, change: float = 6.0, constant: float = 1.0, mode: str = "paper"
+) -> Prediction:
+    """The least epsilon at which a tensor with Gaussian noise on its entries can be decomposed (after Wang, section 4).
+
+    Such noise is of the "round" kind, norm stddev sqrt(d), and lambda_min / sqrt(d) is borne: stddev <= constant
+    lambda_min / d. "paper": change sqrt(2 ln(1.25 / delta)) / stddev, linear in d (``flags["epsilon_below_1"]``: where
+    that formula is proved); "exact": the epsilon of mu = change / stddev, which for large d is larger.
+    """
+    positive(lambda_min=lambda_min, d=d, change=change, constant=constant)
+    _probability(delta)
+    _mode(mode)
+    stddev = constant * lambda_min / d
+    constants = {"constant": constant, "stddev": stddev}
+    if mode == "exact":
+        return Prediction(epsilon_for(change / stddev, delta), constants, {"private": True})
+    value = change * math.sqrt(2 * math.log(1.25 / delta)) / stddev
+    return Prediction(value, constants, {"epsilon_below_1": value < LARGEST_CLASSICAL})
+
+
+def dpojas_alpha(epsilon: float, delta: float, n: int, *, mode: str = "paper", constant: float = 1.0) -> Prediction:
+    """alpha of DP-Ojas (Duengler and Sanyal 2025, Algorithm 3): noise of 2 beta alpha on an image clipped to beta.
+
+    "paper": constant ln(n / delta) / (epsilon sqrt(n)), private only if the shuffle that the listing leaves out does
+    its work; ``flags["private_unshuffled"]``: it is (epsilon, delta)-DP as it stands, every record being used once.
+    "exact": 1 / mu, which is enough for any epsilon.
+    """
+    budget = _budget(epsilon, delta, mode)
+    positive(n=n, constant=constant)
+    if mode == "exact":
+        return Prediction(1 / mu_for(epsilon, delta), {}, {"private_unshuffled": True})
+    value = constant * math.log(n / delta) / (epsilon * math.sqrt(n))
+    private = Charge(mu_squared=value**-2).within(budget)
+    return Prediction(value, {"constant": constant}, {"private_unshuffled": private})
+
+
+def _budget(epsilon: float, delta: float, mode: str) -> Budget:
+    _mode(mode)
+    _probability(delta)
+    return Budget(epsilon, delta)
+
+
+def _mode(mode: str) -> None:
+    if mode not in MODES:
+        raise BadInputError(f"mode = {mode!r}: {closest(mode, list(MODES))}")
+
+
+def _probability(value: float) -> None:
+    if not 0 < value < 1:
+        raise BadInputError(f"{value} must lie between 0 and 1: it is a probability")

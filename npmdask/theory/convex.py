@@ -1,0 +1,123 @@
+"""Parameters, bounds and costs of the mini-batched convex relaxations (Arora and Marinov 2019, sections 4 and 6).
+
+Delta = lambda_k - lambda_{k+1} of C = E x x^T, rows of norm at most 1 and mean 0: so Delta <= 1 / k, which
+``flags["possible_gap"]`` says. The printed constants do not fit together: with the printed mini-batch the event
+||C_t - C|| <= Delta / (8 (k + 1)) that the proof needs fails far more often than with probability delta
+(:func:`bernstein_batch` gives what suffices).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from npmdask.errors import BadInputError, closest
+from npmdask.theory.power import positive
+from npmdask.theory.private import Prediction, Predictions
+
+COSTS = ("oja", "4.2", "4.3")
+
+
+class Schedule(NamedTuple):
+    """Rows of the warm start and of a mini-batch, the ridge, and the shift of t in the step size."""
+
+    warm_rows: float
+    batch_rows: float
+    ridge: float
+    shift: float
+
+
+def mbmsg_params(
+    gap: float, k: int, *, warm: float = 1.0, batch: float = 1.0, shift: float = 1.0
+) -> Predictions[Schedule]:
+    """MB-MSG (Algorithm 1): warm k^2 / Delta^3 and batch k^3 / Delta^2 rows, eta_t ~ 1 / sqrt(t + shift k^2 / Delta^2).
+
+    All three constants, with their logarithms, are open in the paper.
+    """
+    positive(warm=warm, batch=batch, shift=shift)
+    flags = _possible(gap, k)
+    rows = Schedule(warm * k**2 / gap**3, batch * k**3 / gap**2, 0.0, shift * k**2 / gap**2)
+    return Predictions(rows, {"warm": warm, "batch": batch, "shift": shift}, flags)
+
+
+def mbmsg_bound(
+    t: int, gap: float, k: int, T: int, delta: float, *, constant: float = 1.0, c_shift: float = 1.0
+) -> Prediction:
+    """Suboptimality of MB-MSG after t steps (Theorem 4.1): constant k^4 ln(1/delta) ln^2 T / sqrt(t + 1 / g).
+
+    g = c_shift Delta^2 / (k ln(1/delta))^2; for all t <= T together, with probability 1 - delta.
+    """
+    _step(t, T, delta)
+    positive(constant=constant, c_shift=c_shift)
+    log_delta = math.log(1 / delta)
+    inverse = (k * log_delta) ** 2 / (c_shift * gap**2)
+    value = constant * k**4 * log_delta * math.log(T) ** 2 / math.sqrt(t + inverse)
+    return Prediction(value, {"constant": constant, "c_shift": c_shift}, _possible(gap, k))
+
+
+def mbrmsg_params(gap: float, k: int, d: int, T: int, delta: float) -> Predictions[Schedule]:
+    """MB-RMSG as printed (Algorithm 2); eta_t = 1 / (ridge (t + shift)), ridge = Delta / 2.
+
+    Warm start ln(3 e d / delta) 128 k ln(3 e / delta) / Delta^5, mini-batch ln(3 e d T / delta) 8 (k + 1)^2 / Delta^2
+    (the authors' slides have k + 1, not its square), shift 128 ln(1 / delta) / Delta^3.
+    """
+    _step(1, T, delta)
+    flags = _possible(gap, k)
+    positive(d=d)
+    warm = math.log(3 * math.e * d / delta) * 128 * k * math.log(3 * math.e / delta) / gap**5
+    batch = math.log(3 * math.e * d * T / delta) * 8 * (k + 1) ** 2 / gap**2
+    return Predictions(Schedule(warm, batch, gap / 2, 128 * math.log(1 / delta) / gap**3), {}, flags)
+
+
+def mbrmsg_bound(t: int, gap: float, k: int, delta: float) -> Prediction:
+    """Suboptimality <P* - P_t, C> of MB-RMSG after t steps (Theorem 4.2), with probability 1 - delta for all t <= T.
+
+    32 ln(3 e / delta) / (Delta^2 (t + 128 ln(1 / delta) / Delta^3 - 1)), constants as printed.
+    """
+    _step(t, t, delta)
+    value = 32 * math.log(3 * math.e / delta) / (gap**2 * (t + 128 * math.log(1 / delta) / gap**3 - 1))
+    return Prediction(value, {}, _possible(gap, k))
+
+
+def mbrmsg_expected(t: int, gap: float, k: int, d: int, *, constant: float = 1.0) -> Prediction:
+    """E <P* - P_T, C> after T = t steps that all kept rank k (Theorem 4.3): Delta / T + min(d Delta, 1) / (k T)."""
+    positive(t=t, d=d, constant=constant)
+    value = constant * (gap + min(d * gap, 1.0) / k) / t
+    return Prediction(value, {"constant": constant}, _possible(gap, k))
+
+
+def bernstein_batch(lambda_1: float, b: float, d: int, T: int, delta: float) -> Prediction:
+    """Rows of a mini-batch with which ||C_t - C|| <= b for all T batches, with probability 1 - delta; nothing is open.
+
+    2 (lambda_1 + b / 3) ln(2 d T / delta) / b^2: matrix Bernstein with ||x x^T - C|| <= 1 and variance <= lambda_1.
+    For Theorem 4.3, b = Delta / (8 (k + 1)).
+    """
+    _step(1, T, delta)
+    positive(lambda_1=lambda_1, b=b, d=d)
+    value = 2 * (lambda_1 + b / 3) * math.log(2 * d * T / delta) / b**2
+    return Prediction(value, {}, {"norms_at_most_1": lambda_1 <= 1})
+
+
+def total_cost(method: str, *, d: int, k: int, acc: float, gap: float, constant: float = 1.0) -> Prediction:
+    """Operations to suboptimality ``acc``, without logarithms, by ``method``.
+
+    "oja": d k / (acc Delta^2). "4.2", MB-RMSG by Theorem 4.2: d k^3 / (acc Delta^4), which is k^2 / Delta^2 times as
+    much (printed: k^2 Delta^4). "4.3": d k^2 min(d Delta, 1) / (acc Delta^2); less than Oja's for Delta < 1 / (k d), by
+    the factor 1 / (k d Delta) (printed: 1 / Delta).
+    """
+    if method not in COSTS:
+        raise BadInputError(f"method = {method!r}: {closest(method, list(COSTS))}")
+    positive(d=d, acc=acc, constant=constant)
+    flags = _possible(gap, k)
+    factor = {"oja": 1.0, "4.2": k**2 / gap**2, "4.3": k * min(d * gap, 1.0)}[method]
+    return Prediction(constant * d * k / (acc * gap**2) * factor, {"constant": constant}, flags)
+
+
+def _possible(gap: float, k: int) -> dict[str, bool]:
+    positive(gap=gap, k=k)
+    return {"possible_gap": gap * k <= 1}
+
+
+def _step(t: int, T: int, delta: float) -> None:
+    if not 1 <= t <= T or not 0 < delta < 1:
+        raise BadInputError(f"1 <= t = {t} <= T = {T} and 0 < delta = {delta} < 1 must hold")

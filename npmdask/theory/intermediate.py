@@ -1,0 +1,212 @@
+"""The noisy power method with an intermediate rank q, k <= q <= p (Balcan, Du, Wang and Yu 2016).
+
+No formula of this paper was legible in the copy this was built from: each is restored, and its docstring says how
+surely (``cert``, ``high``, ``med``, ``low``) together with what was open. Open constants are arguments, 1 unless said
+otherwise. :func:`improved_recursion` needs no restoring: it is derived here, without constants.
+
+sigma_1 >= sigma_2 >= ... are sizes of eigenvalues, U_q the top q eigenvectors, h the rank-k perturbation on U_q: the
+size of H where range(X) contains U_k + U_{d-q} H; sin theta_k(U_k, X) <= h.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from npmdask.errors import BadInputError, closest
+from npmdask.theory.power import (
+    Noise,
+    NoisePrediction,
+    init_tan_bound,
+    npm_iterations,
+    npm_max_noise,
+    positive,
+    ranks,
+    spectrum_gap,
+    start_factor,
+)
+from npmdask.theory.private import Prediction, gaussian_norm
+
+CHOICES = ("steps", "noise")
+
+
+def improved_iterations(
+    s_k: float, s_q1: float, d: int, acc: float, *, tau: float = 1.0, constant: float = 1.0
+) -> Prediction:
+    """L of Theorem 2.2: constant s_k / (s_k - s_{q+1}) ln(tau d / acc); inf without a gap. Confidence: high."""
+    gap = _gap(s_k, s_q1, acc)
+    positive(d=d, tau=tau, constant=constant)
+    value = constant * s_k / gap * max(math.log(tau * d / acc), 0.0) if gap else math.inf
+    return Prediction(value, {"constant": constant, "tau": tau}, {"gap": gap > 0})
+
+
+def improved_max_noise(
+    s_k: float, s_q1: float, acc: float, d: int, p: int, q: int, *, tau: float = 1.0, constant: float = 1.0
+) -> NoisePrediction:
+    """Noise that Theorem 2.2 allows in every step, G (d x p) and U_q^T G, up to ``constant``.
+
+    ||G|| <= acc (s_k - s_{q+1}) (confidence: cert); ||U_q^T G|| <= the same over tau sqrt(d) / (sqrt(p) - sqrt(q - 1))
+    (confidence: high; Hardt and Price have no acc in theirs). ``flags["q_at_most_half_p"]``: below it the start costs
+    no more than a constant. :func:`improved_eps_range` bounds ``acc`` in addition.
+    """
+    gap = _gap(s_k, s_q1, acc)
+    ranks(d, q, p)
+    positive(tau=tau, constant=constant)
+    whole = constant * acc * gap
+    flags = {"gap": gap > 0, "q_at_most_half_p": 2 * q <= p}
+    return NoisePrediction(
+        Noise(whole, whole / (tau * start_factor(d, q, p))), {"constant": constant, "tau": tau}, flags
+    )
+
+
+def improved_eps_range(s_k: float, s_q: float, tau: float, d: int, *, constant: float = 1.0) -> Prediction:
+    """The largest accuracy of Theorem 2.2: constant (s_q / s_k) min(1 / ln(s_k / s_q), 1 / ln(tau d)). Confidence: med.
+
+    s_q = s_k leaves the second term only. ``flags["tau_d_above_1"]``: its logarithm is positive.
+    """
+    spectrum_gap(s_k, s_q)
+    positive(s_q=s_q, tau=tau, d=d, constant=constant)
+    logs = [math.log(s_k / s_q), math.log(tau * d)]
+    inverse = [1 / value for value in logs if value > 0]
+    value = constant * s_q / s_k * min(inverse, default=math.inf)
+    return Prediction(value, {"constant": constant, "tau": tau}, {"tau_d_above_1": logs[1] > 0})
+
+
+def improved_recursion(h: float, s_k: float, s_q1: float, g: float, g_uq: float, t_q: float) -> Prediction:
+    """Bound of the next h from ``h``, without constants: (s_{q+1} h + sqrt(1 + h^2) (g + t_q g_uq)) / s_k.
+
+    ``g`` >= ||G||, ``g_uq`` >= ||U_q^T G||, ``t_q`` = ||U_{d-q}^T Y (U_q^T Y)^+|| of the product Y = A X + G, the
+    tangent to all q. Derived here; Lemma 2.1 of the paper (confidence of its restored form: med) follows. Without
+    noise it contracts by s_{q+1} / s_k exactly.
+    """
+    spectrum_gap(s_k, s_q1)
+    if min(h, g, g_uq, t_q) < 0:
+        raise BadInputError("h, g, g_uq and t_q are sizes: none may be negative")
+    value = (s_q1 * h + math.hypot(1, h) * (g + t_q * g_uq)) / s_k
+    return Prediction(value, {}, {"contracts": value < h})
+
+
+def improved_plateau(s_k: float, s_q1: float, g: float, g_uq: float, t_q: float) -> Prediction:
+    """Where :func:`improved_recursion` ends with the same noise in every step: h = tan arcsin((g + t_q g_uq) / gap)."""
+    gap, noise = spectrum_gap(s_k, s_q1), g + t_q * g_uq
+    value = noise / math.sqrt(gap**2 - noise**2) if noise < gap else math.inf
+    return Prediction(value, {}, {"noise_small_enough": noise < gap})
+
+
+def gapfree_iterations(acc: float, d: int, *, tau: float = 1.0, constant: float = 1.0) -> Prediction:
+    """L of Theorem 2.3, which needs no gap: constant ln(tau d / acc) / acc. Confidence: high."""
+    positive(acc=acc, d=d, tau=tau, constant=constant)
+    value = constant * max(math.log(tau * d / acc), 0.0) / acc
+    return Prediction(value, {"constant": constant, "tau": tau}, {"accuracy_below_1": acc < 1})
+
+
+def gapfree_noise(
+    acc: float, s_k1: float, d: int, k: int, p: int, *, tau: float = 1.0, constant: float = 1.0
+) -> NoisePrediction:
+    """Noise that Theorem 2.3 allows for ||(I - X X^T) A|| <= (1 + acc) s_{k+1}, up to ``constant``. Confidence: high.
+
+    ||G|| <= acc^2 s_{k+1}, ||U_k^T G|| <= that over tau sqrt(d) / (sqrt(p) - sqrt(k - 1)). Nothing is allowed where
+    s_{k+1} = 0 (``flags["residual_left"]``).
+    """
+    ranks(d, k, p)
+    positive(acc=acc, tau=tau, constant=constant)
+    spectrum_gap(max(s_k1, 1.0), s_k1)
+    whole = constant * acc**2 * s_k1
+    flags = {"accuracy_below_1": acc < 1, "residual_left": s_k1 > 0}
+    return NoisePrediction(
+        Noise(whole, whole / (tau * start_factor(d, k, p))), {"constant": constant, "tau": tau}, flags
+    )
+
+
+class Form(NamedTuple):
+    """One theorem at one rank: gap = s_k - s_{q+1}, its steps, the norms of G and U_q^T G that it allows."""
+
+    theorem: str
+    q: int
+    gap: float
+    steps: float
+    noise: Noise
+
+
+def compare_forms(
+    spectrum: np.ndarray, k: int, p: int, *, d: int | None = None, acc: float = 0.1, tau: float = 1.0
+) -> tuple[Form, ...]:
+    """The gap-dependent form (Hardt and Price, Theorem 2.4, from a random start) beside Theorem 2.2 at q = k ... p.
+
+    Steps of the first have its own constants, those of Theorem 2.2 the constant 1. ``spectrum``: sizes of eigenvalues,
+    those left out are zero; ``d``: the dimension, if it is not its length.
+    """
+    sizes, d = _sizes(spectrum, d, k, p)
+    start = init_tan_bound(d, k, p, tau).value
+    dependent = npm_max_noise(sizes[k - 1], sizes[k], acc, 1 / math.hypot(1, start)).value
+    steps = npm_iterations(start, acc, sizes[k - 1], sizes[k]).value
+    rows = [Form("gap-dependent", k, sizes[k - 1] - sizes[k], steps, dependent)]
+    for q in range(k, p + 1):
+        steps = improved_iterations(sizes[k - 1], sizes[q], d, acc, tau=tau).value
+        noise = improved_max_noise(sizes[k - 1], sizes[q], acc, d, p, q, tau=tau).value
+        rows.append(Form("q-dependent", q, sizes[k - 1] - sizes[q], steps, noise))
+    return tuple(rows)
+
+
+def best_q(
+    spectrum: np.ndarray,
+    k: int,
+    p: int,
+    *,
+    d: int | None = None,
+    acc: float = 1e-3,
+    tau: float = 1.0,
+    by: str = "steps",
+) -> Prediction:
+    """The intermediate rank from k to p that suits ``p`` columns best; what it achieves is in ``constants``.
+
+    Parameters
+    ----------
+    spectrum : sizes of eigenvalues, falling; those left out are zero. d : the dimension, if it is not its length.
+    by : "steps": least ln(h_0 / acc) / ln(s_k / s_{q+1}), the steps of :func:`improved_recursion` without noise from
+        the h_0 of a random start. "noise": the largest standard deviation of Gaussian noise on every entry that
+        :func:`improved_max_noise` allows with its constant 1 (norms: :func:`~npmdask.theory.private.gaussian_norm`).
+
+    Notes
+    -----
+    ``flags["gap"]``: some s_{q+1} up to q = p is below s_k; otherwise no q helps and k is returned.
+    """
+    if by not in CHOICES:
+        raise BadInputError(f"by = {by!r}: {closest(by, list(CHOICES))}")
+    sizes, d = _sizes(spectrum, d, k, p)
+    score = _steps if by == "steps" else _stddev
+    scores = [score(sizes, d, k, p, q, acc, tau) for q in range(k, p + 1)]
+    best = min(range(len(scores)), key=lambda i: scores[i] if by == "steps" else -scores[i])
+    return Prediction(k + best, {"tau": tau, "acc": acc, by: scores[best]}, {"gap": sizes[k - 1] > sizes[p]})
+
+
+def _steps(sizes: list[float], d: int, k: int, p: int, q: int, acc: float, tau: float) -> float:
+    rate, start = sizes[q] / sizes[k - 1], tau * start_factor(d, q, p)
+    if start <= acc:
+        return 0.0
+    if rate == 0:
+        return 1.0
+    return math.log(start / acc) / -math.log(rate) if rate < 1 else math.inf
+
+
+def _stddev(sizes: list[float], d: int, k: int, p: int, q: int, acc: float, tau: float) -> float:
+    allowed = improved_max_noise(sizes[k - 1], sizes[q], acc, d, p, q, tau=tau).value
+    return min(allowed.whole / gaussian_norm(1.0, d, p), allowed.inside / gaussian_norm(1.0, q, p))
+
+
+def _sizes(spectrum: np.ndarray, d: int | None, k: int, p: int) -> tuple[list[float], int]:
+    """The spectrum, falling, with zeros up to index p, and the dimension."""
+    sizes = np.sort(np.abs(np.asarray(spectrum, dtype=np.float64)))[::-1]
+    d = len(sizes) if d is None else d
+    ranks(d, k, p)
+    if len(sizes) > d or len(sizes) < k or not np.isfinite(sizes).all() or not sizes[k - 1] > 0:
+        raise BadInputError(f"the spectrum needs {k} to {d} finite numbers, of which the k-th is not zero")
+    return [*sizes.tolist(), *[0.0] * (p + 1)], d
+
+
+def _gap(s_k: float, s_q1: float, acc: float) -> float:
+    if not 0 < acc < 1:
+        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the sine that is wanted")
+    return spectrum_gap(s_k, s_q1)

@@ -1,0 +1,123 @@
+"""How many rows the streaming power method needs (Hardt and Price 2014, section 3; Balcan et al. 2016, section 4).
+
+A distribution of rows z in R^d is (B, p)-round if Pr{||z|| > t} <= e^-t and Pr{||P z|| > t sqrt(B p / d)} <= e^-t for
+every projection P to p dimensions and all t >= 1. Eigenvalues sigma_1 >= sigma_2 >= ... are those of E z z^T, n counts
+all rows of a run unless said otherwise; ``constant`` stands for what O~ hides, logarithms of n and 1 / acc included.
+
+Hardt and Price print "n <=" for what is meant to be n >=, and drop a factor d in the proof of Corollary 3.3, which is
+itself right: it is Theorem 3.2 with the B of :func:`roundness_spiked`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from npmdask.errors import BadInputError
+from npmdask.theory.power import Noise, NoisePrediction, positive, ranks, spectrum_gap
+from npmdask.theory.private import Prediction
+
+PROVED_SCALE = 2.0  # of D: the largest quantiles of sums of squares are then those of one square
+
+
+def roundness_spiked(lams: Sequence[float], sigma: float, d: int, *, scale: float = 2.0) -> Prediction:
+    """B of N(0, (U diag(lams)^2 U^T + sigma^2 I) / D), D = scale (d sigma^2 + sum lams^2) (Lemma 3.6), for every p.
+
+    (lam_1^2 + sigma^2) / (sum lams^2 / d + sigma^2); the lemma prints tr(Lambda) for the sum of squares, which is not
+    free of units. No constant is open with scale = 2 (``flags["proved"]``): no Gaussian z with E ||z||^2 = 1/2 has a
+    larger Pr{||z||^2 > t^2} than one in a single dimension (Szekely and Bakirov 2003), at t >= 1 at most
+    2 Phi(-sqrt(2) t) < e^-t. With scale = 1 the first condition fails: E ||z||^2 = 1 in three dimensions gives 0.39.
+    """
+    strengths = sorted(map(float, lams), reverse=True)
+    positive(d=d, scale=scale)
+    if not 1 <= len(strengths) <= d or not strengths[-1] > 0 or not sigma >= 0:
+        raise BadInputError(f"a spiked model has 1 to d = {d} positive strengths and sigma >= 0")
+    squares = sum(strength**2 for strength in strengths)
+    value = (strengths[0] ** 2 + sigma**2) / (squares / d + sigma**2)
+    return Prediction(value, {"scale": scale}, {"proved": scale >= PROVED_SCALE})
+
+
+def spm_block_noise(n: int, d: int, p: int, B: float, *, constant: float = 1.0) -> NoisePrediction:
+    """Norms of G = (A_l - A) X and of U^T G for a block of ``n`` rows (Lemma 3.5), but with probability O(1 / n^2).
+
+    constant sqrt(B p ln^4 n ln d / (d n)) + 1 / n^2, and the same with B p / d once more under the root.
+    ``flags["averaged"]``: n >= p rows in a block, as no fewer can span p columns.
+    """
+    ranks(d, 1, p)
+    positive(n=n, B=B, constant=constant)
+    share, rate = B * p / d, math.log(n) ** 4 * math.log(d) / n
+    whole, inside = (constant * math.sqrt(factor * rate) + 1 / n**2 for factor in (share, share**2))
+    return NoisePrediction(Noise(whole, inside), {"constant": constant}, {"averaged": n >= p})
+
+
+def spm_samples(
+    s_k: float, s_k1: float, acc: float, *, d: int, k: int, p: int, B: float, constant: float = 1.0
+) -> Prediction:
+    """n of Theorem 3.2: constant B p s_k max(1 / acc^2, B p / (sqrt p - sqrt(k-1))^2) ln^2 d / ((s_k - s_{k+1})^3 d).
+
+    For tan theta_k <= acc with probability 0.9; inf without a gap.
+    """
+    gap = _gap(s_k, s_k1, acc)
+    ranks(d, k, p)
+    positive(B=B, constant=constant)
+    larger = max(1 / acc**2, B * p / (math.sqrt(p) - math.sqrt(k - 1)) ** 2)
+    return _rows(B * p * s_k * larger, gap, d, constant, acc)
+
+
+def spm_samples_improved(
+    s_k: float, s_q1: float, acc: float, *, d: int, q: int, p: int, B: float, constant: float = 1.0
+) -> Prediction:
+    """n with an intermediate rank q (Balcan et al., Theorem 4.2), rows being round for q dimensions, too.
+
+    constant B p s_k max(1, B p / (sqrt p - sqrt(q-1))^2) ln^2 d / (acc^2 (s_k - s_{q+1})^3 d): derived here from
+    Lemma 3.5 and the noise of Theorem 2.2, whose second condition has acc in it. The paper's own form was not legible
+    (confidence that it is the smaller max(1 / acc^2, ...) of Hardt and Price: med).
+    """
+    gap = _gap(s_k, s_q1, acc)
+    ranks(d, q, p)
+    positive(B=B, constant=constant)
+    larger = max(1.0, B * p / (math.sqrt(p) - math.sqrt(q - 1)) ** 2) / acc**2
+    return _rows(B * p * s_k * larger, gap, d, constant, acc)
+
+
+def spm_samples_general(s_k: float, s_k1: float, acc: float, *, d: int, k: int, constant: float = 1.0) -> Prediction:
+    """Any distribution with Pr{||z|| > t} <= e^-t, p = 2 k (Corollary 3.4): s_k d / (acc^2 k (s_k - s_{k+1})^3)."""
+    gap = _gap(s_k, s_k1, acc)
+    ranks(d, k, min(2 * k, d))
+    positive(constant=constant)
+    value = constant * s_k * d / (acc**2 * k * gap**3) if gap else math.inf
+    return Prediction(value, {"constant": constant}, {"gap": gap > 0, "accuracy_below_half": acc < 0.5})
+
+
+def spm_samples_powerlaw(c: float, acc: float, *, d: int, k: int, constant: float = 1.0) -> Prediction:
+    """:func:`spm_samples_general` with sigma_j = j^-c (Corollary 3.4): constant k^(2 c + 2) d / acc^2, c > 1/2."""
+    positive(c=c, constant=constant)
+    ranks(d, k, min(2 * k, d))
+    _gap(1.0, 0.0, acc)
+    flags = {"falls_fast_enough": c > 0.5, "accuracy_below_half": acc < 0.5}
+    return Prediction(constant * k ** (2 * c + 2) * d / acc**2, {"constant": constant}, flags)
+
+
+def spm_samples_spiked(lams: Sequence[float], sigma: float, acc: float, *, d: int, constant: float = 1.0) -> Prediction:
+    """The spiked model with p = 2 k (Corollary 3.3).
+
+    constant (lam_1^2 + sigma^2)^2 (lam_k^2 + sigma^2) d k / (acc^2 lam_k^6), k = len(lams): what Theorem 3.2 gives for
+    p = k + Theta(k), B^2 s_k k / (acc^2 (s_k - s_{k+1})^3 d), with the B of :func:`roundness_spiked`.
+    """
+    roundness_spiked(lams, sigma, d)
+    _gap(1.0, 0.0, acc)
+    positive(constant=constant)
+    first, last, k = max(lams) ** 2, min(lams) ** 2, len(lams)
+    value = constant * (first + sigma**2) ** 2 * (last + sigma**2) * d * k / (acc**2 * last**3)
+    return Prediction(value, {"constant": constant}, {"accuracy_below_half": acc < 0.5, "p_at_most_d": 2 * k <= d})
+
+
+def _rows(numerator: float, gap: float, d: int, constant: float, acc: float) -> Prediction:
+    value = constant * numerator * math.log(d) ** 2 / (gap**3 * d) if gap else math.inf
+    return Prediction(value, {"constant": constant}, {"gap": gap > 0, "accuracy_below_half": acc < 0.5})
+
+
+def _gap(s_k: float, s_next: float, acc: float) -> float:
+    if not 0 < acc < 1:
+        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the tangent that is wanted")
+    return spectrum_gap(s_k, s_next)
