@@ -23,6 +23,7 @@ from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import only_public
+from npmdask.foresight import foresee, look_back, prediction_facts
 from npmdask.linalg import Block
 from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
@@ -114,6 +115,8 @@ class Driver:
             state, views = self._load()
             outcome = self.problem.rule(views)
             self.custody.open(self._history)
+            if not views:
+                foresee(self.problem, plan, self.resources, self.store.telemetry(), self._passes.log)
             executor = self._executor(plan)
             self._warnings += getattr(executor, "warnings", [])
             try:
@@ -148,6 +151,8 @@ class Driver:
                     yield self._step(seconds if self.problem.parts is None else 0.0)  # times follow the rows
                 result = self.problem.algorithm.finalize(state)
                 self._answer(state, result, views[-1], outcome, executor, operator)
+                if outcome.converged:
+                    look_back(self.problem, result.values, self.store.telemetry(), self._passes.log)
                 self._far = executor.peaks()
             finally:
                 self.custody.close()
@@ -320,4 +325,5 @@ class Driver:
             target_rank=len(arrays["values"]),
             explained_share=meta.get("explained_share"),
             facts=meta.get("facts", {}),
+            prediction=prediction_facts(self.store.telemetry(), len(meta["history"])),
         )

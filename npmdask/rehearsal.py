@@ -2,8 +2,8 @@
 
 A Gaussian start looks alike in every orthonormal basis. In that of the eigenvectors the operator is diagonal, so a run
 on the diagonal matrix of its eigenvalues takes as many steps, up to the luck of the start, and costs milliseconds. What
-no closed formula follows (restarts, pairs that are closed, the change of precision, dimensions that run out) is rehearsed
-as it is. A prediction is a promise, so the start is an unlucky one and the residual has to fall further than asked for.
+no closed formula follows (restarts, pairs that are closed, the change of precision, dimensions that run out) happens
+as in the run. A prediction is a promise: the start is an unlucky one, and the residual has to fall below ``tol``.
 """
 
 from __future__ import annotations
@@ -32,14 +32,23 @@ FLOPS = 2e10  # of a rehearsal: two seconds of one slow core
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """``steps`` that suffice nine times in ten and more; ``reached``: False if the limit of the rule came first."""
+    """``steps`` that suffice nine times in ten and more; ``reached``: False if the rule gave up before ``tol``.
+
+    ``residual``: the worst relative one at the end of the rehearsal; under noise, where it falls no more, its plateau.
+    """
 
     steps: int
     reached: bool
+    residual: float
 
 
 def rehearse(
-    eigenvalues: np.ndarray, algorithm: Algorithm[Any], rule: ResidualRule, *, flops: float = FLOPS
+    eigenvalues: np.ndarray,
+    algorithm: Algorithm[Any],
+    rule: ResidualRule,
+    *,
+    noise_stddev: float = 0.0,
+    flops: float = FLOPS,
 ) -> Rehearsal | None:
     """Steps until ``rule`` ends a run of ``algorithm`` on an operator of these ``eigenvalues``; None: too dear.
 
@@ -48,39 +57,46 @@ def rehearse(
     eigenvalues : of the operator, in any order, with their signs; all d of them, or those that are not negligible.
     algorithm : PowerMethod or BlockKrylov, as the run has it (``target_rank`` k, ``iteration_rank`` p).
     rule : of the run; at most its ``max_steps`` are rehearsed.
+    noise_stddev : of Gaussian noise on every entry of a product, in the units of the eigenvalues.
     flops : what it may cost, about; the same for all machines, so that a prediction does not depend on a clock.
     """
     k, p = algorithm.target_rank, algorithm.iteration_rank
     values = np.asarray(eigenvalues, np.float64)
     values = values[np.argsort(-np.abs(values), kind="stable")]
     rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
-    if rank <= p:
-        return Rehearsal(steps=2, reached=True)  # the second product has seen all that there is
-    values, weights = thinned(values, p)
-    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=unlucky_start(weights, k, p))
-    most, views, met = float(rule.max_steps), list[StepView](), 0
-    work = algorithm.state_blocks * len(values) * p * p * 2  # QR, Ritz vectors and their products
+    if rank <= p and not noise_stddev:
+        return Rehearsal(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
+    values, counts = thinned(values, p)
+    noise = noise_stddev * np.sqrt(counts)[:, None]
+    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=unlucky_start(counts, k, p))
     spare = replace(rule, tol=rule.tol / SPARE)
+    work = algorithm.state_blocks * len(values) * p * p * 2  # QR, Ritz vectors and their products
+    views, outcome, most = list[StepView](), None, rule.max_steps
     while len(views) < most:
         flops -= work
         if flops < 0:
             return None
-        state, view = _step(algorithm, state, values)
+        state, view = _step(algorithm, state, values, noise)
         views.append(view)
-        if not met and rule(views) is not None:
-            met, most = view.step, min(most, int(MOST_SPARE * view.step))
-        if met and spare(views) is not None:
+        if outcome is None:
+            outcome = rule(views)
+            if outcome is not None:
+                most = min(most, view.step if noise_stddev else int(MOST_SPARE * view.step))
+        if outcome is not None and spare(views) is not None:
             break
-    return Rehearsal(steps=len(views), reached=bool(met) and rule(views[:met]).name == "converged")  # type: ignore[union-attr]
+    worst = float(rule.relative(views[-1]).max(initial=0.0))
+    return Rehearsal(steps=len(views), reached=outcome is not None and outcome.converged, residual=worst)
 
 
-def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray) -> tuple[Any, StepView]:
-    """A step without data: the product with a diagonal matrix, in the dtype that is asked for."""
+def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.ndarray) -> tuple[Any, StepView]:
+    """A step without data: the product with a diagonal matrix, in the dtype that is asked for, and noise."""
     block = algorithm.query(state).block
     product = values[:, None] * block.astype(np.float64)
     if block.dtype == np.float32:  # a dense product is rounded relative to the largest eigenvalue, not entry by entry
         error = generator(0, "rehearsal", "rounding", state.step).standard_normal(block.shape)
         product += ROUNDING * np.abs(values[0]) / len(values) ** 0.5 * error
+    if noise.any():
+        product += noise * generator(0, "rehearsal", "noise", state.step).standard_normal(block.shape)
     state, info = algorithm.update(state, product)
     view = StepView(
         step=state.step,

@@ -11,11 +11,11 @@ from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.memory_plan import MemoryPlan
 from npmdask.problem import Problem
+from npmdask.spectra import evenly
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.sparse import CsrReader, Fragment
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
-
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,7 @@ class Allowance:
     places: int = 32  # rows of chunks that rows are taken from
     nbytes: int = 128 * 2**20  # of the sample in memory
     flops: float = 2e10  # of the product of the sample with itself: half a second of one slow core
+    reach: int | None = None  # bytes of a row of chunks that are read where chunks can be read in part; None: all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +44,19 @@ class Sample:
     spectrum: np.ndarray
     positive: float = 1.0
     unseen: int = 0  # eigenvalues that the operator has and the sample, with fewer rows than columns, has not
+    unit: float = 1.0  # what makes eigenvalues of the operator of the spectrum
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """The spectrum with signs, spread over it in proportion: which eigenvalues are negative, no sample of rows says.
+        """Of the operator, by falling size; those that a sample cannot have are taken to fall evenly from its last.
 
-        Below 0.01 the share of the negative ones is the error of the sample.
+        Negative ones are spread over the spectrum in proportion: which they are, no sample of rows says. A share of
+        them below 0.01 is the error of the sample.
         """
         share = 1.0 if self.positive > 0.99 else self.positive
-        sizes = np.concatenate([self.spectrum, np.full(self.unseen, self.spectrum[-1])])
+        sizes = np.concatenate([self.spectrum, self.spectrum[-1] * evenly(self.unseen)])
         passed = np.floor(share * np.arange(len(sizes) + 1) + 0.5)
-        return np.where(np.diff(passed) > 0, sizes, -sizes)
+        return np.where(np.diff(passed) > 0, sizes, -sizes) * self.unit
 
 
 def draw_sample(
@@ -69,18 +72,27 @@ def draw_sample(
     if isinstance(reader, CsrReader):
         parts = _sparse_rows(reader, wanted, slabs, late)
     else:
-        parts = _dense_rows(reader, wanted, slabs, late, traces if problem.source.kind == "symmetric" else None)
+        symmetric = problem.source.kind == "symmetric"
+        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None, allowed.reach)
     count = sum(part.shape[0] for part in parts)
     if count < 2:
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
     spectrum = spectrum_of(*_standardised(problem, rows), of_rows=m)
-    positive = 1.0
+    positive, unit = 1.0, 1.0 if problem.source.kind == "samples" else float(m)
     if problem.source.kind == "symmetric":
-        spectrum = np.sqrt(spectrum)
+        spectrum, unit = np.sqrt(spectrum), d**0.5
         positive = _positive_share(sum(traces) / count, spectrum, d)
     unseen = 0 if count == m else min(m, d) - len(spectrum)
-    return Sample(rows=count, places=len(parts), whole=count == m, spectrum=spectrum, positive=positive, unseen=unseen)
+    return Sample(
+        rows=count,
+        places=len(parts),
+        whole=count == m,
+        spectrum=spectrum,
+        positive=positive,
+        unseen=unseen,
+        unit=unit,
+    )
 
 
 def _positive_share(entry: float, spectrum: np.ndarray, d: int) -> float:
@@ -109,6 +121,7 @@ def _dense_rows(
     slabs: np.ndarray,
     late: Callable[[], bool],
     traces: list[float] | None,
+    reach: int | None,
 ) -> list[np.ndarray]:
     """Every n-th row of some rows of chunks. ``traces`` takes the sums of their entries on the diagonal."""
     each, parts = -(-wanted // len(slabs)), list[np.ndarray]()
@@ -116,31 +129,36 @@ def _dense_rows(
         if parts and late():
             break
         height = min(reader.chunks[0], reader.shape[0] - int(slab) * reader.chunks[0])
-        stride = max(1, height // each)
+        stride = max(1, min(height, _rows_within(reader, reach, each)) // each)
         if isinstance(reader, TriangleReader):
             parts.append(reader.some_rows(int(slab), slice(None, None, stride))[:each].astype(np.float64))
         else:
-            parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
+            parts.append(_rows_of_slab(reader, int(slab), stride, each, late)[:each])
         if traces is not None:
             rows = np.arange(len(parts[-1]))
             traces.append(float(parts[-1][rows, int(slab) * reader.chunks[0] + stride * rows].sum()))
     return parts
 
 
-def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
+def _rows_within(reader: DenseReader | TriangleReader, reach: int | None, each: int) -> int:
+    """Rows from the first of a row of chunks among which ``each`` are taken."""
+    if reach is None or isinstance(reader, TriangleReader):
+        return reader.chunks[0]
+    return max(each, reach // (reader.shape[1] * reader.dtype.itemsize))
+
+
+def _rows_of_slab(reader: DenseReader, slab: int, stride: int, each: int, late: Callable[[], bool]) -> np.ndarray:
     taken, first = [], 0
     for rows, tile in reader.tiles(slab, SlabRecord()):
         values = [part[first::stride].astype(np.float64) for _, part in tile]
         taken.append(np.concatenate(values, axis=1))
         first = (first - (rows.stop - rows.start)) % stride
-        if late():
+        if sum(map(len, taken)) >= each or late():
             break
     return np.concatenate(taken)
 
 
-def _sparse_rows(
-    reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callable[[], bool]
-) -> list[csr_matrix]:
+def _sparse_rows(reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callable[[], bool]) -> list[csr_matrix]:
     """Whole rows of some chunks of entries; rows that the border of a chunk cuts are left out."""
     each, parts = -(-wanted // len(slabs)), list[csr_matrix]()
     for slab in slabs:

@@ -89,6 +89,7 @@ class Solution:
     value_stddevs: np.ndarray | None = None
     statement: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    prediction: dict[str, Any] = field(default_factory=dict)  # of steps, see foresight.prediction_facts
 
     @property
     def converged(self) -> bool:
