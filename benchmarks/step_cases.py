@@ -7,18 +7,22 @@ are those of every run, and the products are formed in the dtype that the algori
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from npmdask.linalg import random_orthonormal
+from npmdask.outlook import Foretold, foretell
 from npmdask.posing import make_problem
 from npmdask.problem import Problem, Request
 from npmdask.randomness import generator
+from npmdask.sampling import Allowance, draw_sample
 from npmdask.stopping import StepView
 from npmdask.storage.layout import open_source
 
 MOST_STEPS = 400
+FACTOR = 1.5
 SPECTRA = ("power", "exponential", "step", "clusters", "tie", "spiked", "slow")
 KINDS = ("samples", "matrix", "symmetric", "indefinite")
 TOLS = (1e-3, 1e-4, 1e-6, 1e-8, 1e-10)
@@ -129,3 +133,61 @@ def measured_steps(case: StepCase) -> tuple[int, str]:
             )
         )
     return views[-1].step, outcome.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Steps that were predicted and steps that were needed. ``reached``: whether the run converged, and was to."""
+
+    case: StepCase
+    predicted: Foretold
+    measured: int
+    outcome: str
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted.steps / self.measured
+
+    @property
+    def short(self) -> bool:
+        """Fewer steps were promised than were needed (or a tolerance that was never reached)."""
+        return self.predicted.steps < self.measured or (self.predicted.reached and self.outcome == "max_steps")
+
+    @property
+    def near(self) -> bool:
+        """Within the factor, or rightly not promised at all."""
+        if self.outcome == "max_steps":
+            return not self.predicted.reached or self.predicted.steps * FACTOR >= self.measured
+        return 1 / FACTOR <= self.ratio <= FACTOR
+
+    def said(self) -> str:
+        c = self.case
+        what = f"{c.spectrum}, {c.kind}, {c.dtype}, {c.algorithm}, k = {c.k}, p = {c.p}, tol {c.tol:.0e}"
+        return f"{c.number} ({what}): predicted {self.predicted.steps}, took {self.measured}"
+
+
+def compare(number: int, *, rows: int | None = None) -> Comparison:
+    """Case ``number``: its steps predicted from its spectrum, or from that of a sample of ``rows`` rows; and counted."""
+    case = step_case(number)
+    eigenvalues = case.eigenvalues
+    if rows is not None:
+        plan: Any = SimpleNamespace(limit=None, base=0)  # no limit: all that draw_sample asks of a memory plan
+        sample = draw_sample(case.problem, plan, lambda: False, Allowance(side=rows, flops=0))
+        assert sample is not None
+        eigenvalues = sample.eigenvalues
+    measured, outcome = measured_steps(case)
+    predicted = foretell(case.problem, eigenvalues, case.p)
+    return Comparison(case=case, predicted=predicted, measured=measured, outcome=outcome)
+
+
+def shares(found: list[Comparison]) -> dict[str, Any]:
+    """The two figures of the comparison, the spread of the ratios, and every case that missed."""
+    ratios = [one.ratio for one in found if one.outcome == "converged"]
+    return {
+        "cases": len(found),
+        "within_factor": float(np.mean([one.near for one in found])),
+        "promised_too_few": float(np.mean([one.short for one in found])),
+        "ratios_0_5_50_95_100": np.percentile(ratios, [0, 5, 50, 95, 100]).round(3).tolist(),
+        "missed": [one.said() for one in found if not one.near],
+        "too_few": [one.said() for one in found if one.short],
+    }

@@ -27,7 +27,7 @@ from npmdask.storage.remote import is_remote
 
 SECONDS = 0.5
 READ = 16 * 2**20  # bytes of chunks, decoded: of one row of chunks that cannot be read in part, up to twice as many
-PLACES = 8
+PLACES = 8  # rows of chunks; of few, a quarter, and one at least
 SIDE = 256  # rows of the sample; four times p, if that is more, up to
 LARGEST_SIDE = 512
 MEMORY = 8 * 2**20  # of the sample
@@ -114,7 +114,7 @@ def _sample(problem: Problem, plan: MemoryPlan, until: float) -> Sample | None:
     reader: Any = problem.source.reader
     allowed = Allowance(
         side=max(SIDE, 4 * problem.algorithm.iteration_rank),
-        places=max(1, min(PLACES, READ // _place_bytes(reader))),
+        places=max(1, min(PLACES, READ // _place_bytes(reader), reader.grid[0] // 4)),
         nbytes=MEMORY,
         flops=GRAM_FLOPS,
         reach=READ // PLACES,
@@ -134,9 +134,11 @@ def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, An
     if first is None or not first.get("spectrum") or first["residual"] is not None:
         return
     sampled, found = np.array(first["spectrum"]), np.asarray(values, np.float64)
-    rest = sampled[len(found) :]
-    ceiling = np.abs(found).min(initial=np.inf)
-    known = np.concatenate([found, np.clip(rest, -ceiling, ceiling)])
+    last = len(found) - 1
+    if not last < len(sampled) or sampled[last] == 0:
+        return
+    rest = sampled[len(found) :] * np.abs(found[last] / sampled[last])  # as far below the k-th value as in the sample
+    known = np.concatenate([found, rest])
     told = foretell(problem, known, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     log(HINDSIGHT, steps=told.steps, how=told.how)
 

@@ -21,7 +21,8 @@ from npmdask.problem import Problem
 from npmdask.randomness import generator
 from npmdask.relations import MatrixRelation
 from npmdask.spectra import Spectrum
-from npmdask.theory.private import ppm_error, predicted_sine
+from npmdask.theory.likely import likely_sine
+from npmdask.theory.private import ppm_error
 
 MEANINGLESS = 0.5  # sine of 30 degrees: a quarter of what a wanted vector explains may be noise
 USEFUL = 0.1  # a hundredth of it
@@ -83,8 +84,7 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
 
     def likely(epsilon: float, count: int, columns: int) -> float:
         stddev = noise.stddev(epsilon, count, columns)
-        kept = sizes[: max(columns, min(k + 1, d))]
-        return 1.0 if stddev == inf else predicted_sine(kept, [stddev] * count, d=d, k=k).value
+        return 1.0 if stddev == inf else likely_sine(sizes, [stddev] * count, d=d, k=k, p=columns).value
 
     counts = [count for count in range(1, LONGEST + 1) if count % 2 == 0 or problem.source.kind != "matrix"]
     columns = sorted({min(c, problem.d) for c in (k, k + 5, k + 10, 2 * k, 3 * k, 4 * k, p)})

@@ -32,7 +32,7 @@ class RunStatus:
     ``state``: "finished", "running", "hung" (its process shows no life), "waiting" (a stream that has taken all there
     is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
     ``residual``: worst relative one of the last step. ``predicted_steps``: before the first pass, by a sample; None if
-    nothing was predicted. ``seconds_left``, ``seconds_since_commit``, ``last_commit`` (Unix time): None if not known; of
+    there is none. ``seconds_left``, ``seconds_since_commit``, ``last_commit`` (Unix time): None if not known; of
     a private run they are not told, since they follow its rows. ``bytes``: on disk.
     ``error``: what ended the last process that worked on it, or what is wrong with the store.
     """

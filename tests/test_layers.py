@@ -30,6 +30,7 @@ FLOORS = [
     ["accounting.allocation", "accounting.shuffling"],
     ["accounting.batching"],
     ["accounting", "relations", "theory.private"],
+    ["theory.likely"],
     ["theory.power", "theory.stochastic", "theory.tensor"],
     ["theory.composition", "theory.convex", "theory.intermediate", "theory.samples"],
     ["theory.subroutines"],
