@@ -167,7 +167,7 @@ class Comparison:
 
 
 def compare(number: int, *, rows: int | None = None) -> Comparison:
-    """Case ``number``: its steps predicted from its spectrum, or from that of a sample of ``rows`` rows; and counted."""
+    """Case ``number``: steps predicted from its spectrum, or from that of a sample of ``rows`` rows; and counted."""
     case = step_case(number)
     eigenvalues = case.eigenvalues
     if rows is not None:

@@ -92,9 +92,11 @@ class Outlook:
         return f"{rank}; iteration_rank = {self.better_columns}{took}; max_steps = {self.better_steps}"
 
 
-def foretell(problem: Problem, eigenvalues: np.ndarray, p: int, *, flops: float = FLOPS) -> Foretold:
-    """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues, at most its ``max_steps``."""
-    rule: Any = problem.rule
+def foretell(
+    problem: Problem, eigenvalues: np.ndarray, p: int, *, flops: float = FLOPS, most: int | None = None
+) -> Foretold:
+    """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues, at most ``most``, or its ``max_steps``."""
+    rule: Any = problem.rule if most is None else replace(problem.rule, max_steps=most)  # type: ignore[type-var]
     algorithm: Any = replace(problem.algorithm, iteration_rank=p)  # type: ignore[type-var]
     stddev = problem.mechanism.stddev
     found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops)
@@ -190,7 +192,7 @@ def _better_columns(
     found = []
     for columns in sorted({k, k + 5, k + 10, 2 * k, 3 * k, 4 * k} - {p}):
         if columns <= wide:
-            foretold = foretell(problem, eigenvalues, columns, flops=CANDIDATE_FLOPS)
+            foretold = foretell(problem, eigenvalues, columns, flops=CANDIDATE_FLOPS, most=steps)
             took = seconds(foretold.steps, columns)
             if foretold.reached and took is not None:
                 found.append((took, columns, foretold.steps))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint import RunStore
+from npmdask.chunked import single_threaded_blas
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan, largest_rank, plan_memory
@@ -131,7 +132,9 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     base = tree_rss()
     memory = memory_of(problem, resources, base)
     wide = widest(problem, memory, base)
-    return make_plan(problem, memory, measure(problem, memory, wide), wide, spectrum)
+    measured = measure(problem, memory, wide)
+    with single_threaded_blas():  # small matrices
+        return make_plan(problem, memory, measured, wide, spectrum)
 
 
 def make_plan(

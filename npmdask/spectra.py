@@ -63,9 +63,9 @@ def read_spectrum(text: str, d: int) -> Spectrum:
     BadInputError
         No such file and no such word; or numbers that are no spectrum.
     """
-    name = text.partition(":")[0]
+    name = text.replace(",", ":").partition(":")[0]
     if name in GUESSES:
-        return _guessed(text, d)
+        return _guessed(name, text, d)
     path = Path(text)
     if not path.is_file():
         raise BadInputError(
@@ -95,9 +95,8 @@ def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
     return Spectrum(values=np.concatenate([falling, rest]), scaled=True, known=len(values), said=said + more)
 
 
-def _guessed(text: str, d: int) -> Spectrum:
-    name, _, rest = text.partition(":")
-    parts = [part.strip() for part in rest.split(",") if part.strip()]
+def _guessed(name: str, text: str, d: int) -> Spectrum:
+    parts = [part.strip() for part in text[len(name) + 1 :].split(",") if part.strip()]
     largest = [part.partition("=")[2] for part in parts if part.startswith("largest=")]
     plain = [part for part in parts if not part.startswith("largest=")]
     count, formula = GUESSES[name]
