@@ -95,7 +95,7 @@ class Outlook:
 def foretell(
     problem: Problem, eigenvalues: np.ndarray, p: int, *, flops: float = FLOPS, most: int | None = None
 ) -> Foretold:
-    """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues, at most ``most``, or its ``max_steps``."""
+    """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues; never above ``most``."""
     rule: Any = problem.rule if most is None else replace(problem.rule, max_steps=most)  # type: ignore[type-var]
     algorithm: Any = replace(problem.algorithm, iteration_rank=p)  # type: ignore[type-var]
     stddev = problem.mechanism.stddev
