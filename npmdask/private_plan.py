@@ -33,9 +33,7 @@ from npmdask.tensor_parts import TensorParts
 from npmdask.theory.private import gaussian_norm
 
 MIB = 2**20
-UNASKED = {
-    "predicts": "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"
-}
+UNASKED = "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +202,11 @@ def lines(plan: PrivatePlan) -> list[str]:
         "columns": _columns_line(plan),
         "budget": plan.expense.said,
         "memory": _memory_line(plan.memory),
-        **(UNASKED if plan.outlook is None else plan.outlook.lines()),
     }
+    if plan.outlook is not None:
+        table |= plan.outlook.lines()
+    elif plan.algorithm not in (*RECORD_ORACLES, TENSOR_POWER):
+        table["predicts"] = UNASKED
     return [f"{name:9} {said}" for name, said in table.items()]
 
 
