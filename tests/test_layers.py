@@ -181,7 +181,7 @@ FLOORS = [
     ["nodes.server"],
     ["standing"],
     ["metrics", "retention"],
-    ["cli_data", "cli_jobs", "cli_operate", "cli_privacy", "cli_serve", "cli_stream"],
+    ["cli_data", "cli_jobs", "cli_operate", "cli_plan", "cli_privacy", "cli_serve", "cli_stream"],
     ["cli"],
 ]
 FLOOR_OF = {name: level for level, names in enumerate(FLOORS) for name in names}
