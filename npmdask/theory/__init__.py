@@ -12,7 +12,6 @@ from npmdask.accounting import shuffled_epsilon as shuffle_eps
 from npmdask.theory.composition import (
     Share,
     dp_tpm_nu,
-    dpojas_alpha,
     drv,
     input_perturbation_min_eps,
     lemma16_split,
@@ -40,6 +39,7 @@ from npmdask.theory.intermediate import (
     improved_max_noise,
     improved_plateau,
     improved_recursion,
+    improved_residual,
 )
 from npmdask.theory.power import (
     Noise,
@@ -94,9 +94,7 @@ from npmdask.theory.subroutines import (
     privmean_min_batch,
     privrange_groups,
 )
-from npmdask.theory.tensor import iterations as tpm_iterations
-from npmdask.theory.tensor import private_epsilon as dp_tpm_min_eps
-from npmdask.theory.tensor import restarts as tpm_restarts
+from npmdask.theory.tensor import dp_tpm_min_eps, tpm_iterations, tpm_restarts
 from npmdask.theory.tensor import sample_complexity as online_tpm_samples
 from npmdask.theory.tensor import tolerated_noise as tpm_max_noise
 
@@ -118,7 +116,6 @@ __all__ = [
     "dist_error",
     "dp_tpm_min_eps",
     "dp_tpm_nu",
-    "dpojas_alpha",
     "dpojas_zeta",
     "dppca_learning_rate",
     "dppca_min_n",
@@ -135,6 +132,7 @@ __all__ = [
     "improved_max_noise",
     "improved_plateau",
     "improved_recursion",
+    "improved_residual",
     "init_tan_bound",
     "init_tan_quantile",
     "input_perturbation_min_eps",

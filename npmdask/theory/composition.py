@@ -1,7 +1,8 @@
 """The papers' ways to count privacy, and the noise that they give, beside what exact accounting gives.
 
-Nothing here decides how much noise a release adds: that is :mod:`npmdask.accounting`. Two further names of the field
-are there: ``delta_for`` (the delta of mu-GDP) and ``shuffled_epsilon`` (amplification by shuffling).
+Nothing here decides how much noise a release adds, but for Lemma 16 in the papers' own PrivMean: that is
+:mod:`npmdask.accounting`. Two further names of the field are there: ``delta_for`` (the delta of mu-GDP) and
+``shuffled_epsilon`` (amplification by shuffling).
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ import numpy as np
 
 from npmdask.accounting import (
     Budget,
-    Charge,
     epsilon_for,
     gaussian_multiplier,
-    mu_for,
     paper_charge,
     paper_stddev,
     paper_tensor_stddev,
@@ -61,7 +60,7 @@ def ppm_sigma(
 
 
 def zcdp(sensitivity: float, stddev: float, delta: float) -> Prediction:
-    """epsilon of a Gaussian release by zero-concentrated DP: rho + 2 sqrt(rho ln(1/delta)), rho = s^2 / (2 stddev^2)."""
+    """epsilon of a Gaussian release by zero-concentrated DP: rho + 2 sqrt(rho ln(1/delta)), rho = (s/stddev)^2 / 2."""
     positive(sensitivity=sensitivity, stddev=stddev)
     _probability(delta)
     rho = sensitivity**2 / (2 * stddev**2)
@@ -99,8 +98,8 @@ def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: i
 
     Noise is nu max |u_i|^2 on T(I, u, u) and nu max |u_i|^3 on T(u, u, u). "paper": 6 sqrt(2 ln(1.25 / delta')) /
     epsilon', epsilon' = epsilon / sqrt(K (4 + ln(2 / delta))), delta' = delta / (2 K); "exact": 6 sqrt(K) / mu. The
-    composition that the paper names would need more than epsilon' for small delta (``flags["composes"]`` by the best
-    slack); the noise is private all the same (``flags["private"]``).
+    composition that the paper names adds epsilon' up to more than epsilon for small delta (``flags["composes"]``, with
+    the delta / 2 that is left as slack); the noise is private all the same (``flags["private"]``).
     """
     budget = _budget(epsilon, delta, mode)
     positive(k=k, restarts=restarts, iterations=iterations)
@@ -132,22 +131,6 @@ def input_perturbation_min_eps(
         return Prediction(epsilon_for(change / stddev, delta), constants, {"private": True})
     value = change * math.sqrt(2 * math.log(1.25 / delta)) / stddev
     return Prediction(value, constants, {"epsilon_below_1": value < LARGEST_CLASSICAL})
-
-
-def dpojas_alpha(epsilon: float, delta: float, n: int, *, mode: str = "paper", constant: float = 1.0) -> Prediction:
-    """alpha of DP-Ojas (Duengler and Sanyal 2025, Algorithm 3): noise of 2 beta alpha on an image clipped to beta.
-
-    "paper": constant ln(n / delta) / (epsilon sqrt(n)), private only if the shuffle that the listing leaves out does
-    its work; ``flags["private_unshuffled"]``: it is (epsilon, delta)-DP as it stands, every record being used once.
-    "exact": 1 / mu, which is enough for any epsilon.
-    """
-    budget = _budget(epsilon, delta, mode)
-    positive(n=n, constant=constant)
-    if mode == "exact":
-        return Prediction(1 / mu_for(epsilon, delta), {}, {"private_unshuffled": True})
-    value = constant * math.log(n / delta) / (epsilon * math.sqrt(n))
-    private = Charge(mu_squared=value**-2).within(budget)
-    return Prediction(value, {"constant": constant}, {"private_unshuffled": private})
 
 
 def _budget(epsilon: float, delta: float, mode: str) -> Budget:

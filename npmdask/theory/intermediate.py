@@ -95,6 +95,17 @@ def improved_plateau(s_k: float, s_q1: float, g: float, g_uq: float, t_q: float)
     return Prediction(value, {}, {"noise_small_enough": noise < gap})
 
 
+def improved_residual(h: float, s_1: float, s_k1: float) -> Prediction:
+    """Bound of ||(I - X X^T) A||: sqrt(s_{k+1}^2 + (h s_1)^2), h as above. Derived here.
+
+    Theorem 2.2's own (1 + acc) s_{k+1} (confidence: med) cannot hold with noise where s_{k+1} = 0.
+    """
+    spectrum_gap(s_1, s_k1)
+    if h < 0:
+        raise BadInputError(f"h = {h} must not be negative: it is a size")
+    return Prediction(math.hypot(s_k1, h * s_1), {}, {})
+
+
 def gapfree_iterations(acc: float, d: int, *, tau: float = 1.0, constant: float = 1.0) -> Prediction:
     """L of Theorem 2.3, which needs no gap: constant ln(tau d / acc) / acc. Confidence: high."""
     positive(acc=acc, d=d, tau=tau, constant=constant)

@@ -18,6 +18,7 @@ from npmdask.errors import BadInputError
 from npmdask.theory.private import Prediction, Predictions
 
 MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
+EXACTLY = 1 - 1e-12  # so that a whole number of steps is not rounded up to the next
 TAIL = 10  # draws beyond a quantile below which it is a guess
 
 
@@ -83,7 +84,8 @@ def npm_iterations(tan0: float, acc: float, s_k: float, s_k1: float) -> Predicti
     if tan0 <= acc:
         return Prediction(0.0, {}, flags)
     rate = -math.log(max(acc, (s_k1 / s_k) ** 0.25))
-    return Prediction(math.ceil(math.log(tan0 / acc) / rate) if rate > 0 else math.inf, {}, flags)
+    steps = math.ceil(math.log(tan0 / acc) / rate * EXACTLY) if rate > 0 else math.inf
+    return Prediction(steps, {}, flags)
 
 
 def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePrediction:

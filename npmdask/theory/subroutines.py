@@ -99,7 +99,7 @@ def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, 
 
 
 def _slack(epsilon: float, draws: int, tau: float) -> float:
-    """What the least of ``draws`` Laplace numbers of scale 2 / epsilon stays above, but with probability tau; sign off."""
+    """How far below zero the least of ``draws`` Laplace numbers of scale 2 / epsilon is, but with probability tau."""
     return 2 / epsilon * math.log(max(draws / (2 * tau), 1.0))
 
 

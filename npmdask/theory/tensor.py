@@ -88,6 +88,27 @@ def private_epsilon(
     return constant * mu * k**2 * math.log(max(lambda_max * d / delta, 1.0)) / lambda_min
 
 
+def tpm_restarts(k: int, *, least: float = 2.0, constant: float = 1.0) -> Prediction:
+    """:func:`restarts` with what it assumes."""
+    return Prediction(restarts(k, least=least, constant=constant), {"K_0": least, "constant": constant}, {})
+
+
+def tpm_iterations(lambda_max: float, d: int, epsilon: float, *, constant: float = 1.0) -> Prediction:
+    """:func:`iterations` with what it assumes; Theorem 2.2 is for epsilon < 1/2."""
+    many = iterations(lambda_max, d, epsilon, constant=constant)
+    return Prediction(many, {"constant": constant}, {"error_below_half": epsilon < 0.5})
+
+
+def dp_tpm_min_eps(
+    lambda_min: float, mu: float, *, d: int, k: int, delta: float, lambda_max: float, constant: float = 1.0
+) -> Prediction:
+    """:func:`private_epsilon` with what it assumes; no incoherence is outside 1 to d / k."""
+    least = private_epsilon(lambda_min, mu, d=d, k=k, delta=delta, lambda_max=lambda_max, constant=constant)
+    return Prediction(
+        least, {"constant": constant}, {"possible_incoherence": 1 <= mu <= d / k, "delta_below_1": delta < 1}
+    )
+
+
 def incoherence(vectors: Block) -> float:
     """mu_0 of Assumption 4.1 for orthonormal ``vectors`` (d x k): 1 where spread evenly, at the worst d / k."""
     d, k = vectors.shape
