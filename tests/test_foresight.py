@@ -58,6 +58,11 @@ def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "Predicted and measured" not in write_report(tmp_path / "b" / "run").read_text()
 
 
+class StopAtOnce(Observer):
+    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+        raise KeyboardInterrupt
+
+
 class Stop(Observer):
     def on_step(self, step: Any) -> None:
         if step.number == 2:
@@ -65,8 +70,9 @@ class Stop(Observer):
 
 
 def test_a_resumed_run_keeps_its_first_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, iteration_rank=5, observer=Stop())
+    for observer in (StopAtOnce(), Stop()):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, iteration_rank=5, observer=observer)
     (first,) = told_in(tmp_path, FORESEEN)
     unfinished = status_of(tmp_path / "run", "run")
     assert unfinished.predicted_steps == first["steps"] and unfinished.state == "unfinished"
