@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
-from npmdask.errors import NpmdaskError
 from npmdask.memory_plan import MemoryPlan
 from npmdask.outlook import foretell
 from npmdask.problem import Problem
@@ -45,7 +44,10 @@ def foresee(
     if problem.parts is not None or any(line["event"] == FORESEEN for line in telemetry):
         return
     begin = time.perf_counter()
-    told = _foretold(problem, plan, resources, begin + SECONDS)
+    try:
+        told = _foretold(problem, plan, resources, begin + SECONDS)
+    except Exception as error:  # nothing that a prediction stumbles over may end a run, which will say it itself
+        told = {"steps": None, "why": f"no prediction could be made ({type(error).__name__}: {error})"}
     log(FORESEEN, **told, seconds=round(time.perf_counter() - begin, 3))
 
 
@@ -55,10 +57,7 @@ def _foretold(problem: Problem, plan: MemoryPlan, resources: Resources, until: f
     why = _why_not(problem, resources)
     if why:
         return {"steps": None, "why": why}
-    try:
-        sample = _sample(problem, plan, until)
-    except (NpmdaskError, np.linalg.LinAlgError) as error:
-        return {"steps": None, "why": f"no sample could be drawn: {error}"}
+    sample = _sample(problem, plan, until)
     if sample is None or not np.isfinite(sample.spectrum).all():
         return {"steps": None, "why": "no sample could be drawn"}
     p, values = problem.algorithm.iteration_rank, sample.eigenvalues
@@ -139,7 +138,10 @@ def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, An
         return
     rest = sampled[len(found) :] * np.abs(found[last] / sampled[last])  # as far below the k-th value as in the sample
     known = np.concatenate([found, rest])
-    told = foretell(problem, known, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+    try:
+        told = foretell(problem, known, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+    except Exception:  # as in foresee: then there is no hindsight
+        return
     log(HINDSIGHT, steps=told.steps, how=told.how)
 
 

@@ -26,7 +26,7 @@ MOST_SPARE = 1.5  # that may not cost more than half of the steps: at the floor 
 LEADING = 8  # times p eigenvalues are kept one by one (twice what Krylov holds), and
 THINNED = 8  # times p stand for all the others, which are far from the wanted ones
 FEWEST = 100  # of each, whatever p is
-ROUNDING = float(np.finfo(np.float32).eps)  # of a float32 product, over the largest value: 0.05 to 3.5 eps measured
+ROUNDING = float(np.finfo(np.float32).eps)  # of a float32 product, over the largest value (1): 0.05 to 3.5 found
 FLOPS = 2e10  # of a rehearsal: two seconds of one slow core
 
 
@@ -66,9 +66,11 @@ def rehearse(
     rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
     if rank <= p and not noise_stddev:
         return Rehearsal(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
-    values, counts = thinned(values, p)
-    noise = noise_stddev * np.sqrt(counts)[:, None]
+    largest = max(float(np.abs(values[0])), np.finfo(np.float64).tiny)
+    values, counts = thinned(values / largest, p)  # squares of values of any scale stay inside float64
+    noise = noise_stddev / largest * np.sqrt(counts)[:, None]
     state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=unlucky_start(counts, k, p))
+    rule = replace(rule, noise_stddev=rule.noise_stddev / largest)
     spare = replace(rule, tol=rule.tol / SPARE)
     work = algorithm.state_blocks * len(values) * p * p * 2  # QR, Ritz vectors and their products
     views, outcome, most = list[StepView](), None, rule.max_steps
@@ -94,7 +96,7 @@ def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.n
     product = values[:, None] * block.astype(np.float64)
     if block.dtype == np.float32:  # a dense product is rounded relative to the largest eigenvalue, not entry by entry
         error = generator(0, "rehearsal", "rounding", state.step).standard_normal(block.shape)
-        product += ROUNDING * np.abs(values[0]) / len(values) ** 0.5 * error
+        product += ROUNDING / len(values) ** 0.5 * error
     if noise.any():
         product += noise * generator(0, "rehearsal", "noise", state.step).standard_normal(block.shape)
     state, info = algorithm.update(state, product)
