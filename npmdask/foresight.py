@@ -1,8 +1,8 @@
 """Predicted against measured: what a run is foretold before its first pass, and what came true.
 
-A few rows of the data are read (at most ``READ`` bytes of chunks, and for half a second), and the run is rehearsed on
-their spectrum. It decides nothing: no bit of a result, nothing that binds a store. It is no pass and is not counted as
-one. What is foretold goes into the telemetry, once in the life of a store.
+A few rows of the data are read (of chunks that cannot be read in part at most ``READ`` bytes; for half a second), and
+the run is rehearsed on their spectrum. It decides nothing: no bit of a result, nothing that binds a store. It is no
+pass and is not counted as one. What is foretold goes into the telemetry, once in the life of a store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from npmdask.storage.remote import is_remote
 
 SECONDS = 0.5
 READ = 16 * 2**20  # bytes of chunks, decoded: of one row of chunks that cannot be read in part, up to twice as many
-PLACES = 8  # rows of chunks; of few, a quarter, and one at least
+PLACES = 8  # rows of chunks; where they cannot be read in part, a quarter of all of them, and one at least
 SIDE = 256  # rows of the sample; four times p, if that is more, up to
 LARGEST_SIDE = 512
 MEMORY = 8 * 2**20  # of the sample
@@ -106,17 +106,22 @@ def _why_not(problem: Problem, resources: Resources) -> str:
 def _place_bytes(reader: Any) -> int:
     """Bytes that rows from one row of chunks take to read: all of it, unless chunks can be read in part."""
     whole = max(1, int(reader.nbytes / reader.grid[0]))
-    return min(whole, READ // PLACES) if isinstance(reader, DenseReader) and reader.access.way == "direct" else whole
+    return min(whole, READ // PLACES) if _in_part(reader) else whole
+
+
+def _in_part(reader: Any) -> bool:
+    return isinstance(reader, DenseReader) and reader.access.way == "direct"
 
 
 def _sample(problem: Problem, plan: MemoryPlan, until: float) -> Sample | None:
     reader: Any = problem.source.reader
+    most = PLACES if _in_part(reader) else reader.grid[0] // 4
     allowed = Allowance(
         side=max(SIDE, 4 * problem.algorithm.iteration_rank),
-        places=max(1, min(PLACES, READ // _place_bytes(reader), reader.grid[0] // 4)),
+        places=max(1, min(PLACES, READ // _place_bytes(reader), most)),
         nbytes=MEMORY,
         flops=GRAM_FLOPS,
-        reach=READ // PLACES,
+        sparing=True,
     )
     with ThreadPoolExecutor(1) as pool, np.errstate(all="ignore"):  # its buffers are given back with the thread
         return pool.submit(_quietly, problem, plan, until, allowed).result()

@@ -26,7 +26,7 @@ class Allowance:
     places: int = 32  # rows of chunks that rows are taken from
     nbytes: int = 128 * 2**20  # of the sample in memory
     flops: float = 2e10  # of the product of the sample with itself: half a second of one slow core
-    reach: int | None = None  # bytes of a row of chunks that are read where chunks can be read in part; None: all
+    sparing: bool = False  # read no more than the rows of the sample, where chunks can be read in part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def draw_sample(
         parts = _sparse_rows(reader, wanted, slabs, late)
     else:
         symmetric = problem.source.kind == "symmetric"
-        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None, allowed.reach)
+        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None, allowed.sparing)
     count = sum(part.shape[0] for part in parts)
     if count < 2:
         return None
@@ -121,7 +121,7 @@ def _dense_rows(
     slabs: np.ndarray,
     late: Callable[[], bool],
     traces: list[float] | None,
-    reach: int | None,
+    sparing: bool,
 ) -> list[np.ndarray]:
     """Every n-th row of some rows of chunks. ``traces`` takes the sums of their entries on the diagonal."""
     each, parts = -(-wanted // len(slabs)), list[np.ndarray]()
@@ -129,31 +129,26 @@ def _dense_rows(
         if parts and late():
             break
         height = min(reader.chunks[0], reader.shape[0] - int(slab) * reader.chunks[0])
-        stride = max(1, min(height, _rows_within(reader, reach, each)) // each)
+        stride = max(1, height // each)
         if isinstance(reader, TriangleReader):
             parts.append(reader.some_rows(int(slab), slice(None, None, stride))[:each].astype(np.float64))
+        elif sparing and reader.access.way == "direct":
+            parts.append(reader.some_rows(int(slab), range(0, height, stride)[:each]).astype(np.float64))
         else:
-            parts.append(_rows_of_slab(reader, int(slab), stride, each, late)[:each])
+            parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
         if traces is not None:
             rows = np.arange(len(parts[-1]))
             traces.append(float(parts[-1][rows, int(slab) * reader.chunks[0] + stride * rows].sum()))
     return parts
 
 
-def _rows_within(reader: DenseReader | TriangleReader, reach: int | None, each: int) -> int:
-    """Rows from the first of a row of chunks among which ``each`` are taken."""
-    if reach is None or isinstance(reader, TriangleReader):
-        return reader.chunks[0]
-    return max(each, reach // (reader.shape[1] * reader.dtype.itemsize))
-
-
-def _rows_of_slab(reader: DenseReader, slab: int, stride: int, each: int, late: Callable[[], bool]) -> np.ndarray:
+def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
     taken, first = [], 0
     for rows, tile in reader.tiles(slab, SlabRecord()):
         values = [part[first::stride].astype(np.float64) for _, part in tile]
         taken.append(np.concatenate(values, axis=1))
         first = (first - (rows.stop - rows.start)) % stride
-        if sum(map(len, taken)) >= each or late():
+        if late():
             break
     return np.concatenate(taken)
 

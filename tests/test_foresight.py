@@ -16,6 +16,7 @@ from npmdask.foresight import FORESEEN, HINDSIGHT
 from npmdask.progress import Observer
 from npmdask.report import summary, write_report
 from npmdask.standing import status_of
+from npmdask.storage.layout import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.private.conftest import make_world, records
 
@@ -41,7 +42,7 @@ def test_every_report_says_what_was_predicted_and_what_came_true(tmp_path: Path)
     assert "Predicted and measured" in page and f"<td>{facts['predicted_steps']}</td>" in page
     assert status_of(tmp_path / "run", "run").predicted_steps == facts["predicted_steps"]
     (line,) = told_in(tmp_path, FORESEEN)
-    assert line["places"] == 1 and line["how"] == "rehearsed", "one of six rows of chunks"
+    assert line["places"] == 1 and line["how"] == "rehearsed", "one of six rows of compressed chunks"
     again = run(tmp_path, iteration_rank=6)
     assert summary(again)["predicted_steps"] == facts["predicted_steps"] and again.data_passes == 0
     assert len(told_in(tmp_path, FORESEEN)) == len(told_in(tmp_path, HINDSIGHT)) == 1
@@ -119,3 +120,13 @@ def test_of_a_private_run_nothing_is_predicted_by_a_sample(tmp_path: Path, monke
     solution = world.solve("run")
     assert "predicted_steps" not in summary(solution)
     assert "predicted (from released values)" in write_report(tmp_path / "run").read_text()
+
+
+def test_of_plain_chunks_no_more_than_the_rows_of_the_sample_is_read(tmp_path: Path) -> None:
+    """The rows themselves, from every row of chunks. Kills: a wrong offset, a column of chunks in the wrong place."""
+    data = np.random.default_rng(0).standard_normal((3000, 70)) / np.arange(1, 71)
+    reader: Any = open_source(write_zarr(tmp_path / "x.zarr", data, chunks=(700, 40), compressors=None)).reader
+    np.testing.assert_array_equal(reader.some_rows(4, range(3, 200, 7)), data[2803:3000:7])
+    npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "run")
+    (line,) = told_in(tmp_path, FORESEEN)
+    assert (line["rows"], line["places"]) == (2600, 5), "600 of 700 rows of each, and all 200 of the last"
