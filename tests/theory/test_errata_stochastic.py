@@ -13,7 +13,14 @@ from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
 from npmdask.stochastic.neighbours import parallel
 from npmdask.stochastic.private_mean import PaperMean
 from npmdask.stochastic.private_range import PaperRange
-from npmdask.theory import hist_threshold, lemma16_split, privrange_groups
+from npmdask.theory import (
+    Model,
+    condition_number,
+    dppca_min_n,
+    hist_threshold,
+    lemma16_split,
+    privrange_groups,
+)
 from tests.theory.made import start
 
 
@@ -57,6 +64,19 @@ def test_err_14_a_bin_is_as_wide_as_the_tail_says() -> None:
     assert beyond[0] == pytest.approx(1 / 25) and beyond[1] > 0.1
     width = PaperMean(epsilon=0.5, delta=0.005, spread=1.0, count=100, fail_prob=0.01, tail=(1.0, 3.0)).width
     assert width == pytest.approx(2**0.25 * math.log(25) ** 3)
+
+
+def test_err_16_a_number_of_records_has_no_unit() -> None:
+    """The printed lambda_1^2 kappa'^2 k^3 V grows a hundredfold in a unit of a tenth; ours stays."""
+    values, k, V = np.array([10.0, 5.0, 1.0]), 2, 1e9  # V so large that its term is the largest
+    needed, printed = [], []
+    for unit in (1.0, 10.0):
+        kappa = condition_number(unit * values, k)
+        model = Model(kappa=kappa, V=V, gamma=1.0)
+        needed.append(dppca_min_n(model, d=50, k=k, epsilon=0.5, delta=1e-6).value)
+        printed.append((unit * values[0]) ** 2 * kappa**2 * k**3 * V)
+    assert needed[0] == needed[1] == pytest.approx(kappa**4 * k**3 * V)
+    assert printed[1] == pytest.approx(100 * printed[0])
 
 
 def test_err_17_theorem_8_bounds_the_square_of_the_sine() -> None:
