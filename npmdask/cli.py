@@ -17,6 +17,7 @@ from typing import Any
 from npmdask.cli_data import add_generate, add_ingest
 from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_output, add_topics, print_answer
 from npmdask.cli_operate import add_gc, add_metrics, add_status
+from npmdask.cli_plan import add_plan
 from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_serve import add_serve
 from npmdask.cli_stream import add_transform
@@ -104,32 +105,6 @@ def _run(a: argparse.Namespace) -> int:
     for warning in config.warnings():
         print(f"npmdask: warning: {warning}", file=sys.stderr)
     return _print_solution(config.solve(ProgressBar(quiet=a.quiet)), a.json)
-
-
-def _add_plan(commands: Any) -> None:
-    p = commands.add_parser("plan", help="say what a run would do and need: passes, time, memory; starts nothing")
-    p.add_argument("config", help="a TOML file")
-    p.add_argument("--store", help="folder or URL of the run, instead of the one in the file")
-    p.add_argument("--json", action="store_true", help="one JSON object")
-    p.set_defaults(command=_plan)
-
-
-def _plan(a: argparse.Namespace) -> int:
-    import npmdask.plan_text as text
-    import npmdask.private_plan as private
-    from npmdask.config import load_config
-
-    config = load_config(a.config, store=a.store)
-    if config.streams:
-        _print_facts(config.stream_plan(), a.json)
-        return 0
-    if config.privacy is not None:
-        promised = config.private_plan()
-        print(json.dumps(promised.facts()) if a.json else "\n".join(private.lines(promised)))
-        return 0
-    plan = config.plan()
-    print(json.dumps(plan.facts()) if a.json else "\n".join(text.lines(plan)))
-    return 0
 
 
 def _add_resume(commands: Any) -> None:
@@ -286,7 +261,7 @@ COMMANDS = (
     add_ingest,
     add_generate,
     _add_init,
-    _add_plan,
+    add_plan,
     _add_run,
     _add_resume,
     _add_deflate,

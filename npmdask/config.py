@@ -31,6 +31,7 @@ from npmdask.privacy import Privacy
 from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
+from npmdask.spectra import asked_spectrum
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.copies import is_url, place_of_store
 from npmdask.storage.remote import is_remote
@@ -177,18 +178,24 @@ class RunConfig(Table):
 
         return stream_facts(self.stream_problem(), self.resources())
 
-    def plan(self) -> Plan | TensorPlan:
-        """What running it would do and need."""
+    def plan(self, spectrum: str | None = None) -> Plan | TensorPlan:
+        """What running it would do and need. ``spectrum``: a file or a guess, instead of a sample of the data."""
         if self.source.nodes is not None:
             raise BadInputError("a plan measures the data, which lie with the nodes: make it there, for one node")
         problem = self.problem()
-        return (plan_tensor if problem.kind == "tensor" else plan_run)(problem, self.resources())
+        if problem.kind == "tensor":
+            if spectrum is not None:
+                raise BadInputError(f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
+            return plan_tensor(problem, self.resources())
+        return plan_run(problem, self.resources(), asked_spectrum(spectrum, problem.most_values))
 
-    def private_plan(self) -> PrivatePlan:
+    def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""
         from npmdask.private_plan import plan_private  # the ledger's SQLAlchemy: a tenth of a second
 
-        return plan_private(self.problem(), self.resources(), self.run.store)
+        problem = self.problem()
+        asked = asked_spectrum(spectrum, problem.most_values, private=True)
+        return plan_private(problem, self.resources(), self.run.store, asked)
 
     def warnings(self) -> list[str]:
         """What whoever runs it should know before it starts; may hold the number of rows: not to be published."""

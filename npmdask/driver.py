@@ -25,6 +25,7 @@ from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import only_public
+from npmdask.foresight import foresee, look_back, prediction_facts
 from npmdask.linalg import Block
 from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
@@ -38,7 +39,7 @@ from npmdask.randomness import generator
 from npmdask.record_parts import of_batch
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
-from npmdask.stopping import Outcome, StepView, views_of
+from npmdask.stopping import Outcome, StepView, view_of, views_of
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source
 from npmdask.storage.tensor import TensorReader
@@ -116,6 +117,8 @@ class Driver:
             state, views = self._load()
             outcome = self.problem.rule(views)
             self.custody.open(self._history)
+            if not views:
+                foresee(self.problem, plan, self.resources, self.store.telemetry(), self._passes.log)
             executor = self._executor(plan)
             self._warnings += getattr(executor, "warnings", [])
             try:
@@ -134,15 +137,7 @@ class Driver:
                     state, info = self.problem.algorithm.update(state, released)
                     require_symmetric(self.problem, info.asymmetry, first=not self._history)
                     operator = self._hold_to_checksums(executor, operator, record, state.step)
-                    views.append(StepView(
-                        step=state.step,
-                        ritz_values=info.ritz_values,
-                        residual_norms=info.residual_norms,
-                        precision=info.precision,
-                        finished=info.finished,
-                        settled=info.settled,
-                        said=info.said,
-                    ))  # fmt: skip
+                    views.append(view_of(state.step, info))
                     outcome = self.problem.rule(views)
                     self._remember(views[-1], state, record, said)
                     arrays, scalars = state_fields(state)
@@ -150,6 +145,8 @@ class Driver:
                     yield self._step(seconds if self.problem.parts is None else 0.0)  # times follow the rows
                 result = self.problem.algorithm.finalize(state)
                 self._answer(state, result, views[-1], outcome, executor, operator)
+                if outcome.converged:
+                    look_back(self.problem, result.values, self.store.telemetry(), self._passes.log)
                 self._far = executor.peaks()
             finally:
                 self.custody.close()
@@ -326,4 +323,5 @@ class Driver:
             facts=meta.get("facts", {}),
             assurance=with_assurance(self.problem.kind, arrays, meta)["assurance"],
             certificate=meta.get("certificate"),
+            prediction=prediction_facts(self.store.telemetry(), len(meta["history"])),
         )

@@ -23,6 +23,7 @@ def lines(plan: Plan | TensorPlan) -> list[str]:
         "reading": f"{plan.reading.how}: {plan.reading.why}",
         "chunks": _chunks(plan),
         "columns": _columns(plan),
+        **({} if plan.outlook is None else plan.outlook.lines()),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
 
@@ -36,15 +37,12 @@ def _passes(plan: Plan) -> str:
     limit = f"at most {plan.max_steps + plan.other_passes} (max_steps = {plan.max_steps})"
     if plan.steps is None:
         return f"not known before the run; {limit}"
-    sample = f"estimated from a sample of {plan.sample_rows} rows from {_places(plan.sample_places)}"
+    assert plan.outlook is not None
+    sample = plan.outlook.source
     more = f", {plan.other_passes} of them for column means or left vectors" if plan.other_passes else ""
-    if plan.steps >= plan.max_steps:
+    if not plan.outlook.reached:
         return f"the tolerance {plan.tol:.0e} will probably not be reached ({sample}); {limit}"
     return f"about {plan.passes} ({sample}{more}); {limit}"
-
-
-def _places(count: int) -> str:
-    return "1 place" if count == 1 else f"{count} places"
 
 
 def _bytes(plan: Plan) -> str:

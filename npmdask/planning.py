@@ -10,22 +10,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from npmdask.checkpoint import RunStore
+from npmdask.chunked import single_threaded_blas
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan, largest_rank, plan_memory
+from npmdask.outlook import Outlook, foretell, look_ahead
 from npmdask.passes import runs_of
 from npmdask.posing import default_rank, make_problem
-from npmdask.prediction import predict_passes
 from npmdask.problem import Problem, Request
 from npmdask.solution import Resources
+from npmdask.spectra import Spectrum
 from npmdask.storage.advice import LayoutAdvice, Reading, advise, how_read
 from npmdask.storage.layout import Source
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run that has not started. ``steps`` is None where no sample could be drawn or noise decides.
+    """A run that has not started. ``steps`` and ``outlook`` are None where there is no spectrum to tell them from.
 
     ``passes`` counts everything that reads the data: ``other_passes`` are the survey of the columns and the left
     singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here.
@@ -57,6 +61,7 @@ class Plan:
     free_rank: int
     free_rank_steps: int | None
     free_rank_seconds: float | None
+    outlook: Outlook | None
 
     @property
     def passes(self) -> int | None:
@@ -114,8 +119,10 @@ def widest(problem: Problem, memory: MemoryPlan, base: int) -> int:
     return max(p, largest_rank(memory, _operator(problem), room, problem.algorithm.state_blocks, base, locked))
 
 
-def plan_run(problem: Problem, resources: Resources) -> Plan:
+def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None = None) -> Plan:
     """Measure this machine on the store for at most 5 seconds and say what a run would do. Nothing is written.
+
+    ``spectrum``: given or guessed; if None, that of a sample of rows.
 
     Raises
     ------
@@ -125,17 +132,31 @@ def plan_run(problem: Problem, resources: Resources) -> Plan:
     base = tree_rss()
     memory = memory_of(problem, resources, base)
     wide = widest(problem, memory, base)
-    return make_plan(problem, memory, measure(problem, memory, wide), wide)
+    measured = measure(problem, memory, wide)
+    with single_threaded_blas():  # small matrices
+        return make_plan(problem, memory, measured, wide, spectrum)
 
 
-def make_plan(problem: Problem, memory: MemoryPlan, measured: Measurement, wide: int) -> Plan:
+def make_plan(
+    problem: Problem, memory: MemoryPlan, measured: Measurement, wide: int, spectrum: Spectrum | None = None
+) -> Plan:
     """Put the facts together. ``wide``: the most columns that fit (see :func:`widest`)."""
     source, algorithm, operator = problem.source, problem.algorithm, _operator(problem)
-    steps = expected_steps(problem, measured, algorithm.iteration_rank)
+    values = _eigenvalues(problem, measured, spectrum)
     other = int(problem.needs_moments) + (source.kind == "matrix")
     free = max(algorithm.iteration_rank, min(measured.free_columns, wide))
     nbytes = operator.pass_bytes
-    more = expected_steps(problem, measured, free)
+
+    def seconds(steps: int | None, p: int) -> float | None:
+        return _all_seconds(problem, measured, steps, other, p)
+
+    outlook = None
+    if values is not None:
+        said = spectrum.said if spectrum else _sample_said(measured)
+        known = spectrum.known if spectrum else len(values)
+        outlook = look_ahead(problem, values, said, known=known, wide=wide, seconds=seconds)
+    steps = None if outlook is None else outlook.steps
+    more = None if values is None else foretell(problem, values, free).steps
     return Plan(
         source=source.path,
         kind=source.kind,
@@ -152,7 +173,7 @@ def make_plan(problem: Problem, memory: MemoryPlan, measured: Measurement, wide:
         pass_bytes=nbytes,
         pass_seconds=measured.late * nbytes,
         later_pass_seconds=measured.later(0) * nbytes,
-        seconds=_all_seconds(problem, measured, steps, other, algorithm.iteration_rank),
+        seconds=seconds(steps, algorithm.iteration_rank),
         measured_seconds=measured.seconds,
         read_rate=1 / measured.reading,
         cached=measured.cached,
@@ -162,19 +183,22 @@ def make_plan(problem: Problem, memory: MemoryPlan, measured: Measurement, wide:
         layout=advise(source),
         free_rank=free,
         free_rank_steps=more,
-        free_rank_seconds=_all_seconds(problem, measured, more, other, free),
+        free_rank_seconds=seconds(more, free),
+        outlook=outlook,
     )
 
 
-def expected_steps(problem: Problem, measured: Measurement, p: int) -> int | None:
-    """Steps with p columns, never more than ``max_steps``; None if there is nothing to tell it from."""
-    if measured.sample is None or problem.mechanism.stddev:
-        return None
-    name, definite = problem.spec()["algorithm"]["name"], problem.source.kind != "symmetric"
-    k = problem.algorithm.target_rank
-    spectrum = measured.sample.spectrum[_locked(problem) :]
-    predicted = predict_passes(spectrum, k, p, problem.rule.tol, name, definite=definite)
-    return min(predicted, problem.rule.max_steps)
+def _eigenvalues(problem: Problem, measured: Measurement, spectrum: Spectrum | None) -> np.ndarray | None:
+    """Of the operator, without those that are found already: given, guessed, or of the sample."""
+    if spectrum is not None:
+        return spectrum.eigenvalues(problem.source.kind)[_locked(problem) :]
+    return None if measured.sample is None else measured.sample.eigenvalues[_locked(problem) :]
+
+
+def _sample_said(measured: Measurement) -> str:
+    assert measured.sample is not None
+    places = "1 place" if measured.sample.places == 1 else f"{measured.sample.places} places"
+    return f"estimated from a sample of {measured.sample.rows} rows from {places}"
 
 
 def _all_seconds(problem: Problem, measured: Measurement, steps: int | None, other: int, p: int) -> float | None:

@@ -24,12 +24,19 @@ def predict_passes(
 
         residual^2 = sum_{j > q} (f_l(lambda_j) / f_l(lambda_k) (1 - lambda_j / lambda_k))^2 / (p - q + 1)
     """
+    return min(steps_by_rank(spectrum, k, p, tol, algorithm, definite=definite))
+
+
+def steps_by_rank(
+    spectrum: np.ndarray, k: int, p: int, tol: float, algorithm: str = "power", *, definite: bool = True
+) -> list[int]:
+    """The formula of :func:`predict_passes` for every intermediate rank q from k (the gap at k decides) to p."""
     size = np.sort(np.abs(np.asarray(spectrum, np.float64)))[::-1]
     size = size[size > ZERO * size.max(initial=0.0)]
     k = min(k, len(size))
     if k == 0 or p >= len(size):
-        return 2
-    return min(MOST, 1 + min(_multiplications(size, k, q, p, tol, algorithm, definite) for q in range(k, p + 1)))
+        return [2]
+    return [min(MOST, 1 + _multiplications(size, k, q, p, tol, algorithm, definite)) for q in range(k, p + 1)]
 
 
 def _multiplications(size: np.ndarray, k: int, q: int, p: int, tol: float, algorithm: str, definite: bool) -> int:

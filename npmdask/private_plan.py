@@ -20,17 +20,20 @@ from npmdask.ledger.rules import remaining_epsilon, unit
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.planning import memory_of
+from npmdask.private_outlook import PrivateOutlook, private_outlook
 from npmdask.private_parts import PrivateParts
 from npmdask.problem import Problem
 from npmdask.randomness import generator
 from npmdask.record_parts import RecordParts
 from npmdask.solution import Resources
+from npmdask.spectra import Spectrum
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.tensor_parts import NAME as TENSOR_POWER
 from npmdask.tensor_parts import TensorParts
 from npmdask.theory.private import gaussian_norm
 
 MIB = 2**20
+UNASKED = "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,7 @@ class PrivatePlan:
     values_are: str
     expense: Expense
     memory: MemoryPlan | None
+    outlook: PrivateOutlook | None  # None: no spectrum was given or guessed
 
     def facts(self) -> dict[str, Any]:
         """Everything as plain numbers and strings, for scripts."""
@@ -77,8 +81,12 @@ class PrivatePlan:
         return asdict(self) | peak
 
 
-def plan_private(problem: Problem, resources: Resources, store: str | Path | None) -> PrivatePlan:
+def plan_private(
+    problem: Problem, resources: Resources, store: str | Path | None, spectrum: Spectrum | None = None
+) -> PrivatePlan:
     """Put the public numbers together and ask the ledger. Nothing is read of the data, and nothing is written.
+
+    ``spectrum``: given or guessed, never that of the data.
 
     Raises
     ------
@@ -105,6 +113,7 @@ def plan_private(problem: Problem, resources: Resources, store: str | Path | Non
         values_are=parts.values_are(problem.source),
         expense=_expense(problem, charge, store),
         memory=memory if parts.relation.public_rows else None,
+        outlook=None if spectrum is None else private_outlook(problem, spectrum),
     )
 
 
@@ -194,6 +203,10 @@ def lines(plan: PrivatePlan) -> list[str]:
         "budget": plan.expense.said,
         "memory": _memory_line(plan.memory),
     }
+    if plan.outlook is not None:
+        table |= plan.outlook.lines()
+    elif plan.algorithm not in (*RECORD_ORACLES, TENSOR_POWER):
+        table["predicts"] = UNASKED
     return [f"{name:9} {said}" for name, said in table.items()]
 
 

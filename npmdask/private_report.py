@@ -214,7 +214,7 @@ def _facts(statement: dict[str, Any], left: str) -> str:
         ("of which: Gaussian", f"mu = {statement['mu']:.6g}"),
         ("of which: pure, and the sampler's error", f"epsilon {charge['epsilon']:.3g}, delta {charge['delta']:.3g}"),
         *([("rests on", statement["rests_on"])] if statement.get("rests_on") else []),
-        ("predicted error", _error(statement["predicted_error"])),
+        ("predicted (from released values)", _error(statement["predicted_error"])),
         ("images clipped to, step by step", _norms(statement)),
         ("left in the ledger", left),
         *((f"mechanism.{name}", value) for name, value in flat(event)),

@@ -125,6 +125,12 @@ class Problem:
         return self.source.dimension if self.lens is None else self.lens.dimension(self.source)
 
     @property
+    def most_values(self) -> int:
+        """How many values the question has: eigenvalues as many as columns, singular values also as rows at most."""
+        singular = self.kind in ("matrix", "sparse") and self.private is None
+        return min(self.source.shape[0], self.d) if singular else self.d
+
+    @property
     def kind(self) -> str:
         """How the values of the answer are read."""
         return self.source.kind if self.lens is None else self.lens.kind

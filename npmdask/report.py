@@ -16,6 +16,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
+from npmdask.foresight import comparison
 from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.private_report import name_of, nodes_section, private_page
@@ -66,6 +67,7 @@ def summary(solution: Solution | StreamSolution) -> dict[str, Any]:
         "target_rank": solution.target_rank,
         "explained_share": solution.explained_share,
         "answered": solution.answered,
+        **solution.prediction,
         **more,
     }
 
@@ -136,6 +138,7 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         _components(values, result),
         *_how_wrong(spec, history, result),
         *(nodes_section(result[1]["statement"]) if result and "statement" in result[1] else []),
+        *_prediction_section(telemetry, history),
         *_memory_section(telemetry),
         "<h2>Parameters</h2>",
         parameters(spec, TABLES),
@@ -219,6 +222,13 @@ def _components(values: np.ndarray, result: Any) -> str:
         return table(rows, ("component", "value", "residual norm"))
     told = ((*row, word) for row, word in zip(rows, status, strict=True))
     return table(told, ("component", "weight", "residual norm", "status"))
+
+
+def _prediction_section(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -> list[str]:
+    """Predicted against measured, where something was predicted."""
+    rows = comparison(telemetry, history)
+    head = ("", "predicted before the first pass", "with the values that were found", "measured")
+    return ["<h2>Predicted and measured</h2>", table(rows, head)] if rows else []
 
 
 def _memory_section(telemetry: list[dict[str, Any]]) -> list[str]:

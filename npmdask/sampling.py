@@ -11,64 +11,119 @@ from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.memory_plan import MemoryPlan
 from npmdask.problem import Problem
+from npmdask.spectra import evenly
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.sparse import CsrReader, Fragment
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
 
-SIDE = 1200  # of the eigenproblem: a tenth of a second
-PLACES = 32  # rows of chunks that rows are taken from
-SAMPLE_BYTES = 128 * 2**20
-FLOPS = 2e10  # of the product of the sample with itself: half a second of one slow core
+
+@dataclass(frozen=True, kw_only=True)
+class Allowance:
+    """What a sample may cost: of a plan as much as a person waits for; of a run that begins, next to nothing."""
+
+    side: int = 1200  # of the eigenproblem: a tenth of a second
+    places: int = 32  # rows of chunks that rows are taken from
+    nbytes: int = 128 * 2**20  # of the sample in memory
+    flops: float = 2e10  # of the product of the sample with itself: half a second of one slow core
+    sparing: bool = False  # read no more than the rows of the sample, where chunks can be read in part
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """``rows`` rows of the data from ``places`` rows of chunks, and eigenvalues of ``A^T A / rows``, falling.
 
-    For a symmetric matrix ``spectrum`` holds the square roots: the sizes of its own eigenvalues, up to a factor.
-    ``whole``: the sample is all there is.
+    For a symmetric matrix ``spectrum`` holds the square roots: the sizes of its own eigenvalues, up to a factor; and
+    ``positive`` is the share of them (of their sum) that belongs to positive eigenvalues. ``whole``: the sample is all
+    there is.
     """
 
     rows: int
     places: int
     whole: bool
     spectrum: np.ndarray
+    positive: float = 1.0
+    unseen: int = 0  # eigenvalues that the operator has and the sample, with fewer rows than columns, has not
+    unit: float = 1.0  # what makes eigenvalues of the operator of the spectrum
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """Of the operator, by falling size; those that a sample cannot have are taken to fall evenly from its last.
+
+        Negative ones are spread over the spectrum in proportion: which they are, no sample of rows says. A share of
+        them below 0.01 is the error of the sample.
+        """
+        share = 1.0 if self.positive > 0.99 else self.positive
+        sizes = np.concatenate([self.spectrum, self.spectrum[-1] * evenly(self.unseen)])
+        passed = np.floor(share * np.arange(len(sizes) + 1) + 0.5)
+        return np.where(np.diff(passed) > 0, sizes, -sizes) * self.unit
 
 
-def draw_sample(problem: Problem, plan: MemoryPlan, late: Callable[[], bool]) -> Sample | None:
+def draw_sample(
+    problem: Problem, plan: MemoryPlan, late: Callable[[], bool], allowance: Allowance | None = None
+) -> Sample | None:
     """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
+    allowed = allowance or Allowance()
     reader, (m, d) = problem.source.reader, problem.source.shape
     assert not isinstance(reader, TensorReader)  # refused before
-    wanted = _rows_wanted(reader, m, d, plan)
+    wanted = _rows_wanted(reader, m, d, plan, allowed)
+    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(allowed.places, reader.grid[0])).astype(int))
+    traces: list[float] = []
     if isinstance(reader, CsrReader):
-        parts = _sparse_rows(reader, wanted, late)
+        parts = _sparse_rows(reader, wanted, slabs, late)
     else:
-        parts = _dense_rows(reader, wanted, late)
+        symmetric = problem.source.kind == "symmetric"
+        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None, allowed.sparing)
     count = sum(part.shape[0] for part in parts)
     if count < 2:
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
     spectrum = spectrum_of(*_standardised(problem, rows), of_rows=m)
+    positive, unit = 1.0, 1.0 if problem.source.kind == "samples" else float(m)
     if problem.source.kind == "symmetric":
-        spectrum = np.sqrt(spectrum)
-    return Sample(rows=count, places=len(parts), whole=count == m, spectrum=spectrum)
+        spectrum, unit = np.sqrt(spectrum), d**0.5
+        positive = _positive_share(sum(traces) / count, spectrum, d)
+    unseen = 0 if count == m else min(m, d) - len(spectrum)
+    return Sample(
+        rows=count,
+        places=len(parts),
+        whole=count == m,
+        spectrum=spectrum,
+        positive=positive,
+        unseen=unseen,
+        unit=unit,
+    )
 
 
-def _rows_wanted(reader: Any, m: int, d: int, plan: MemoryPlan) -> int:
+def _positive_share(entry: float, spectrum: np.ndarray, d: int) -> float:
+    """Of the sum of sizes, what belongs to positive eigenvalues: from the mean ``entry`` of the diagonal.
+
+    The mean entry is the sum of all eigenvalues over d; the sampled sizes are theirs over sqrt(d).
+    """
+    total = float(spectrum.sum()) / d**0.5
+    return 1.0 if total == 0 else float(np.clip((1 + entry / total) / 2, 0.0, 1.0))
+
+
+def _rows_wanted(reader: Any, m: int, d: int, plan: MemoryPlan, allowed: Allowance) -> int:
     """As many as memory (a quarter of what is free under the limit) and arithmetic allow."""
-    room = SAMPLE_BYTES
+    room = allowed.nbytes
     if plan.limit is not None:
         room = min(room, (plan.limit - plan.base) // 4)
     width = 32 * max(1, reader.entries // m) if isinstance(reader, CsrReader) else 16 * d  # two copies, float64
-    side = min(SIDE, int((max(room, 0) / 32) ** 0.5))  # four matrices of the eigenproblem
-    by_flops = max(side, int(FLOPS / (2 * d * d))) if d <= side else side
+    side = min(allowed.side, int((max(room, 0) / 32) ** 0.5))  # four matrices of the eigenproblem
+    by_flops = max(side, int(allowed.flops / (2 * d * d))) if d <= side else side
     return int(max(2, min(m, room // width, by_flops)))
 
 
-def _dense_rows(reader: DenseReader | TriangleReader, wanted: int, late: Callable[[], bool]) -> list[np.ndarray]:
-    """Every n-th row of some rows of chunks."""
-    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(PLACES, reader.grid[0])).astype(int))
+def _dense_rows(
+    reader: DenseReader | TriangleReader,
+    wanted: int,
+    slabs: np.ndarray,
+    late: Callable[[], bool],
+    traces: list[float] | None,
+    sparing: bool,
+) -> list[np.ndarray]:
+    """Every n-th row of some rows of chunks. ``traces`` takes the sums of their entries on the diagonal."""
     each, parts = -(-wanted // len(slabs)), list[np.ndarray]()
     for slab in slabs:
         if parts and late():
@@ -77,8 +132,13 @@ def _dense_rows(reader: DenseReader | TriangleReader, wanted: int, late: Callabl
         stride = max(1, height // each)
         if isinstance(reader, TriangleReader):
             parts.append(reader.some_rows(int(slab), slice(None, None, stride))[:each].astype(np.float64))
+        elif sparing and reader.access.way == "direct":
+            parts.append(reader.some_rows(int(slab), range(0, height, stride)[:each]).astype(np.float64))
         else:
             parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
+        if traces is not None:
+            rows = np.arange(len(parts[-1]))
+            traces.append(float(parts[-1][rows, int(slab) * reader.chunks[0] + stride * rows].sum()))
     return parts
 
 
@@ -93,9 +153,8 @@ def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[]
     return np.concatenate(taken)
 
 
-def _sparse_rows(reader: CsrReader, wanted: int, late: Callable[[], bool]) -> list[csr_matrix]:
+def _sparse_rows(reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callable[[], bool]) -> list[csr_matrix]:
     """Whole rows of some chunks of entries; rows that the border of a chunk cuts are left out."""
-    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(PLACES, reader.grid[0])).astype(int))
     each, parts = -(-wanted // len(slabs)), list[csr_matrix]()
     for slab in slabs:
         if parts and late():

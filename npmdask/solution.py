@@ -94,6 +94,7 @@ class Solution:
     facts: dict[str, Any] = field(default_factory=dict)
     assurance: str = ""
     certificate: dict[str, Any] | None = None
+    prediction: dict[str, Any] = field(default_factory=dict)  # of steps, see foresight.prediction_facts
 
     @property
     def converged(self) -> bool:

@@ -12,6 +12,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.convergence import seconds_left
 from npmdask.durations import time_text
 from npmdask.errors import NpmdaskError
+from npmdask.foresight import prediction_facts
 from npmdask.inspection import inspect
 from npmdask.jobs import kind_of
 from npmdask.mechanisms import EntriesGaussian
@@ -30,10 +31,11 @@ class RunStatus:
 
     ``state``: "finished", "running", "hung" (its process shows no life), "waiting" (a stream that has taken all there
     is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
-    ``residual``: worst relative one of the last step. ``seconds_left``, ``seconds_since_commit``, ``last_commit`` (Unix
-    time): None if not known; of a private run they are not told, since they follow its rows. ``bytes``: on disk.
-    ``error``: what ended the last process that worked on it, or what is wrong with the store. ``assurance``: how wrong
-    the answer can be, where there is one.
+    ``residual``: worst relative one of the last step. ``predicted_steps``: before the first pass, by a sample; None if
+    there is none. ``seconds_left``, ``seconds_since_commit``, ``last_commit`` (Unix time): None if not known; of a
+    private run they are not told, since they follow its rows. ``bytes``: on disk. ``error``: what ended the last
+    process that worked on it, or what is wrong with the store. ``assurance``: how wrong the answer
+    can be, where there is one.
     """
 
     path: str
@@ -44,6 +46,7 @@ class RunStatus:
     max_steps: int | None = None
     stage: str = ""
     residual: float | None = None
+    predicted_steps: int | None = None
     seconds_left: float | None = None
     seconds_since_commit: float | None = None
     last_commit: float | None = None
@@ -142,13 +145,14 @@ def _progress(store: RunStore, spec: dict[str, Any], facts: dict[str, Any], *, r
         spec = store.read_spec() or spec
     elif kind_of(spec):
         return {}
-    history = store.history()
+    history, telemetry = store.history(), store.telemetry()
     return {
         "step": len(history),
+        "predicted_steps": prediction_facts(telemetry, len(history))["predicted_steps"],
         "max_steps": spec["stop"].get("max_steps"),
         "residual": history[-1]["worst_residual"] if history else None,
         "stage": name if inner is not None else "",
-        "seconds_left": seconds_left(spec, history, store.telemetry()) if running and inner is None else None,
+        "seconds_left": seconds_left(spec, history, telemetry) if running and inner is None else None,
     }
 
 
@@ -196,4 +200,6 @@ def _notes(s: RunStatus) -> list[str]:
     if s.crashes:
         times = "once" if s.crashes == 1 else f"{s.crashes} times in a row"
         notes.append(f"died {times} without a commit, at {s.crashed_at}")
+    if s.predicted_steps is not None and s.state in ("running", "unfinished"):
+        notes.append(f"predicted before its first pass: {s.predicted_steps} steps")
     return [*notes, *([s.error] if s.error else [])]

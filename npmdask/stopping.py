@@ -49,6 +49,19 @@ class StepView:
     said: str = ""  # the same in a sentence
 
 
+def view_of(step: int, info: Any) -> StepView:
+    """What an algorithm says of its step (its ``Info``), for a rule."""
+    return StepView(
+        step=step,
+        ritz_values=info.ritz_values,
+        residual_norms=info.residual_norms,
+        precision=info.precision,
+        finished=info.finished,
+        settled=info.settled,
+        said=info.said,
+    )
+
+
 def views_of(history: list[dict[str, Any]]) -> list[StepView]:
     """The views of the steps that a checkpoint remembers."""
     return [

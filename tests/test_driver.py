@@ -71,7 +71,10 @@ def test_data_passes_are_steps_counted_at_the_store(kind: str, final: int) -> No
     assert solution.converged
     grid = -(-a.shape[0] // 100) * -(-a.shape[1] // 25)
     assert len(store.fetched) == grid
-    assert set(store.fetched.values()) == {solution.steps + final} == {solution.data_passes}
+    assert solution.steps + final == solution.data_passes
+    sampled = [chunk for chunk, times in store.fetched.items() if times != solution.data_passes]  # for the prediction
+    assert len(sampled) <= -(-a.shape[1] // 25), "one row of chunks of these few"
+    assert all(store.fetched[chunk] == solution.data_passes + 1 for chunk in sampled)
     assert solution.bytes_read == solution.data_passes * a.nbytes
 
 

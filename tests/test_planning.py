@@ -85,6 +85,7 @@ def test_the_lines_for_people(tmp_path: Path, capsys: Any) -> None:
     out = capsys.readouterr().out
     assert [line.split("  ")[0] for line in out.splitlines()] == [
         "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns",
+        "steps", "bears", "suggest",
     ]  # fmt: skip
     assert re.search(r"about \d+ \(estimated from a sample of \d+ rows from \d+ places?, 1 of them", out)
     assert "at most 201 (max_steps = 200)" in out
@@ -251,10 +252,12 @@ def test_the_estimate_for_the_other_kinds(tmp_path: Path, kind: str) -> None:
 def test_what_cannot_be_reached_is_not_promised(tmp_path: Path, capsys: Any) -> None:
     data = np.linalg.qr(np.random.default_rng(0).standard_normal((500, 100)))[0]  # all values are 1
     write_zarr(tmp_path / "x.zarr", data + 1e-4 * np.eye(500, 100), compressors=None)
-    assert main(["plan", str(configure(tmp_path, more="max_steps = 30"))]) == 0
+    assert main(["plan", str(configure(tmp_path, more='max_steps = 30\nname = "power"'))]) == 0
     assert "will probably not be reached" in capsys.readouterr().out
     noisy = Request(target_rank=4, mechanism="gaussian", stddev=0.1)
-    assert plan_run(make_problem(open_source(tmp_path / "x.zarr"), noisy), Resources()).passes is None
+    plan = plan_run(make_problem(open_source(tmp_path / "x.zarr"), noisy), Resources())
+    assert plan.outlook is not None and not plan.outlook.reached
+    assert plan.outlook.residual is not None and plan.outlook.residual > 0.1
 
 
 def test_predicted_steps_fall_with_columns_and_rise_with_digits() -> None:

@@ -63,6 +63,7 @@ def _tiles(found: Standing, history: tuple[Measurement, ...], telemetry: list[di
         (_of_rank(found.moment), _number(last, "rank", "not yet", "d")),
         ("rows a second, last call", "not kept" if rate is None else f"{rate:,.0f}"),
         ("peak memory", "not kept" if peak is None else bytes_text(peak)),
+        ("peak memory, predicted", _predicted(telemetry)),
         ("memory limit", bytes_text(limit) if limit else "none"),
     ]
     if found.moment == 2:
@@ -96,6 +97,12 @@ def _rate(telemetry: list[dict[str, Any]]) -> float | None:
 def _peak(telemetry: list[dict[str, Any]]) -> int | None:
     peaks = [line[name] for line in telemetry for name in ("rss", "peak_rss") if name in line]
     return max(peaks, default=None)
+
+
+def _predicted(telemetry: list[dict[str, Any]]) -> str:
+    """The peak that the last call was planned with, before its first row."""
+    plans = [line["predicted_peak"] for line in telemetry if line["event"] == "plan" and "predicted_peak" in line]
+    return bytes_text(plans[-1]) if plans else "not kept"
 
 
 def _limit(telemetry: list[dict[str, Any]]) -> int | None:

@@ -1,0 +1,187 @@
+"""Predicted against measured: what a run is foretold before its first pass, and what came true.
+
+A few rows of the data are read (of chunks that cannot be read in part at most ``READ`` bytes; for half a second), and
+the run is rehearsed on their spectrum. It decides nothing: no bit of a result, nothing that binds a store. It is no
+pass and is not counted as one. What is foretold goes into the telemetry, once in the life of a store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
+from npmdask.memory_plan import MemoryPlan
+from npmdask.outlook import foretell
+from npmdask.problem import Problem
+from npmdask.sampling import Allowance, Sample, draw_sample
+from npmdask.solution import Resources
+from npmdask.stopping import ResidualRule
+from npmdask.storage.dense import DenseReader
+from npmdask.storage.remote import is_remote
+
+SECONDS = 0.5
+READ = 16 * 2**20  # bytes of chunks, decoded: of one row of chunks that cannot be read in part, up to twice as many
+PLACES = 8  # rows of chunks; where they cannot be read in part, a quarter of all of them, and one at least
+SIDE = 256  # rows of the sample; four times p, if that is more, up to
+LARGEST_SIDE = 512
+MEMORY = 8 * 2**20  # of the sample
+GRAM_FLOPS = 3e8
+REHEARSAL_FLOPS = 1e9  # a tenth of a second or two
+FORESEEN, HINDSIGHT = "foreseen", "hindsight"  # events of the telemetry
+
+Log = Callable[..., None]
+
+
+def foresee(
+    problem: Problem, plan: MemoryPlan, resources: Resources, telemetry: list[dict[str, Any]], log: Log
+) -> None:
+    """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why nobody knows."""
+    if problem.parts is not None or any(line["event"] == FORESEEN for line in telemetry):
+        return
+    begin = time.perf_counter()
+    try:
+        told = _foretold(problem, plan, resources, begin + SECONDS)
+    except Exception as error:  # nothing that a prediction stumbles over may end a run, which will say it itself
+        told = {"steps": None, "why": f"no prediction could be made ({type(error).__name__}: {error})"}
+    log(FORESEEN, **told, seconds=round(time.perf_counter() - begin, 3))
+
+
+def _foretold(problem: Problem, plan: MemoryPlan, resources: Resources, until: float) -> dict[str, Any]:
+    if isinstance(problem.algorithm, TensorPower):
+        return _of_tensor(problem.algorithm)
+    why = _why_not(problem, resources)
+    if why:
+        return {"steps": None, "why": why}
+    sample = _sample(problem, plan, until)
+    if sample is None or not np.isfinite(sample.spectrum).all():
+        return {"steps": None, "why": "no sample could be drawn"}
+    p, values = problem.algorithm.iteration_rank, sample.eigenvalues
+    if not sample.whole and sample.rows < 4 * p:
+        return {"steps": None, "why": f"{sample.rows} rows are a small sample for {p} columns"}
+    found = foretell(problem, values, p, flops=REHEARSAL_FLOPS)
+    return {
+        "steps": found.steps,
+        "reached": found.reached,
+        "residual": found.residual,
+        "how": found.how,
+        "rows": sample.rows,
+        "places": sample.places,
+        "spectrum": [float(f"{value:.4g}") for value in values[:LARGEST_SIDE]],
+    }
+
+
+def _of_tensor(algorithm: TensorPower) -> dict[str, Any]:
+    if algorithm.iterations is None:
+        return {"steps": None, "why": "a tensor is decomposed in as many products as it takes"}
+    return {"steps": algorithm.target_rank * (algorithm.iterations + 1) + 1, "reached": True, "how": "counted"}
+
+
+def _why_not(problem: Problem, resources: Resources) -> str:
+    """A reason not to foretell anything, or nothing."""
+    source = problem.source
+    if problem.nodes is not None:
+        return "the data lie with the nodes"
+    if problem.lens is not None:
+        return "the operator is made of moments, of which there is no sample"
+    if problem.start is not None or problem.locked is not None:
+        return "it goes on from an earlier answer"
+    if type(problem.rule) is not ResidualRule or not isinstance(problem.algorithm, PowerMethod | BlockKrylov):
+        return "it stops by more than residuals"
+    if resources.cluster is not None:
+        return "the data are read by the workers of a cluster"
+    if is_remote(source.path):
+        return "the data lie in an object store"
+    if _place_bytes(source.reader) > 2 * READ:
+        return f"a row of chunks is {_place_bytes(source.reader) / 2**20:.0f} MiB, too much to read for a prediction"
+    if 4 * problem.algorithm.iteration_rank > LARGEST_SIDE:
+        return f"{problem.algorithm.iteration_rank} columns need a larger sample than is drawn for a prediction"
+    return ""
+
+
+def _place_bytes(reader: Any) -> int:
+    """Bytes that rows from one row of chunks take to read: all of it, unless chunks can be read in part."""
+    whole = max(1, int(reader.nbytes / reader.grid[0]))
+    return min(whole, READ // PLACES) if _in_part(reader) else whole
+
+
+def _in_part(reader: Any) -> bool:
+    return isinstance(reader, DenseReader) and reader.access.way == "direct"
+
+
+def _sample(problem: Problem, plan: MemoryPlan, until: float) -> Sample | None:
+    reader: Any = problem.source.reader
+    most = PLACES if _in_part(reader) else reader.grid[0] // 4
+    allowed = Allowance(
+        side=max(SIDE, 4 * problem.algorithm.iteration_rank),
+        places=max(1, min(PLACES, READ // _place_bytes(reader), most)),
+        nbytes=MEMORY,
+        flops=GRAM_FLOPS,
+        sparing=True,
+    )
+    with ThreadPoolExecutor(1) as pool, np.errstate(all="ignore"):  # its buffers are given back with the thread
+        return pool.submit(_quietly, problem, plan, until, allowed).result()
+
+
+def _quietly(problem: Problem, plan: MemoryPlan, until: float, allowed: Allowance) -> Sample | None:
+    with np.errstate(all="ignore"):  # squares of huge entries: what the run says of them counts
+        return draw_sample(problem, plan, lambda: time.perf_counter() > until, allowed)
+
+
+def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, Any]], log: Log) -> None:
+    """Log what would have been foretold with the ``values`` that the run has found (of the operator) in front."""
+    first = _foreseen(telemetry)
+    if first is None or not first.get("spectrum") or first["residual"] is not None:
+        return
+    sampled, found = np.array(first["spectrum"]), np.asarray(values, np.float64)
+    last = len(found) - 1
+    if not last < len(sampled) or sampled[last] == 0:
+        return
+    rest = sampled[len(found) :] * np.abs(found[last] / sampled[last])  # as far below the k-th value as in the sample
+    known = np.concatenate([found, rest])
+    try:
+        told = foretell(problem, known, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+    except Exception:  # as in foresee: then there is no hindsight
+        return
+    log(HINDSIGHT, steps=told.steps, how=told.how)
+
+
+def _foreseen(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first prediction; one of None steps says only why there is none."""
+    found = [line for line in telemetry if line["event"] == FORESEEN]
+    return found[0] if found and found[0]["steps"] is not None else None
+
+
+def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+    """``predicted_steps`` and ``hindsight_steps`` (None: unknown), and the ``prediction`` as a sentence."""
+    first, back = _foreseen(telemetry), [line for line in telemetry if line["event"] == HINDSIGHT]
+    if first is None:
+        why = next((line["why"] for line in telemetry if line["event"] == FORESEEN), "")
+        return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else "none"}
+    hindsight = back[-1]["steps"] if back else None
+    said = f"predicted {first['steps']} steps, took {steps}"
+    if not first["reached"]:
+        said = f"predicted not to reach the tolerance in {first['steps']} steps, took {steps}"
+    said += "" if hindsight is None else f"; {hindsight} with the values that were found"
+    return {"predicted_steps": first["steps"], "hindsight_steps": hindsight, "prediction": said}
+
+
+def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Rows for a page: what, predicted before the first pass, in hindsight, measured; none if nothing was predicted."""
+    first = _foreseen(telemetry)
+    if first is None:
+        return []
+    facts = prediction_facts(telemetry, len(history))
+    predicted = f"{first['steps']}" if first["reached"] else f"more than {first['steps']}"
+    hindsight = "-" if facts["hindsight_steps"] is None else f"{facts['hindsight_steps']}"
+    rows: list[tuple[str, ...]] = [("steps", predicted, hindsight, f"{len(history)}")]
+    if first.get("residual") is not None:
+        plateau = min(step["worst_residual"] for step in history)
+        rows.append(
+            ("relative residual at the plateau of the noise", f"{first['residual']:.1e}", "-", f"{plateau:.1e}")
+        )
+    return rows

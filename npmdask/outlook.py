@@ -1,0 +1,204 @@
+"""What a spectrum says of a run without privacy: its steps, the noise that it could bear, and better parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.durations import time_text
+from npmdask.prediction import MOST, predict_passes, steps_by_rank
+from npmdask.problem import Problem
+from npmdask.rehearsal import FLOPS, rehearse
+from npmdask.theory import best_q, gaussian_norm, init_tan_quantile, npm_max_noise
+
+ACCURACY = 0.1  # sine of the largest angle that the noise is judged by: one digit
+CANDIDATE_FLOPS = 4e9  # of a rehearsal with columns that are only suggested
+NEAR = 0.5  # of the largest fall (in logarithms) near k: a fall that is not smaller is as good
+WORTH = 0.9  # other columns are suggested if they take at most this share of the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foretold:
+    """``steps``: at most ``max_steps``. ``reached``: the tolerance is, by then. ``how``: rehearsed, or a formula."""
+
+    steps: int
+    reached: bool
+    residual: float | None
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What a spectrum foretells.
+
+    ``gap_steps``, ``rank_steps``: of the power method by formula, with the gap at k and at the ``best_rank`` q
+    (``MOST``: never). ``noise_gap``, ``noise_rank``: stddev on every entry of every product that leaves a sine of
+    ``ACCURACY`` by Theorem 2.4 of Hardt and Price, and by Theorem 2.2 of Balcan et al. (constant 1), in units of the
+    largest eigenvalue, as ``noise_tol``, the better of both for the tolerance. ``largest``: that eigenvalue.
+    ``better_columns``: p of the least time, if it is worth saying, and what it takes.
+    """
+
+    source: str
+    steps: int
+    reached: bool
+    how: str
+    residual: float | None
+    gap_steps: int
+    rank_steps: int
+    best_rank: int
+    noise_gap: float
+    noise_rank: float
+    noise_tol: float
+    largest: float
+    target_rank: int
+    better_rank: int | None
+    columns: int
+    better_columns: int | None
+    better_steps: int | None
+    better_seconds: float | None
+
+    def lines(self) -> dict[str, str]:
+        """By name, what a person decides by."""
+        return {"steps": self._steps_line(), "bears": self._noise_line(), "suggest": self._advice()}
+
+    def _steps_line(self) -> str:
+        where = "rehearsed on the spectrum" if self.how == "rehearsed" else "by formula"
+        noisy = f", relative residual {self.residual:.1e} there" if self.residual is not None else ""
+        forms = f"the gap at k = {self.target_rank} alone: {_count(self.gap_steps)}, "
+        forms += f"with p = {self.columns} columns (q = {self.best_rank}): {_count(self.rank_steps)}"
+        return f"{self.steps} ({where}{noisy}); of the power method by formula, {forms}"
+
+    def _noise_line(self) -> str:
+        if not max(self.noise_gap, self.noise_rank) > 0:
+            return "no noise at all: the spectrum has no gap from k to p"
+        best = max(self.noise_gap, self.noise_rank)
+        return (
+            f"noise of stddev {best:.1e} of the largest eigenvalue on every entry of a product, for a sine of "
+            f"{ACCURACY} (gap at k: {self.noise_gap:.1e}, q-dependent: {self.noise_rank:.1e}); for the tolerance "
+            f"{self.noise_tol:.1e}"
+        )
+
+    def _advice(self) -> str:
+        k = self.target_rank
+        rank = f"target_rank = {k}"
+        if self.better_rank is not None:
+            rank = f"target_rank = {self.better_rank} (where the spectrum falls most; at {k} it hardly does)"
+        if self.better_columns is None:
+            return f"{rank}; iteration_rank = {self.columns}; max_steps = {self.steps}"
+        took = "" if self.better_seconds is None else f", {time_text(self.better_seconds)} in all"
+        return f"{rank}; iteration_rank = {self.better_columns}{took}; max_steps = {self.better_steps}"
+
+
+def foretell(
+    problem: Problem, eigenvalues: np.ndarray, p: int, *, flops: float = FLOPS, most: int | None = None
+) -> Foretold:
+    """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues; never above ``most``."""
+    rule: Any = problem.rule if most is None else replace(problem.rule, max_steps=most)  # type: ignore[type-var]
+    algorithm: Any = replace(problem.algorithm, iteration_rank=p)  # type: ignore[type-var]
+    stddev = problem.mechanism.stddev
+    found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops)
+    if found is not None:
+        residual = found.residual if stddev else None
+        return Foretold(steps=found.steps, reached=found.reached, residual=residual, how="rehearsed")
+    definite = not (eigenvalues < 0).any()
+    steps = predict_passes(eigenvalues, algorithm.target_rank, p, rule.tol, algorithm.name, definite=definite)
+    return Foretold(steps=min(steps, rule.max_steps), reached=steps <= rule.max_steps, residual=None, how="formula")
+
+
+def look_ahead(
+    problem: Problem,
+    eigenvalues: np.ndarray,
+    source: str,
+    *,
+    known: int,
+    wide: int,
+    seconds: Callable[[int | None, int], float | None],
+) -> Outlook:
+    """Everything that these eigenvalues foretell.
+
+    ``known``: how many of them are not made up. ``wide``: the most columns that fit. ``seconds``: of so many steps with
+    so many columns.
+    """
+    k, p = problem.algorithm.target_rank, problem.algorithm.iteration_rank
+    foretold = foretell(problem, eigenvalues, p)
+    sizes = np.sort(np.abs(eigenvalues))[::-1]
+    by_rank = steps_by_rank(sizes, k, p, problem.rule.tol)
+    better = _better_columns(problem, eigenvalues, foretold.steps, wide, seconds)
+    gap, rank, for_tol = _noise(sizes, k, p, problem.d, problem.rule.tol)
+    return Outlook(
+        source=source,
+        steps=foretold.steps,
+        reached=foretold.reached,
+        how=foretold.how,
+        residual=foretold.residual,
+        gap_steps=by_rank[0],
+        rank_steps=min(by_rank),
+        best_rank=k + int(np.argmin(by_rank)),
+        noise_gap=gap,
+        noise_rank=rank,
+        noise_tol=for_tol,
+        largest=float(sizes[0]) if len(sizes) else 0.0,
+        target_rank=k,
+        better_rank=_gap_near(sizes[:known], k),
+        columns=p,
+        better_columns=better[0] if better else None,
+        better_steps=better[1] if better else None,
+        better_seconds=better[2] if better else None,
+    )
+
+
+def _noise(sizes: np.ndarray, k: int, p: int, d: int, tol: float) -> tuple[float, float, float]:
+    """Tolerated stddev over the largest eigenvalue: by the gap at k, by the best q, the better of both for ``tol``."""
+    if len(sizes) <= p or not sizes[k - 1] > 0:
+        return 0.0, 0.0, 0.0
+    few, start = sizes[: p + 1] / sizes[0], init_tan_quantile(d, k, p).value
+
+    def of_gap(accuracy: float) -> float:
+        allowed = npm_max_noise(few[k - 1], few[k], accuracy, 1 / np.hypot(1, start)).value
+        return min(allowed.whole / gaussian_norm(1.0, d, p), allowed.inside / gaussian_norm(1.0, k, p))
+
+    def of_rank(accuracy: float) -> float:
+        return best_q(few, k, p, d=d, acc=accuracy, by="noise").constants["noise"]
+
+    return of_gap(ACCURACY), of_rank(ACCURACY), max(of_gap(tol), of_rank(tol))
+
+
+def _gap_near(sizes: np.ndarray, k: int) -> int | None:
+    """A target rank from k / 2 to 2 k at which the spectrum falls most; None if it is (nearly) k itself."""
+    first, last = max(1, -(-k // 2)), min(2 * k, len(sizes) - 1)
+    if not first <= k <= last or not sizes[last] > 0:
+        return None
+    falls = np.log(sizes[first - 1 : last] / sizes[first : last + 1])
+    if falls[k - first] >= NEAR * falls.max():
+        return None
+    return first + int(falls.argmax())
+
+
+def _better_columns(
+    problem: Problem,
+    eigenvalues: np.ndarray,
+    steps: int,
+    wide: int,
+    seconds: Callable[[int | None, int], float | None],
+) -> tuple[int, int, float] | None:
+    """Columns, steps and seconds of the cheapest run, if that is worth a change."""
+    k, p = problem.algorithm.target_rank, problem.algorithm.iteration_rank
+    now = seconds(steps, p)
+    if now is None or problem.mechanism.stddev:
+        return None
+    found = []
+    for columns in sorted({k, k + 5, k + 10, 2 * k, 3 * k, 4 * k} - {p}):
+        if columns <= wide:
+            foretold = foretell(problem, eigenvalues, columns, flops=CANDIDATE_FLOPS, most=steps)
+            took = seconds(foretold.steps, columns)
+            if foretold.reached and took is not None:
+                found.append((took, columns, foretold.steps))
+    took, columns, fewer = min(found, default=(np.inf, p, steps))
+    return (columns, fewer, took) if took <= WORTH * now else None
+
+
+def _count(steps: int) -> str:
+    return "never" if steps >= MOST else str(steps)

@@ -1,0 +1,136 @@
+"""How many steps a run will need, found by rehearsing it: its own algorithm and stopping rule on a diagonal matrix.
+
+A Gaussian start looks alike in every orthonormal basis. In that of the eigenvectors the operator is diagonal, so a run
+on the diagonal matrix of its eigenvalues takes as many steps, up to the luck of the start, and costs milliseconds. What
+no closed formula follows (restarts, pairs that are closed, the change of precision, dimensions that run out) happens
+as in the run. A prediction is a promise: the start is an unlucky one, and the residual has to fall below ``tol``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import Algorithm
+from npmdask.linalg import Block, orth
+from npmdask.prediction import ZERO
+from npmdask.randomness import generator
+from npmdask.stopping import ResidualRule, StepView
+
+# Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.
+DRAWS, UNLUCKY = 40, 4  # of 40 starts the one that holds fourth least of the wanted vectors: nine of ten hold more
+SPARE = 3.0  # tol is divided by it: entries beyond the wanted ones differ from start to start by such a factor
+MOST_SPARE = 1.5  # that may not cost more than half of the steps: at the floor of rounding it would never end
+LEADING = 8  # times p eigenvalues are kept one by one (twice what Krylov holds), and
+THINNED = 8  # times p stand for all the others, which are far from the wanted ones
+FEWEST = 100  # of each, whatever p is
+ROUNDING = float(np.finfo(np.float32).eps)  # of a float32 product, over the largest value (1): 0.05 to 3.5 found
+FLOPS = 2e10  # of a rehearsal: two seconds of one slow core
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """``steps`` that suffice nine times in ten and more; ``reached``: False if the rule gave up before ``tol``.
+
+    ``residual``: the worst relative one at the end of the rehearsal; under noise, where it falls no more, its plateau.
+    """
+
+    steps: int
+    reached: bool
+    residual: float
+
+
+def rehearse(
+    eigenvalues: np.ndarray,
+    algorithm: Algorithm[Any],
+    rule: ResidualRule,
+    *,
+    noise_stddev: float = 0.0,
+    flops: float = FLOPS,
+) -> Rehearsal | None:
+    """Steps until ``rule`` ends a run of ``algorithm`` on an operator of these ``eigenvalues``; None: too dear.
+
+    Parameters
+    ----------
+    eigenvalues : of the operator, in any order, with their signs; all d of them, or those that are not negligible.
+    algorithm : PowerMethod or BlockKrylov, as the run has it (``target_rank`` k, ``iteration_rank`` p).
+    rule : of the run; at most its ``max_steps`` are rehearsed.
+    noise_stddev : of Gaussian noise on every entry of a product, in the units of the eigenvalues.
+    flops : what it may cost, about; the same for all machines, so that a prediction does not depend on a clock.
+    """
+    k, p = algorithm.target_rank, algorithm.iteration_rank
+    values = np.asarray(eigenvalues, np.float64)
+    values = values[np.argsort(-np.abs(values), kind="stable")]
+    rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
+    if rank <= p and not noise_stddev:
+        return Rehearsal(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
+    largest = max(float(np.abs(values[0])), np.finfo(np.float64).tiny)
+    values, counts = thinned(values / largest, p)  # squares of values of any scale stay inside float64
+    noise = noise_stddev / largest * np.sqrt(counts)[:, None]
+    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=unlucky_start(counts, k, p))
+    rule = replace(rule, noise_stddev=rule.noise_stddev / largest)
+    spare = replace(rule, tol=rule.tol / SPARE)
+    work = algorithm.state_blocks * len(values) * p * p * 2  # QR, Ritz vectors and their products
+    views, outcome, most = list[StepView](), None, rule.max_steps
+    while len(views) < most:
+        flops -= work
+        if flops < 0:
+            return None
+        state, view = _step(algorithm, state, values, noise)
+        views.append(view)
+        if outcome is None:
+            outcome = rule(views)
+            if outcome is not None:
+                most = min(most, view.step if noise_stddev else int(MOST_SPARE * view.step))
+        if outcome is not None and spare(views) is not None:
+            break
+    worst = float(rule.relative(views[-1]).max(initial=0.0))
+    return Rehearsal(steps=len(views), reached=outcome is not None and outcome.converged, residual=worst)
+
+
+def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.ndarray) -> tuple[Any, StepView]:
+    """A step without data: the product with a diagonal matrix, in the dtype that is asked for, and noise."""
+    block = algorithm.query(state).block
+    product = values[:, None] * block.astype(np.float64)
+    if block.dtype == np.float32:  # a dense product is rounded relative to the largest eigenvalue, not entry by entry
+        error = generator(0, "rehearsal", "rounding", state.step).standard_normal(block.shape)
+        product += ROUNDING / len(values) ** 0.5 * error
+    if noise.any():
+        product += noise * generator(0, "rehearsal", "noise", state.step).standard_normal(block.shape)
+    state, info = algorithm.update(state, product)
+    view = StepView(
+        step=state.step,
+        ritz_values=info.ritz_values,
+        residual_norms=info.residual_norms,
+        precision=info.precision,
+    )
+    return state, view
+
+
+def thinned(values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values of falling size, those far behind by few of them, and how many each stands for.
+
+    The leading ones are kept. Of the others the largest of every cell is, cells growing in proportion to the index: a
+    bulk of a million eigenvalues is smooth, and its largest make no promise that is too short.
+    """
+    lead, few = max(FEWEST, LEADING * p), max(FEWEST, THINNED * p)
+    if len(values) <= lead + few:
+        return values, np.ones(len(values))
+    edges = np.unique(np.geomspace(lead, len(values), few + 1).round().astype(int))
+    counts = np.concatenate([np.ones(lead), np.diff(edges)])
+    return values[np.concatenate([np.arange(lead), edges[:-1]])], counts
+
+
+def unlucky_start(counts: np.ndarray, k: int, p: int) -> Block:
+    """An orthonormal start (d x p) that holds less of the k leading coordinates than nine of ten.
+
+    ``counts``: coordinates that each row stands for: their sum of squares is that many times as large.
+    """
+    rng = generator(0, "rehearsal", "start")
+    leading = [rng.standard_normal((k, p)) for _ in range(DRAWS)]
+    held = [np.linalg.eigvalsh(block @ block.T)[0] for block in leading]  # the least singular value, squared
+    chosen = leading[int(np.argsort(held)[UNLUCKY - 1])]
+    others = rng.standard_normal((len(counts) - k, p)) * np.sqrt(counts[k:, None])
+    return orth(np.concatenate([chosen, others]), rng)

@@ -1,0 +1,131 @@
+"""A spectrum that somebody gives, or guesses in words, for a plan: read from a file or made from a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from npmdask.errors import BadInputError, RefusedError, closest
+
+MEASURED = "measured"
+MOST_VALUES = 10**7  # a plan is made in memory
+
+WORDS = (
+    "power:A (value i is i^-A), exponential:R (R^i), spiked:K,GAP (K values of GAP over noise of at most 1) or flat "
+    "(from 1 evenly to 1/2), each with ,largest=X where its scale is known"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    """Values of the question, by falling size: singular values of a matrix, else eigenvalues (signed).
+
+    ``scaled``: they are in the units of the data; otherwise only their ratios mean something. ``known``: how many were
+    given; the rest of the d are taken to fall evenly from the last of them to 0. (Equal ones would promise too much:
+    Krylov methods pay for every different eigenvalue.)
+    """
+
+    values: np.ndarray
+    scaled: bool
+    known: int
+    said: str
+
+    def eigenvalues(self, kind: str) -> np.ndarray:
+        """Of the operator that a run on data of this ``kind`` multiplies with: squares of singular values."""
+        return self.values**2 if kind in ("matrix", "sparse") else self.values
+
+
+def asked_spectrum(text: str | None, d: int, *, private: bool = False) -> Spectrum | None:
+    """What a plan is asked to use, see :func:`read_spectrum`; None: what it measures, or of a private run nothing.
+
+    Raises
+    ------
+    RefusedError
+        The spectrum of a private run is to be measured.
+    """
+    if text == MEASURED and private:
+        raise RefusedError(
+            "a private run is not planned by a measured spectrum: what is seen of the data and decides on a run has to "
+            "be paid for, as a release. Guess one (--spectrum power:1), or give one of public data of the same sort "
+            "(--spectrum FILE)"
+        )
+    return None if text is None or text == MEASURED else read_spectrum(text, d)
+
+
+def read_spectrum(text: str, d: int) -> Spectrum:
+    """The spectrum of an operator of dimension ``d`` that ``text`` names: a .npy or text file, or a guess in words.
+
+    Raises
+    ------
+    BadInputError
+        No such file and no such word; or numbers that are no spectrum.
+    """
+    name = text.replace(",", ":").partition(":")[0]
+    if name in GUESSES:
+        return _guessed(name, text, d)
+    path = Path(text)
+    if not path.is_file():
+        raise BadInputError(
+            f"{text!r} is neither a file of values (.npy, or text) nor a guess: {closest(name, list(GUESSES))}; "
+            f"guesses are {WORDS}"
+        )
+    return _of_values(_read(path), d, f"{path.name}, given")
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False), np.float64).ravel()
+        return np.array(path.read_text().replace(",", " ").split(), np.float64)
+    except (ValueError, UnicodeDecodeError, OSError) as error:
+        raise BadInputError(f"{path} holds no list of numbers: {error}") from None
+
+
+def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
+    if not 0 < len(values) <= MOST_VALUES or not np.isfinite(values).all() or not values.any():
+        raise BadInputError(f"{said}: a spectrum is 1 to {MOST_VALUES} finite numbers that are not all zero")
+    if len(values) > d:
+        raise BadInputError(f"{said}: {len(values)} values, but the data have {d} at most; leave the others out")
+    falling = values[np.argsort(-np.abs(values), kind="stable")]
+    rest = falling[-1] * evenly(d - len(values))
+    more = f" ({len(values)} of {d} values: the others are taken to fall evenly to 0)" if len(rest) else ""
+    return Spectrum(values=np.concatenate([falling, rest]), scaled=True, known=len(values), said=said + more)
+
+
+def _guessed(name: str, text: str, d: int) -> Spectrum:
+    parts = [part.strip() for part in text[len(name) + 1 :].split(",") if part.strip()]
+    largest = [part.partition("=")[2] for part in parts if part.startswith("largest=")]
+    plain = [part for part in parts if not part.startswith("largest=")]
+    count, formula = GUESSES[name]
+    try:
+        numbers, scale = [float(part) for part in plain], float(largest[0]) if largest else None
+    except ValueError:
+        numbers, scale = [], None
+    if len(numbers) != count or not all(x > 0 for x in (*numbers, scale or 1.0)) or (largest and scale is None):
+        raise BadInputError(f"{text!r} is not a guess that can be read: write {WORDS}, with positive numbers")
+    values = formula(np.arange(1.0, d + 1), *numbers)
+    if (np.diff(values) > 0).any():
+        raise BadInputError(f"{text!r} does not fall: value 1 is the largest of a spectrum (R < 1, GAP > 1)")
+    values = values * ((scale or 1.0) / values[0])
+    return Spectrum(values=values, scaled=scale is not None, known=d, said=f"{text}, guessed")
+
+
+def evenly(count: int) -> np.ndarray:
+    """``count`` numbers that fall evenly from 1 towards 0, which is not reached."""
+    return 1 - np.arange(count) / max(count, 1)
+
+
+def _spiked(i: np.ndarray, k: float, gap: float) -> np.ndarray:
+    spikes = min(round(k), len(i))
+    return np.concatenate([np.full(spikes, gap), evenly(len(i) - spikes)])
+
+
+GUESSES: dict[str, tuple[int, Callable[..., np.ndarray]]] = {
+    "power": (1, lambda i, a: i**-a),
+    "exponential": (1, lambda i, r: r**i),
+    "spiked": (2, _spiked),
+    "flat": (0, lambda i: np.linspace(1.0, 0.5, len(i))),
+}
