@@ -1,6 +1,6 @@
 """How often the bounds of certificates hold, and by how much they are too large: random problems with known answers.
 
-python -m benchmarks.certificate_coverage [--problems 3000] prints the table of docs/certificates.md.
+python -m benchmarks.certificate_coverage [--problems 3000] [--first 0] prints the table of docs/certificates.md.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Tally:
         return float(np.median(self.ratios[converged])) if self.ratios[converged] else float("nan")
 
 
-def measure(problems: int) -> dict[tuple[str, str], Tally]:
-    """Tallies by (ground, claim); the ground "told" is the one that the sentence of a run speaks of."""
+def measure(problems: int, first: int = 0) -> dict[tuple[str, str], Tally]:
+    """Tallies by (ground, claim) of problems ``first``, first + 1, ...; the ground "told" is the one that the sentence of a run speaks of."""
     tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
-    for seed in range(problems):
+    for seed in range(first, first + problems):
         drawn, certificate, truth = certificate_of(seed)
         size = abs(float(drawn.eigenvalues[0]))
         floor, slack = 10 * certificate.perturbation + 1e-13 * size, ACTUAL_ROUNDING * size
@@ -107,4 +107,6 @@ def _times(ratio: float) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", type=int, default=3000)
-    print(as_markdown(measure(parser.parse_args().problems)))
+    parser.add_argument("--first", type=int, default=0, help="number of the first problem")
+    a = parser.parse_args()
+    print(as_markdown(measure(a.problems, a.first)))
