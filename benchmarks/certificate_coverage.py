@@ -52,7 +52,7 @@ class Tally:
 
 
 def measure(problems: int, first: int = 0) -> dict[tuple[str, str], Tally]:
-    """Tallies by (ground, claim) of problems ``first``, first + 1, ...; the ground "told" is the one that the sentence of a run speaks of."""
+    """Tallies by (ground, claim) of problems ``first``, first + 1, ...; "told" is what a run says of itself."""
     tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
     for seed in range(first, first + problems):
         drawn, certificate, truth = certificate_of(seed)
