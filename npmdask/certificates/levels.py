@@ -30,7 +30,7 @@ from npmdask.theory.private import gaussian_norm
 ALWAYS, START, SEEN = "always", "random start", "none missed"
 SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
 SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
-SAFE = 3.0  # residual norms beyond a Ritz value, where it is taken for granted that no larger eigenvalue was missed
+SAFE = 2.0  # residual norms beyond a Ritz value, where it is taken for granted that no larger eigenvalue was missed
 SHARP = 3.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
 
 
