@@ -26,7 +26,12 @@ def run(context: Context) -> Measured:
     failures += [f"what a run says of itself held in {told:.2%} of the problems only"] if told < 0.99 else []
     return Measured(
         max(value for value in overestimates.values() if not math.isnan(value)),
-        {"least coverage, rigorous": rigorous, "least coverage, none missed": assumed, "least coverage, told": told, **held},
+        {
+            "least coverage, rigorous": rigorous,
+            "least coverage, none missed": assumed,
+            "least coverage, told": told,
+            **held,
+        },
         failures=tuple(failures),
     )
 
