@@ -25,6 +25,7 @@ from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.log_lines import open_log
 
 INTERRUPTED = 130
+LONG = ("certificate.levels", "certificate.nearest")  # a table on the page, whole in --json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -183,7 +184,7 @@ def _print_solution(solution: Any, as_json: bool) -> int:
     if as_json:
         print(json.dumps(facts))
     else:
-        rows = flat(facts)
+        rows = [(name, value) for name, value in flat(facts) if name not in LONG]
         width = max(20, *(len(name) for name, _ in rows))
         print("\n".join(f"{name:{width}} {value}" for name, value in rows))
     return 0 if solution.answered else NOT_CONVERGED

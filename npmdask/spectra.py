@@ -81,7 +81,9 @@ def _read(path: Path) -> np.ndarray:
             return np.asarray(np.load(path, allow_pickle=False), np.float64).ravel()
         return np.array(path.read_text().replace(",", " ").split(), np.float64)
     except (ValueError, UnicodeDecodeError, OSError) as error:
-        raise BadInputError(f"{path} holds no list of numbers: {error}") from None
+        raise BadInputError(
+            f"{path} holds no list of numbers ({error}): write one value to a line, or a .npy of them"
+        ) from None
 
 
 def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
