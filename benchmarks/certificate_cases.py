@@ -19,6 +19,7 @@ SPECTRA = (
     "rank deficient",
     "spiked",
     "flat",
+    "above a bulk",
     "indefinite",
 )
 
@@ -53,6 +54,10 @@ def spectrum_of(name: str, d: int, k: int, rng: np.random.Generator) -> np.ndarr
         return np.ones(d)
     if name == "spiked":
         return np.where(i <= k, rng.uniform(2, 10, d), 1.0) * np.sort(rng.uniform(0.8, 1.2, d))[::-1]
+    if name == "above a bulk":  # what an iteration that is stopped early has not seen, and residuals do not show
+        spikes = np.sort(rng.uniform(1.05, 2, int(rng.integers(1, k + 1))))[::-1]
+        bulk = np.linspace(1, rng.choice([0.5, 0.95, 1.0]), d - len(spikes))
+        return np.concatenate([spikes, bulk])
     base = rng.uniform(0.6, 0.97) ** i
     if name == "cluster at k":
         base[max(k - 2, 0) : k + 2] = base[k - 1] * (1 + 1e-5 * rng.standard_normal(len(base[max(k - 2, 0) : k + 2])))
@@ -137,7 +142,7 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
         rounding=rounding_of(d, size, single=info.precision == "float32"),
         start_rounding=rounding_of(d, size, single=any_single),
         stddev=drawn.stddev,
-        noisy_columns=drawn.p,
+        iterated=drawn.p,
     )
     return result, evidence, converged
 

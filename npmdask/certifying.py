@@ -70,7 +70,7 @@ def evidence_of(
         rounding=_rounding(history[-1:], problem.d, size, operator),
         start_rounding=_rounding(history, problem.d, size, operator),
         stddev=stddev,
-        noisy_columns=p,
+        iterated=p,
     )
 
 

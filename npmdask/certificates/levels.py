@@ -24,14 +24,15 @@ from npmdask.certificates.residuals import (
     spaces,
     span_sine,
 )
-from npmdask.certificates.start import upper_values
+from npmdask.certificates.start import smallest_singular_value, upper_values
 from npmdask.theory.private import gaussian_norm
 
 ALWAYS, START, SEEN = "always", "random start", "none missed"
 SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
 SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
-SAFE = 2.0  # residual norms beyond a Ritz value, where it is taken for granted that no larger eigenvalue was missed
-SHARP = 3.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
+BLIND = 0.01  # share of random starts that hold less of one direction than is taken for granted where none was missed
+HALVINGS = 40  # of an interval that holds a bound
+SHARP = 2.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,8 @@ class Evidence:
     degree, powers : see npmdask.algorithms.Seen.
     rounding : absolute error that rounding can make in an eigenvalue.
     start_rounding : absolute error of the products that formed the space (larger, where some were in float32).
-    stddev : of Gaussian noise on each entry of the last product (d x p), p = ``noisy_columns``.
+    iterated : p, the columns of a product.
+    stddev : of Gaussian noise on each entry of the last product.
     """
 
     values: np.ndarray
@@ -64,7 +66,7 @@ class Evidence:
     rounding: float = 0.0
     start_rounding: float = 0.0
     stddev: float = 0.0
-    noisy_columns: int = 0
+    iterated: int = 0
     confidence: float = 0.99
 
 
@@ -156,7 +158,7 @@ def certify(evidence: Evidence) -> Certificate:
 def _noise(evidence: Evidence) -> float:
     if not evidence.stddev:
         return 0.0
-    p, fail = evidence.noisy_columns, (1 - evidence.confidence) / 2
+    p, fail = evidence.iterated, (1 - evidence.confidence) / 2
     whole = gaussian_norm(evidence.stddev, evidence.d, p, 1, fail)
     inside = gaussian_norm(evidence.stddev, p, p, 1, fail)
     return inside / 2 + math.hypot(inside / 2, whole)
@@ -213,14 +215,24 @@ def _image_sizes(evidence: Evidence) -> np.ndarray:
 
 
 def _from_residuals(evidence: Evidence) -> np.ndarray:
-    """Kahan: j + 1 eigenvalues lie one by one within ||R|| of the j + 1 leading Ritz values.
+    """What residuals would show of a larger eigenvalue, had the start held of its direction what nearly all starts do.
 
-    If these were the j + 1 largest, ||R|| would do. While an iteration has not separated them yet, a larger one hides
-    in the mixture: SAFE times ||R|| has held in all but a few of thousands of random problems (docs/certificates.md).
+    A space that holds the share s = 1 / sqrt(1 + t^2) of an eigenvector of lambda has ||R|| >= s (lambda - theta). Of
+    p random columns in d dimensions t^2 <= d / x^2 in 99 % (x: that quantile of chi_p), and (theta / lambda)^(2 L) of
+    that after L multiplications: lambda is at most where both agree. Not proved, because it looks at one direction and
+    at the residuals of the leading pairs alone; how often it has held is in docs/certificates.md.
     The last pair is the first to stand for a smaller one, and says nothing where there are others beyond k.
     """
     a = np.abs(evidence.values)
-    tau = np.append(a + SAFE * norms_of_leading(evidence.gram), np.inf)
+    reach = norms_of_leading(evidence.gram)
+    spread = evidence.d / smallest_singular_value(1, evidence.iterated or evidence.k, BLIND) ** 2
+    low, high = a, a + reach * math.sqrt(1 + spread)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        shrunk = (a / np.maximum(middle, np.finfo(float).tiny)) ** (2 * evidence.multiplied)
+        seen = middle - a > reach * np.sqrt(1 + spread * shrunk)
+        low, high = np.where(seen, low, middle), np.where(seen, middle, high)
+    tau = np.append(high, np.inf)
     if len(a) > evidence.k + 1:
         tau[len(a) - 1] = np.inf
     return np.minimum.accumulate(tau)

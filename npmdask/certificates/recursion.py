@@ -21,7 +21,7 @@ def noisy_recursion(evidence: Evidence, certificate: Certificate, steps: int) ->
     block is: each with a share of 1 - ``confidence``. The best q from k to p - 1. ``sine`` is None where the noise is
     too large for the recursion, which takes the worst case of every step, above all of the first.
     """
-    e, k, p = certificate.perturbation, evidence.k, evidence.noisy_columns
+    e, k, p = certificate.perturbation, evidence.k, evidence.iterated
     sizes = np.abs(evidence.values)
     kth = max(float(sizes[k - 1]) - e, 0.0)
     fail = (1 - evidence.confidence) / 3

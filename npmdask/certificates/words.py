@@ -28,12 +28,23 @@ def sentence(certificate: Certificate, *, singular: bool = False) -> str:
     """
     level, k = certificate.best, len(certificate.values)
     noise = ", with the noise of the run counted in" if certificate.noisy else ""
-    errors = relative_errors(certificate, level, singular=singular)
-    if not np.isfinite(level.upper).all() or (errors[_told(certificate)] > 1).any():
+    if not tells(certificate, singular=singular):
         return _little(certificate, noise, singular=singular)
+    if not _told(certificate).any():
+        subject = "the value" if k == 1 else f"the {k} values"
+        return (
+            f"For these data {subject} cannot be told from zero, so that other components are as good as these{noise}."
+        )
     values = _values(certificate, level, singular=singular)
     parts = _components(certificate, level, k)
     return f"{values}, {parts}{_condition(certificate, level)}{noise}."
+
+
+def tells(certificate: Certificate, *, singular: bool = False) -> bool:
+    """Whether the sentence says how wrong the values can be: not where an error may be as large as its value."""
+    errors = relative_errors(certificate, certificate.best, singular=singular)
+    finite = np.isfinite(certificate.best.upper).all()
+    return bool(finite and not (errors[_told(certificate)] > 1).any())
 
 
 def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
@@ -51,8 +62,6 @@ def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
     k = len(certificate.values)
     told = _told(certificate)
     subject = "For these data the value is" if k == 1 else f"For these data the {k} values are"
-    if not told.any():
-        return "For these data the values cannot be told from zero"
     error = relative_errors(certificate, level, singular=singular)[told].max()
     said = f"{subject} {_accuracy(float(error))}"
     zeros = int(k - told.sum())
@@ -144,9 +153,8 @@ def health(certificate: Certificate, residuals: Sequence[float], tol: float, *, 
     sizes, k = np.abs(certificate.values), len(certificate.values)
     rank = int((sizes > certificate.perturbation).sum())
     if rank < k:
-        return Health(
-            "collapsed", f"only {rank} of {k} components carry anything: the others cannot be told from nothing"
-        )
+        some = f"only {rank} of {k} components carry anything: the others cannot be told from nothing"
+        return Health("collapsed", some if rank else "no component carries anything: all of it is zero, or rounding")
     if not residuals or residuals[-1] <= tol:
         return Health("good", "every residual has reached the tolerance")
     window = list(residuals[-WINDOW - 1 :])

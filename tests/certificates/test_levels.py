@@ -68,7 +68,7 @@ def test_noise_and_rounding_widen_everything() -> None:
     moved = certify(replace(EXACT, rounding=0.01)).levels[-1]
     assert moved.upper[0] == pytest.approx(4.01) and moved.lower[1] == pytest.approx(1.99)
     assert moved.sine == pytest.approx(0.01 / (2 - 1 - 0.01), rel=1e-6)
-    noisy = certify(replace(EXACT, stddev=1e-3, noisy_columns=3))
+    noisy = certify(replace(EXACT, stddev=1e-3, iterated=3))
     block = 1e-3 * (math.sqrt(5) + math.sqrt(3) + math.sqrt(2 * math.log(1 / 0.005)))
     assert noisy.perturbation > block and noisy.noisy
 
@@ -76,7 +76,7 @@ def test_noise_and_rounding_widen_everything() -> None:
 def test_noise_is_as_large_as_is_said() -> None:
     """2,000 symmetric E that make noisy pairs exact: their norm is above the bound at most 1 % of the times."""
     d, p, rng = 20, 4, np.random.default_rng(0)
-    bound = certify(replace(EXACT, d=d, stddev=1.0, noisy_columns=p)).perturbation
+    bound = certify(replace(EXACT, d=d, stddev=1.0, iterated=p)).perturbation
     worst = 0
     for _ in range(2000):
         g = rng.standard_normal((d, p))  # in the basis [X, rest]

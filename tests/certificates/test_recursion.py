@@ -23,7 +23,7 @@ def run(stddev: float, seed: int) -> tuple[Evidence, float]:
         state, _ = algorithm.update(state, VALUES[:, None] * algorithm.query(state).block + noise)
     seen = algorithm.finalize(state).seen
     assert seen is not None
-    evidence = Evidence(values=seen.values, gram=seen.gram, k=K, d=D, nonnegative=True, stddev=stddev, noisy_columns=P)
+    evidence = Evidence(values=seen.values, gram=seen.gram, k=K, d=D, nonnegative=True, stddev=stddev, iterated=P)
     return evidence, max_sin_theta(state.basis, np.eye(D, K))
 
 
