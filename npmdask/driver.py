@@ -117,11 +117,11 @@ class Driver:
             state, views = self._load()
             outcome = self.problem.rule(views)
             self.custody.open(self._history)
-            if not views:
-                foresee(self.problem, plan, self.resources, self.store.telemetry(), self._passes.log)
             executor = self._executor(plan)
             self._warnings += getattr(executor, "warnings", [])
             try:
+                if not views:
+                    foresee(self.problem, plan, executor, self.store.telemetry(), self._passes.log)
                 operator = self._operator(self._surveyed(executor), state.step)
                 while outcome is None:
                     query = self.problem.algorithm.query(state)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Algorithm
+from npmdask.algorithms import Algorithm, Result
 from npmdask.linalg import Block, orth
 from npmdask.prediction import ZERO
 from npmdask.randomness import generator
@@ -49,6 +49,7 @@ def rehearse(
     *,
     noise_stddev: float = 0.0,
     flops: float = FLOPS,
+    locked: int = 0,
 ) -> Rehearsal | None:
     """Steps until ``rule`` ends a run of ``algorithm`` on an operator of these ``eigenvalues``; None: too dear.
 
@@ -59,20 +60,23 @@ def rehearse(
     rule : of the run; at most its ``max_steps`` are rehearsed.
     noise_stddev : of Gaussian noise on every entry of a product, in the units of the eigenvalues.
     flops : what it may cost, about; the same for all machines, so that a prediction does not depend on a clock.
+    locked : how many leading pairs are known and locked (deflation); ``target_rank`` further ones are wanted.
     """
     k, p = algorithm.target_rank, algorithm.iteration_rank
     values = np.asarray(eigenvalues, np.float64)
     values = values[np.argsort(-np.abs(values), kind="stable")]
     rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
-    if rank <= p and not noise_stddev:
+    if rank <= p + locked and not noise_stddev:
         return Rehearsal(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
     largest = max(float(np.abs(values[0])), np.finfo(np.float64).tiny)
-    values, counts = thinned(values / largest, p)  # squares of values of any scale stay inside float64
+    values, counts = thinned(values / largest, p + locked)  # squares of values of any scale stay inside float64
     noise = noise_stddev / largest * np.sqrt(counts)[:, None]
-    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=unlucky_start(counts, k, p))
+    start, known = unlucky_start(counts[locked:], k, p), _locked(values, locked)
+    start = np.concatenate([np.zeros((locked, p)), start])
+    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), locked=known, start=start)
     rule = replace(rule, noise_stddev=rule.noise_stddev / largest)
     spare = replace(rule, tol=rule.tol / SPARE)
-    work = algorithm.state_blocks * len(values) * p * p * 2  # QR, Ritz vectors and their products
+    work = algorithm.state_blocks * len(values) * (p + locked) * p * 2  # QR, Ritz vectors and their products
     views, outcome, most = list[StepView](), None, rule.max_steps
     while len(views) < most:
         flops -= work
@@ -88,6 +92,16 @@ def rehearse(
             break
     worst = float(rule.relative(views[-1]).max(initial=0.0))
     return Rehearsal(steps=len(views), reached=outcome is not None and outcome.converged, residual=worst)
+
+
+def _locked(values: np.ndarray, count: int) -> Result | None:
+    """The first ``count`` pairs of the diagonal matrix, as a finished run would have left them."""
+    if not count:
+        return None
+    vectors = np.eye(len(values), count)
+    return Result(
+        values=values[:count], vectors=vectors, products=vectors * values[:count], residual_norms=np.zeros(count)
+    )
 
 
 def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.ndarray) -> tuple[Any, StepView]:
