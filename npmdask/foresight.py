@@ -24,6 +24,7 @@ from npmdask.outlook import foretell, locked_values
 from npmdask.problem import Problem, Request
 from npmdask.sampling import Allowance, Sample, draw_sample, sample_of
 from npmdask.stopping import ResidualRule
+from npmdask.storage.access import first_line
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
 from npmdask.storage.remote import is_remote
@@ -38,22 +39,29 @@ MEMORY = 8 * 2**20  # of the sample
 GRAM_FLOPS = 3e8
 REHEARSAL_FLOPS = 1e9  # a tenth of a second or two
 NONE = "none: nothing was foretold before the first pass"
-FORESEEN, HINDSIGHT = "foreseen", "hindsight"  # events of the telemetry
+FORESEEN, HINDSIGHT, SEARCHED = "foreseen", "hindsight", "searched"  # events of the telemetry
 
 Log = Callable[..., None]
+Foresee = Callable[[Problem, MemoryPlan, Executor, list[dict[str, Any]], Log], None]
 
 
 def foresee(problem: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log) -> None:
     """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why nobody knows."""
-    if problem.parts is not None or any(line["event"] == FORESEEN for line in telemetry):
+    if problem.parts is None:
+        tell_once(lambda: _foretold(problem, plan, executor), telemetry, log)
+
+
+def tell_once(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str, Any]], log: Log) -> None:
+    """Log what ``tell`` says, or why it cannot; nothing if that has been done in the life of the store."""
+    if any(line["event"] == FORESEEN for line in telemetry):
         return
     begin = time.perf_counter()
     try:
-        told = _foretold(problem, plan, executor)
+        told = tell()
     except TimeoutError:
         told = {"steps": None, "why": f"no sample came in {AWAY:g} seconds"}
     except Exception as error:  # nothing that a prediction stumbles over may end a run, which will say it itself
-        told = {"steps": None, "why": f"no prediction could be made ({type(error).__name__}: {error})"}
+        told = {"steps": None, "why": f"no prediction could be made ({type(error).__name__}: {first_line(error)})"}
     log(FORESEEN, **told, seconds=round(time.perf_counter() - begin, 3))
 
 
@@ -63,12 +71,12 @@ def _foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[st
     why = _why_not(problem)
     if why:
         return {"steps": None, "why": why}
-    sample = _sample(problem, plan, executor)
+    sample = sample_for(problem, plan, executor, max(SIDE, 4 * _columns(problem)))
     if sample is None or not np.isfinite(sample.spectrum).all():
         return {"steps": None, "why": "no sample could be drawn"}
     if not sample.whole and sample.rows < 4 * _columns(problem):
         return {"steps": None, "why": f"{sample.rows} rows are a small sample for {_columns(problem)} columns"}
-    values = _with_locked(problem, sample.eigenvalues)
+    values = with_locked(problem, sample.eigenvalues)
     found = foretell(problem, values, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     return {
         "steps": found.steps,
@@ -93,17 +101,23 @@ def _columns(problem: Problem) -> int:
     return problem.algorithm.iteration_rank + len(locked_values(problem))
 
 
-def _with_locked(problem: Problem, sampled: np.ndarray) -> np.ndarray:
+def with_locked(problem: Problem, sampled: np.ndarray) -> np.ndarray:
     """Eigenvalues of a sample, but those that are known because they are locked.
 
-    As many of the sample's are left out, the largest, whatever their size: which they are is known by their number. The
-    others are no larger than what was found before them.
+    As many of the sample's are left out, the largest: which they are is known by their number.
     """
     locked = locked_values(problem)
-    if not len(locked):
-        return sampled
-    least = np.abs(locked).min()
-    return np.concatenate([locked, np.clip(sampled[len(locked) :], -least, least)])
+    return in_front(locked, sampled) if len(locked) else sampled
+
+
+def in_front(found: np.ndarray, sampled: np.ndarray) -> np.ndarray:
+    """Values that were ``found``, and the other sampled ones as far below the last of them as they are in the sample.
+
+    A sample spreads eigenvalues apart: left as they are, they would open or close a gap behind those that were found.
+    """
+    last = sampled[len(found) - 1] if len(found) <= len(sampled) else 0.0
+    scale = 0.0 if last == 0 else np.abs(found[-1] / last)
+    return np.concatenate([found, sampled[len(found) :] * scale])
 
 
 def _why_not(problem: Problem) -> str:
@@ -115,11 +129,15 @@ def _why_not(problem: Problem) -> str:
         return "the operator is made of moments, of which there is no sample"
     if type(problem.rule) is not ResidualRule or not isinstance(problem.algorithm, PowerMethod | BlockKrylov):
         return "it stops by more than residuals"
-    if _place_bytes(source.reader) > 2 * READ:
-        return f"a row of chunks is {_place_bytes(source.reader) / 2**20:.0f} MiB, too much to read for a prediction"
     if 4 * _columns(problem) > LARGEST_SIDE:
         return f"{_columns(problem)} columns need a larger sample than is drawn for a prediction"
-    return ""
+    return too_large(source.reader)
+
+
+def too_large(reader: Any) -> str:
+    """Why no sample can be drawn, or nothing."""
+    size = _place_bytes(reader)
+    return f"a row of chunks is {size / 2**20:.0f} MiB, too much to read for a prediction" if size > 2 * READ else ""
 
 
 def _place_bytes(reader: Any) -> int:
@@ -132,11 +150,12 @@ def _in_part(reader: Any) -> bool:
     return isinstance(reader, DenseReader) and reader.access.way == "direct"
 
 
-def _sample(problem: Problem, plan: MemoryPlan, executor: Executor) -> Sample | None:
+def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int) -> Sample | None:
+    """At least ``side`` rows, if there are so many and time suffices, drawn where the run reads its data."""
     reader: Any = problem.source.reader
     most = PLACES if _in_part(reader) else reader.grid[0] // 4
     allowed = Allowance(
-        side=max(SIDE, 4 * _columns(problem)),
+        side=side,
         places=max(1, min(PLACES, READ // _place_bytes(reader), most)),
         nbytes=MEMORY,
         flops=GRAM_FLOPS,
@@ -196,10 +215,8 @@ def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, An
     last = len(found) - 1
     if not last < len(sampled) or sampled[last] == 0:
         return
-    rest = sampled[len(found) :] * np.abs(found[last] / sampled[last])  # as far below the k-th value as in the sample
-    known = np.concatenate([found, rest])
     try:
-        told = foretell(problem, known, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+        told = foretell(problem, in_front(found, sampled), problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     except Exception:  # as in foresee: then there is no hindsight
         return
     log(HINDSIGHT, steps=told.steps, how=told.how)
@@ -211,9 +228,16 @@ def _foreseen(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
     return found[0] if found and found[0]["steps"] is not None else None
 
 
-def _warm(first: dict[str, Any]) -> bool:
-    """Whether the run did not begin with the random start that it was foretold for."""
-    return first.get("start") == "random"
+def _what(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int) -> tuple[str, int, str]:
+    """What is compared: more words for the steps predicted, the steps that were taken, and more words for those."""
+    if "components" in first:
+        searches = [line for line in telemetry if line["event"] == SEARCHED]
+        search: dict[str, Any] = searches[-1] if searches else {"steps": 0, "rank": "as many as are found"}
+        predicted = f" with those of the search, for {first['components']} components"
+        return predicted, steps + search["steps"], f", for {search['rank']}"
+    if first.get("start") == "random":
+        return " from a random start", steps, " from where an earlier run came to"
+    return "", steps, ""
 
 
 def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, Any]:
@@ -223,11 +247,10 @@ def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, A
         why = next((line["why"] for line in telemetry if line["event"] == FORESEEN), "")
         return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else NONE}
     hindsight = back[-1]["steps"] if back else None
-    begun = " from a random start" if _warm(first) else ""
-    took = f"took {steps}" + (" from where an earlier run came to" if begun else "")
-    said = f"predicted {first['steps']} steps{begun}, {took}"
+    of, taken, so = _what(first, telemetry, steps)
+    said = f"predicted {first['steps']} steps{of}, took {taken}{so}"
     if not first["reached"]:
-        said = f"predicted not to reach the tolerance in {first['steps']} steps{begun}, {took}"
+        said = f"predicted not to reach the tolerance in {first['steps']} steps{of}, took {taken}{so}"
     said += "" if hindsight is None else f"; {hindsight} with the values that were found"
     return {"predicted_steps": first["steps"], "hindsight_steps": hindsight, "prediction": said}
 
@@ -240,8 +263,9 @@ def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -
     facts = prediction_facts(telemetry, len(history))
     predicted = f"{first['steps']}" if first["reached"] else f"more than {first['steps']}"
     hindsight = "-" if facts["hindsight_steps"] is None else f"{facts['hindsight_steps']}"
-    what = "steps (predicted for a random start; this run began where an earlier one came to)"
-    rows: list[tuple[str, ...]] = [(what if _warm(first) else "steps", predicted, hindsight, f"{len(history)}")]
+    of, taken, so = _what(first, telemetry, len(history))
+    what = f"steps (predicted{of}; taken{so})" if of else "steps"
+    rows: list[tuple[str, ...]] = [(what, predicted, hindsight, f"{taken}")]
     if first.get("residual") is not None:
         plateau = min(step["worst_residual"] for step in history)
         rows.append(

@@ -27,6 +27,7 @@ LEADING = 8  # times p eigenvalues are kept one by one (twice what Krylov holds)
 THINNED = 8  # times p stand for all the others, which are far from the wanted ones
 FEWEST = 100  # of each, whatever p is
 ROUNDING = float(np.finfo(np.float32).eps)  # of a float32 product, over the largest value (1): 0.05 to 3.5 found
+TINY = float(np.finfo(np.float64).tiny)
 FLOPS = 2e10  # of a rehearsal: two seconds of one slow core
 
 
@@ -68,7 +69,7 @@ def rehearse(
     rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
     if rank <= p + locked and not noise_stddev:
         return Rehearsal(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
-    largest = max(float(np.abs(values[0])), np.finfo(np.float64).tiny)
+    largest = max(float(np.abs(values[0])), TINY)
     values, counts = thinned(values / largest, p + locked)  # squares of values of any scale stay inside float64
     noise = noise_stddev / largest * np.sqrt(counts)[:, None]
     start, known = unlucky_start(counts[locked:], k, p), _locked(values, locked)
@@ -76,7 +77,39 @@ def rehearse(
     state = algorithm.init(len(values), rng=generator(0, "rehearsal"), locked=known, start=start)
     rule = replace(rule, noise_stddev=rule.noise_stddev / largest)
     spare = replace(rule, tol=rule.tol / SPARE)
-    work = algorithm.state_blocks * len(values) * (p + locked) * p * 2  # QR, Ritz vectors and their products
+    run = play(algorithm, state, values, rule, spare=spare, noise=noise, flops=flops)
+    if run is None:
+        return None
+    worst = float(rule.relative(run.views[-1]).max(initial=0.0))
+    return Rehearsal(steps=len(run.views), reached=run.converged, residual=worst)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A run on a diagonal matrix: its last state, its steps, what is left of the ``flops``."""
+
+    state: Any
+    views: list[StepView]
+    converged: bool
+    flops: float
+
+
+def play(
+    algorithm: Algorithm[Any],
+    state: Any,
+    values: np.ndarray,
+    rule: ResidualRule,
+    *,
+    spare: ResidualRule,
+    noise: np.ndarray,
+    flops: float,
+) -> Played | None:
+    """Steps on the diagonal matrix of ``values`` until ``rule`` ends them, and then ``spare``; None if too dear.
+
+    ``noise``: stddev of every row of a product.
+    """
+    wide = algorithm.iteration_rank + state.locked_vectors.shape[1]
+    work = algorithm.state_blocks * len(values) * wide * algorithm.iteration_rank * 2  # QR, Ritz vectors and products
     views, outcome, most = list[StepView](), None, rule.max_steps
     while len(views) < most:
         flops -= work
@@ -87,11 +120,10 @@ def rehearse(
         if outcome is None:
             outcome = rule(views)
             if outcome is not None:
-                most = min(most, view.step if noise_stddev else int(MOST_SPARE * view.step))
-        if outcome is not None and spare(views) is not None:
+                most = min(most, view.step if noise.any() else int(MOST_SPARE * view.step))
+        if outcome is not None and (spare is rule or spare(views) is not None):
             break
-    worst = float(rule.relative(views[-1]).max(initial=0.0))
-    return Rehearsal(steps=len(views), reached=outcome is not None and outcome.converged, residual=worst)
+    return Played(state=state, views=views, converged=outcome is not None and outcome.converged, flops=flops)
 
 
 def _locked(values: np.ndarray, count: int) -> Result | None:

@@ -84,7 +84,7 @@ def test_a_warm_start_is_compared_with_a_random_one(tmp_path: Path) -> None:
     said = f"predicted {facts['predicted_steps']} steps from a random start, took {warm.steps} from where an earlier"
     assert facts["prediction"].startswith(said)
     page = write_report(tmp_path / "run").read_text()
-    assert "predicted for a random start; this run began where an earlier one came to" in page
+    assert "steps (predicted from a random start; taken from where an earlier run came to)" in page
     assert status_of(tmp_path / "run", "run").predicted_steps is None
 
 

@@ -24,8 +24,8 @@ from npmdask.config import validate_config
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.progress import Observer
-from npmdask.rank_search import next_columns
-from npmdask.share import ShareRule, settle
+from npmdask.report import write_report
+from npmdask.share import ShareRule, next_columns, settle
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.ingest import ingest
 from tests.conftest import planted, same_bytes, write_zarr
@@ -129,7 +129,9 @@ def test_all_passes_are_counted_and_a_second_call_makes_none(tmp_path: Path) -> 
     store.fetched.clear()
     heard = Listener()
     solution = npmdask.top_k(z, 0.8, store=tmp_path / "run", threads=1, observer=heard)
-    assert set(store.fetched.values()) == {solution.data_passes} == {solution.total_data_passes}
+    assert solution.data_passes == solution.total_data_passes
+    sampled = [chunk for chunk, times in store.fetched.items() if times != solution.data_passes]  # for the prediction
+    assert len(sampled) == 2 and {store.fetched[chunk] for chunk in sampled} == {solution.data_passes + 1}
     assert solution.bytes_read == solution.data_passes * a.nbytes
     assert heard.ends == [solution.data_passes]
     assert len(heard.labels) == len(list((tmp_path / "run" / "search").iterdir())) + 1
@@ -194,6 +196,7 @@ def test_killed_in_the_middle_of_the_search(tmp_path: Path) -> None:
     program = f"""
 import os, signal, npmdask
 from npmdask.progress import Observer
+from npmdask.report import write_report
 class Kill(Observer):
     stages = 0
     def on_stage(self, label):
@@ -304,3 +307,24 @@ def test_from_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     same_bytes(tmp_path / "call", tmp_path / "runs" / "x", ("steps", "result", "survey", "start"))
     assert main(["inspect", "runs/x"]) == 0
     assert main(["report", "runs/x"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["samples", "symmetric"])
+def test_a_search_is_foretold_its_steps_and_its_components(tmp_path: Path, kind: str) -> None:
+    """Kills: steps of the stages left out, the sum of the sampled values in place of the variance."""
+    data, _, v = planted(2000, 120, 0.95 ** np.arange(120))
+    matrix = data if kind == "samples" else (v * 0.9 ** np.arange(120)) @ v.T
+    path = write_zarr(tmp_path / "x.zarr", matrix, (100, 120))
+    solution = npmdask.top_k(path, 0.9, kind=kind, store=tmp_path / "run")
+    telemetry = RunStore(tmp_path / "run").telemetry()
+    (told,) = [line for line in telemetry if line["event"] == "foreseen"]
+    (searched,) = [line for line in telemetry if line["event"] == "searched"]
+    taken = searched["steps"] + solution.steps
+    assert searched["steps"] > 2 and taken <= told["steps"] <= 1.5 * taken
+    assert abs(told["components"] - solution.target_rank) <= 0.25 * solution.target_rank
+    assert solution.prediction["prediction"] == (
+        f"predicted {told['steps']} steps with those of the search, for {told['components']} components, took {taken}, "
+        f"for {searched['rank']}"
+    )
+    page = write_report(tmp_path / "run").read_text()
+    assert f"<td>{told['steps']}</td>" in page and f"<td>{taken}</td>" in page
