@@ -64,7 +64,7 @@ def test_a_deflated_run_is_foretold_the_rest(tmp_path: Path) -> None:
     values = np.r_[[9.0, 8.5, 8.0], 4 * 0.93 ** np.arange(77)]
     data = write_zarr(tmp_path / "x.zarr", planted(3000, 80, values)[0], chunks=(500, 80))
     npmdask.top_k(data, 3, iteration_rank=5, store=tmp_path / "first")
-    solution = npmdask.deflate(tmp_path / "first", 4, iteration_rank=8, store=tmp_path / "run")
+    solution = npmdask.deflate(tmp_path / "first", 2, iteration_rank=6, store=tmp_path / "run")
     (line,) = told_in(tmp_path, FORESEEN)
     np.testing.assert_allclose(line["spectrum"][:3], values[:3] ** 2, rtol=1e-3)
     assert solution.steps <= line["steps"] <= 1.5 * solution.steps

@@ -23,11 +23,15 @@ from npmdask.cli import main
 from npmdask.config import validate_config
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.posing import make_problem
+from npmdask.problem import Request
 from npmdask.progress import Observer
 from npmdask.report import write_report
-from npmdask.share import ShareRule, next_columns, settle
+from npmdask.search_foresight import rehearse_search
+from npmdask.share import ShareRule, next_columns, settle, smallest_rank
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.ingest import ingest
+from npmdask.storage.layout import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_driver import CountingStore
 
@@ -311,7 +315,7 @@ def test_from_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.mark.parametrize("kind", ["samples", "symmetric"])
 def test_a_search_is_foretold_its_steps_and_its_components(tmp_path: Path, kind: str) -> None:
-    """Kills: steps of the stages left out, the sum of the sampled values in place of the variance."""
+    """Kills: steps of the stages left out."""
     data, _, v = planted(2000, 120, 0.95 ** np.arange(120))
     matrix = data if kind == "samples" else (v * 0.9 ** np.arange(120)) @ v.T
     path = write_zarr(tmp_path / "x.zarr", matrix, (100, 120))
@@ -328,3 +332,16 @@ def test_a_search_is_foretold_its_steps_and_its_components(tmp_path: Path, kind:
     )
     page = write_report(tmp_path / "run").read_text()
     assert f"<td>{told['steps']}</td>" in page and f"<td>{taken}</td>" in page
+
+
+def test_a_rehearsed_search_knows_the_variance() -> None:
+    """Kills: the sum of the sampled values in its place, an answer of all of them where the share is out of reach."""
+    values = 0.95 ** np.arange(120)
+    problem = make_problem(open_source(planted(400, 120, values**0.5)[0], "samples"), Request(target_rank=0.5))
+    for more in (1.0, 1.4):
+        found = rehearse_search(problem, values, more * values.sum())
+        needed = smallest_rank(values, 0.5 * more * values.sum())
+        assert found is not None and needed is not None and needed <= found.components <= 1.1 * needed
+        assert found.reached and found.steps > 4
+    assert rehearse_search(problem, values, 2.1 * values.sum()) is None
+    assert rehearse_search(problem, values, values.sum(), flops=1e4) is None, "too dear"
