@@ -113,11 +113,20 @@ def _data(sizes: np.ndarray, kind: str, rng: np.random.Generator) -> tuple[np.nd
 
 
 def measured_steps(case: StepCase) -> tuple[int, str]:
-    """Steps that the run took, and how it ended: its algorithm and rule, on products formed at once."""
-    problem, algorithm = case.problem, case.problem.algorithm
+    """Steps that the run took, and how it ended."""
+    _, steps, outcome = played(case.problem)
+    return steps, outcome
+
+
+def played(problem: Problem) -> tuple[Any, int, str]:
+    """The last state of a run, its steps and how it ended: its algorithm and rule, on products formed at once."""
+    algorithm, locked, start = problem.algorithm, problem.locked, problem.start
     data: Any = problem.source.reader.array[...]  # type: ignore[union-attr]
-    weight = 1.0 / len(data) if case.kind == "samples" else 1.0
-    state, views = algorithm.init(problem.d, rng=generator(problem.request.seed, "start")), list[StepView]()
+    weight = 1.0 / len(data) if problem.source.kind == "samples" else 1.0
+    begun = None if start is None else start.basis
+    known = None if locked is None else locked.result
+    state = algorithm.init(problem.d, rng=generator(problem.request.seed, "start"), locked=known, start=begun)
+    views = list[StepView]()
     forms = {np.dtype(dtype): data.astype(dtype) for dtype in (np.float32, np.float64)}
     while (outcome := problem.rule(views)) is None:
         block = algorithm.query(state).block
@@ -132,7 +141,7 @@ def measured_steps(case: StepCase) -> tuple[int, str]:
                 precision=info.precision,
             )
         )
-    return views[-1].step, outcome.name
+    return state, views[-1].step, outcome.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import only_public
-from npmdask.foresight import foresee, look_back, prediction_facts
+from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
 from npmdask.linalg import Block
 from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
@@ -57,6 +57,7 @@ class Driver:
         self._history: list[dict[str, Any]] = []
         self._passes = Passes(store, resources, self.observer, secret=problem.parts is not None)
         self._trace: float | None = None
+        self.foresee: Foresee = foresee  # a search has its own
         self._far: list[ProcessPeak] = []  # peaks of workers of a cluster
         self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
 
@@ -117,11 +118,11 @@ class Driver:
             state, views = self._load()
             outcome = self.problem.rule(views)
             self.custody.open(self._history)
-            if not views:
-                foresee(self.problem, plan, self.resources, self.store.telemetry(), self._passes.log)
             executor = self._executor(plan)
             self._warnings += getattr(executor, "warnings", [])
             try:
+                if not views:
+                    self.foresee(self.problem, plan, executor, self.store.telemetry(), self._passes.log)
                 operator = self._operator(self._surveyed(executor), state.step)
                 while outcome is None:
                     query = self.problem.algorithm.query(state)

@@ -1,69 +1,83 @@
 """Predicted against measured: what a run is foretold before its first pass, and what came true.
 
-A few rows of the data are read (of chunks that cannot be read in part at most ``READ`` bytes; for half a second), and
-the run is rehearsed on their spectrum. It decides nothing: no bit of a result, nothing that binds a store. It is no
-pass and is not counted as one. What is foretold goes into the telemetry, once in the life of a store.
+A few rows of the data are read (of chunks that cannot be read in part at most ``READ`` bytes; for half a second, or
+for two from an object store or by a worker of a cluster), and the run is rehearsed on their spectrum. It decides
+nothing: no bit of a result, nothing that binds a store. It is no pass and is not counted as one. What is foretold goes
+into the telemetry, once in the life of a store.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
+from npmdask.chunked import Cluster, Executor
 from npmdask.memory_plan import MemoryPlan
-from npmdask.outlook import foretell
-from npmdask.problem import Problem
-from npmdask.sampling import Allowance, Sample, draw_sample
-from npmdask.solution import Resources
+from npmdask.outlook import foretell, locked_values
+from npmdask.problem import Problem, Request
+from npmdask.sampling import Allowance, Sample, draw_sample, sample_of
 from npmdask.stopping import ResidualRule
+from npmdask.storage.access import first_line
 from npmdask.storage.dense import DenseReader
+from npmdask.storage.layout import Source
 from npmdask.storage.remote import is_remote
 
 SECONDS = 0.5
+AWAY = 2.0  # of data that come from elsewhere: at half of it no further row of chunks is begun
 READ = 16 * 2**20  # bytes of chunks, decoded: of one row of chunks that cannot be read in part, up to twice as many
 PLACES = 8  # rows of chunks; where they cannot be read in part, a quarter of all of them, and one at least
-SIDE = 256  # rows of the sample; four times p, if that is more, up to
+SIDE = 256  # rows of the sample; four times p (and what is locked), if that is more, up to
 LARGEST_SIDE = 512
 MEMORY = 8 * 2**20  # of the sample
 GRAM_FLOPS = 3e8
 REHEARSAL_FLOPS = 1e9  # a tenth of a second or two
-FORESEEN, HINDSIGHT = "foreseen", "hindsight"  # events of the telemetry
+NONE = "none: nothing was foretold before the first pass"
+FORESEEN, HINDSIGHT, SEARCHED = "foreseen", "hindsight", "searched"  # events of the telemetry
 
 Log = Callable[..., None]
+Foresee = Callable[[Problem, MemoryPlan, Executor, list[dict[str, Any]], Log], None]
 
 
-def foresee(
-    problem: Problem, plan: MemoryPlan, resources: Resources, telemetry: list[dict[str, Any]], log: Log
-) -> None:
+def foresee(problem: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log) -> None:
     """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why nobody knows."""
-    if problem.parts is not None or any(line["event"] == FORESEEN for line in telemetry):
+    if problem.parts is None:
+        tell_once(lambda: _foretold(problem, plan, executor), telemetry, log)
+
+
+def tell_once(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str, Any]], log: Log) -> None:
+    """Log what ``tell`` says, or why it cannot; nothing if that has been done in the life of the store."""
+    if any(line["event"] == FORESEEN for line in telemetry):
         return
     begin = time.perf_counter()
     try:
-        told = _foretold(problem, plan, resources, begin + SECONDS)
+        told = tell()
+    except TimeoutError:
+        told = {"steps": None, "why": f"no sample came in {AWAY:g} seconds"}
     except Exception as error:  # nothing that a prediction stumbles over may end a run, which will say it itself
-        told = {"steps": None, "why": f"no prediction could be made ({type(error).__name__}: {error})"}
+        told = {"steps": None, "why": f"no prediction could be made ({type(error).__name__}: {first_line(error)})"}
     log(FORESEEN, **told, seconds=round(time.perf_counter() - begin, 3))
 
 
-def _foretold(problem: Problem, plan: MemoryPlan, resources: Resources, until: float) -> dict[str, Any]:
+def _foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
     if isinstance(problem.algorithm, TensorPower):
         return _of_tensor(problem.algorithm)
-    why = _why_not(problem, resources)
+    why = _why_not(problem)
     if why:
         return {"steps": None, "why": why}
-    sample = _sample(problem, plan, until)
+    sample = sample_for(problem, plan, executor, max(SIDE, 4 * _columns(problem)))
     if sample is None or not np.isfinite(sample.spectrum).all():
         return {"steps": None, "why": "no sample could be drawn"}
-    p, values = problem.algorithm.iteration_rank, sample.eigenvalues
-    if not sample.whole and sample.rows < 4 * p:
-        return {"steps": None, "why": f"{sample.rows} rows are a small sample for {p} columns"}
-    found = foretell(problem, values, p, flops=REHEARSAL_FLOPS)
+    if not sample.whole and sample.rows < 4 * _columns(problem):
+        return {"steps": None, "why": f"{sample.rows} rows are a small sample for {_columns(problem)} columns"}
+    values = with_locked(problem, sample.eigenvalues)
+    found = foretell(problem, values, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     return {
         "steps": found.steps,
         "reached": found.reached,
@@ -71,6 +85,7 @@ def _foretold(problem: Problem, plan: MemoryPlan, resources: Resources, until: f
         "how": found.how,
         "rows": sample.rows,
         "places": sample.places,
+        "start": "random" if problem.start is not None else "its own",
         "spectrum": [float(f"{value:.4g}") for value in values[:LARGEST_SIDE]],
     }
 
@@ -81,26 +96,48 @@ def _of_tensor(algorithm: TensorPower) -> dict[str, Any]:
     return {"steps": algorithm.target_rank * (algorithm.iterations + 1) + 1, "reached": True, "how": "counted"}
 
 
-def _why_not(problem: Problem, resources: Resources) -> str:
+def _columns(problem: Problem) -> int:
+    """Of the space in which the run looks: those of its block, and those that are locked."""
+    return problem.algorithm.iteration_rank + len(locked_values(problem))
+
+
+def with_locked(problem: Problem, sampled: np.ndarray) -> np.ndarray:
+    """Eigenvalues of a sample, but those that are known because they are locked.
+
+    As many of the sample's are left out, the largest: which they are is known by their number.
+    """
+    locked = locked_values(problem)
+    return in_front(locked, sampled) if len(locked) else sampled
+
+
+def in_front(found: np.ndarray, sampled: np.ndarray) -> np.ndarray:
+    """Values that were ``found``, and the other sampled ones as far below the last of them as they are in the sample.
+
+    A sample spreads eigenvalues apart: left as they are, they would open or close a gap behind those that were found.
+    """
+    last = sampled[len(found) - 1] if len(found) <= len(sampled) else 0.0
+    scale = 0.0 if last == 0 else np.abs(found[-1] / last)
+    return np.concatenate([found, sampled[len(found) :] * scale])
+
+
+def _why_not(problem: Problem) -> str:
     """A reason not to foretell anything, or nothing."""
     source = problem.source
     if problem.nodes is not None:
         return "the data lie with the nodes"
     if problem.lens is not None:
         return "the operator is made of moments, of which there is no sample"
-    if problem.start is not None or problem.locked is not None:
-        return "it goes on from an earlier answer"
     if type(problem.rule) is not ResidualRule or not isinstance(problem.algorithm, PowerMethod | BlockKrylov):
         return "it stops by more than residuals"
-    if resources.cluster is not None:
-        return "the data are read by the workers of a cluster"
-    if is_remote(source.path):
-        return "the data lie in an object store"
-    if _place_bytes(source.reader) > 2 * READ:
-        return f"a row of chunks is {_place_bytes(source.reader) / 2**20:.0f} MiB, too much to read for a prediction"
-    if 4 * problem.algorithm.iteration_rank > LARGEST_SIDE:
-        return f"{problem.algorithm.iteration_rank} columns need a larger sample than is drawn for a prediction"
-    return ""
+    if 4 * _columns(problem) > LARGEST_SIDE:
+        return f"{_columns(problem)} columns need a larger sample than is drawn for a prediction"
+    return too_large(source.reader)
+
+
+def too_large(reader: Any) -> str:
+    """Why no sample can be drawn, or nothing."""
+    size = _place_bytes(reader)
+    return f"a row of chunks is {size / 2**20:.0f} MiB, too much to read for a prediction" if size > 2 * READ else ""
 
 
 def _place_bytes(reader: Any) -> int:
@@ -113,23 +150,60 @@ def _in_part(reader: Any) -> bool:
     return isinstance(reader, DenseReader) and reader.access.way == "direct"
 
 
-def _sample(problem: Problem, plan: MemoryPlan, until: float) -> Sample | None:
+def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int) -> Sample | None:
+    """At least ``side`` rows, if there are so many and time suffices, drawn where the run reads its data."""
     reader: Any = problem.source.reader
     most = PLACES if _in_part(reader) else reader.grid[0] // 4
     allowed = Allowance(
-        side=max(SIDE, 4 * problem.algorithm.iteration_rank),
+        side=side,
         places=max(1, min(PLACES, READ // _place_bytes(reader), most)),
         nbytes=MEMORY,
         flops=GRAM_FLOPS,
         sparing=True,
     )
-    with ThreadPoolExecutor(1) as pool, np.errstate(all="ignore"):  # its buffers are given back with the thread
-        return pool.submit(_quietly, problem, plan, until, allowed).result()
+    if isinstance(executor, Cluster):  # its workers see the data, and what they read need not travel
+        there: Sample | None = executor.beside(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
+        return there
+    if is_remote(problem.source.path):
+        return _aside(lambda: _drawn(problem, plan, AWAY / 2, allowed), AWAY)
+    return _aside(lambda: _drawn(problem, plan, SECONDS, allowed), None)
 
 
-def _quietly(problem: Problem, plan: MemoryPlan, until: float, allowed: Allowance) -> Sample | None:
+def _aside(draw: Callable[[], Sample | None], seconds: float | None) -> Sample | None:
+    """What ``draw`` returns, in a thread of its own, with which its buffers are given back.
+
+    After ``seconds`` it is left behind (TimeoutError): it ends with the row of chunks that it waits for.
+    """
+    answer: Future[Sample | None] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(draw())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=work, daemon=True, name="npmdask-foresight").start()
+    return answer.result(seconds)
+
+
+def _drawn(problem: Problem, plan: MemoryPlan, seconds: float, allowed: Allowance) -> Sample | None:
+    until = time.perf_counter() + seconds
     with np.errstate(all="ignore"):  # squares of huge entries: what the run says of them counts
         return draw_sample(problem, plan, lambda: time.perf_counter() > until, allowed)
+
+
+def _drawn_there(source: Source, request: Request, seconds: float, allowed: Allowance) -> Sample | None:
+    """The same by a worker of a cluster."""
+    until = time.perf_counter() + seconds
+    with np.errstate(all="ignore"):
+        return sample_of(source, request, lambda: time.perf_counter() > until, allowed)
+
+
+def _light(problem: Problem) -> tuple[Source, Request]:
+    """What a sample is made of and no more, to be sent."""
+    source, asked = problem.source, problem.request.center or problem.request.scale
+    mean, std = (source.column_mean, source.column_std) if asked else (None, None)
+    return replace(source, truth=None, words=None, column_mean=mean, column_std=std), problem.request
 
 
 def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, Any]], log: Log) -> None:
@@ -141,10 +215,8 @@ def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, An
     last = len(found) - 1
     if not last < len(sampled) or sampled[last] == 0:
         return
-    rest = sampled[len(found) :] * np.abs(found[last] / sampled[last])  # as far below the k-th value as in the sample
-    known = np.concatenate([found, rest])
     try:
-        told = foretell(problem, known, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+        told = foretell(problem, in_front(found, sampled), problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     except Exception:  # as in foresee: then there is no hindsight
         return
     log(HINDSIGHT, steps=told.steps, how=told.how)
@@ -156,16 +228,29 @@ def _foreseen(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
     return found[0] if found and found[0]["steps"] is not None else None
 
 
+def _what(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int) -> tuple[str, int, str]:
+    """What is compared: more words for the steps predicted, the steps that were taken, and more words for those."""
+    if "components" in first:
+        searches = [line for line in telemetry if line["event"] == SEARCHED]
+        search: dict[str, Any] = searches[-1] if searches else {"steps": 0, "rank": "as many as are found"}
+        predicted = f" with those of the search, for {first['components']} components"
+        return predicted, steps + search["steps"], f", for {search['rank']}"
+    if first.get("start") == "random":
+        return " from a random start", steps, " from where an earlier run came to"
+    return "", steps, ""
+
+
 def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, Any]:
     """``predicted_steps`` and ``hindsight_steps`` (None: unknown), and the ``prediction`` as a sentence."""
     first, back = _foreseen(telemetry), [line for line in telemetry if line["event"] == HINDSIGHT]
     if first is None:
         why = next((line["why"] for line in telemetry if line["event"] == FORESEEN), "")
-        return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else "none"}
+        return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else NONE}
     hindsight = back[-1]["steps"] if back else None
-    said = f"predicted {first['steps']} steps, took {steps}"
+    of, taken, so = _what(first, telemetry, steps)
+    said = f"predicted {first['steps']} steps{of}, took {taken}{so}"
     if not first["reached"]:
-        said = f"predicted not to reach the tolerance in {first['steps']} steps, took {steps}"
+        said = f"predicted not to reach the tolerance in {first['steps']} steps{of}, took {taken}{so}"
     said += "" if hindsight is None else f"; {hindsight} with the values that were found"
     return {"predicted_steps": first["steps"], "hindsight_steps": hindsight, "prediction": said}
 
@@ -178,7 +263,9 @@ def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -
     facts = prediction_facts(telemetry, len(history))
     predicted = f"{first['steps']}" if first["reached"] else f"more than {first['steps']}"
     hindsight = "-" if facts["hindsight_steps"] is None else f"{facts['hindsight_steps']}"
-    rows: list[tuple[str, ...]] = [("steps", predicted, hindsight, f"{len(history)}")]
+    of, taken, so = _what(first, telemetry, len(history))
+    what = f"steps (predicted{of}; taken{so})" if of else "steps"
+    rows: list[tuple[str, ...]] = [(what, predicted, hindsight, f"{taken}")]
     if first.get("residual") is not None:
         plateau = min(step["worst_residual"] for step in history)
         rows.append(

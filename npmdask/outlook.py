@@ -95,17 +95,26 @@ class Outlook:
 def foretell(
     problem: Problem, eigenvalues: np.ndarray, p: int, *, flops: float = FLOPS, most: int | None = None
 ) -> Foretold:
-    """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues; never above ``most``."""
+    """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues; never above ``most``.
+
+    Where pairs are locked, the eigenvalues begin with theirs.
+    """
     rule: Any = problem.rule if most is None else replace(problem.rule, max_steps=most)  # type: ignore[type-var]
     algorithm: Any = replace(problem.algorithm, iteration_rank=p)  # type: ignore[type-var]
-    stddev = problem.mechanism.stddev
-    found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops)
+    stddev, locked = problem.mechanism.stddev, locked_values(problem)
+    found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
     if found is not None:
         residual = found.residual if stddev else None
         return Foretold(steps=found.steps, reached=found.reached, residual=residual, how="rehearsed")
     definite = not (eigenvalues < 0).any()
-    steps = predict_passes(eigenvalues, algorithm.target_rank, p, rule.tol, algorithm.name, definite=definite)
+    others = np.sort(np.abs(eigenvalues))[::-1][len(locked) :]
+    steps = predict_passes(others, algorithm.target_rank, p, rule.tol, algorithm.name, definite=definite)
     return Foretold(steps=min(steps, rule.max_steps), reached=steps <= rule.max_steps, residual=None, how="formula")
+
+
+def locked_values(problem: Problem) -> np.ndarray:
+    """Eigenvalues of the operator that are found and locked (deflation); mostly none."""
+    return np.zeros(0) if problem.locked is None else problem.locked.result.values
 
 
 def look_ahead(

@@ -11,24 +11,26 @@ The run that answers gives the fewest of its components that reach the share, an
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint import RunStore
+from npmdask.chunked import Executor
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.foresight import SEARCHED, Log
+from npmdask.memory_plan import MemoryPlan
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import FIRST_STAGE, Problem, Start
 from npmdask.progress import Observer, OfStage
-from npmdask.share import ShareRule
+from npmdask.search_foresight import foresee_search
+from npmdask.share import STAGE_STEPS, ShareRule, next_columns
 from npmdask.solution import Resources, Solution
 from npmdask.storage.layout import Source
 from npmdask.warm_start import keep_start, read_start, start_of
-
-STAGE_STEPS = 20
 
 
 @dataclass
@@ -44,6 +46,12 @@ class _Search:
     seconds: float = 0.0
     peak: int = 0
     reached: list[tuple[int, float]] = field(default_factory=list)  # (columns, share) of the stages so far
+
+    def foresee(
+        self, stage: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
+    ) -> None:
+        """What the whole search takes is foretold once, before its first stage, in the store of the search."""
+        foresee_search(self.problem, stage, plan, executor, self.held.telemetry(), self.held.log)
 
     def spend(self, solution: Solution) -> None:
         self.passes += solution.data_passes
@@ -97,6 +105,7 @@ def _bound(search: _Search, rank: int, start: Start) -> Problem:
     # No fewer columns than the stage had: there was room for them, and passes cost more than columns.
     columns = max(default_rank(rank, search.problem.d), min(start.basis.shape[1], search.problem.d))
     final = _final(search.problem, rank, columns, start)
+    search.held.log(SEARCHED, steps=start.passes, rank=rank)
     keep_start(search.held, start)
     search.held.write_spec((search.held.read_spec() or {}) | final.spec())
     search.observer.on_stage(f"search: {rank} components reach {search.problem.share:g}; now to full tolerance")
@@ -120,18 +129,6 @@ def _find(search: _Search) -> tuple[int, Start]:
         if columns == min(source.shape):
             raise RefusedError(f"{_needs_more(search)}; more do not exist: ask for less")
         columns = min(next_columns(values, _rule(stage).share * trace), *source.shape)
-
-
-def next_columns(values: np.ndarray, needed: float) -> int:
-    """Columns of the next stage: twice as many, or more if the share is out of reach of that.
-
-    The values that are missing are no larger than the last one that is settled (of the leading half, Ritz values
-    of a few steps are good): so many more at least are needed, and a quarter for their Ritz values to settle.
-    """
-    half = max(1, len(values) // 2)
-    last = float(values[half - 1])
-    least = half + math.ceil(min((needed - float(values[:half].sum())) / last, 1e9)) if last > 0 else 0
-    return max(2 * len(values), 16 * math.ceil(1.25 * least / 16))
 
 
 def _survey(search: _Search) -> tuple[Source, float]:
@@ -175,7 +172,9 @@ def _run_stage(search: _Search, stage: Problem, place: RunStore) -> tuple[Soluti
     )
     with place as held:
         try:
-            solution = Driver(stage, held, search.resources, search.observer).run()
+            driver = Driver(stage, held, search.resources, search.observer)
+            driver.foresee = search.foresee
+            solution = driver.run()
         except MemoryRefusedError as error:
             if not search.reached:
                 raise

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Algorithm
+from npmdask.algorithms import Algorithm, Result
 from npmdask.linalg import Block, orth
 from npmdask.prediction import ZERO
 from npmdask.randomness import generator
@@ -27,6 +27,7 @@ LEADING = 8  # times p eigenvalues are kept one by one (twice what Krylov holds)
 THINNED = 8  # times p stand for all the others, which are far from the wanted ones
 FEWEST = 100  # of each, whatever p is
 ROUNDING = float(np.finfo(np.float32).eps)  # of a float32 product, over the largest value (1): 0.05 to 3.5 found
+TINY = float(np.finfo(np.float64).tiny)
 FLOPS = 2e10  # of a rehearsal: two seconds of one slow core
 
 
@@ -49,6 +50,7 @@ def rehearse(
     *,
     noise_stddev: float = 0.0,
     flops: float = FLOPS,
+    locked: int = 0,
 ) -> Rehearsal | None:
     """Steps until ``rule`` ends a run of ``algorithm`` on an operator of these ``eigenvalues``; None: too dear.
 
@@ -59,20 +61,55 @@ def rehearse(
     rule : of the run; at most its ``max_steps`` are rehearsed.
     noise_stddev : of Gaussian noise on every entry of a product, in the units of the eigenvalues.
     flops : what it may cost, about; the same for all machines, so that a prediction does not depend on a clock.
+    locked : how many leading pairs are known and locked (deflation); ``target_rank`` further ones are wanted.
     """
     k, p = algorithm.target_rank, algorithm.iteration_rank
     values = np.asarray(eigenvalues, np.float64)
     values = values[np.argsort(-np.abs(values), kind="stable")]
     rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
-    if rank <= p and not noise_stddev:
+    if rank <= p + locked and not noise_stddev:
         return Rehearsal(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
-    largest = max(float(np.abs(values[0])), np.finfo(np.float64).tiny)
-    values, counts = thinned(values / largest, p)  # squares of values of any scale stay inside float64
+    largest = max(float(np.abs(values[0])), TINY)
+    values, counts = thinned(values / largest, p + locked)  # squares of values of any scale stay inside float64
     noise = noise_stddev / largest * np.sqrt(counts)[:, None]
-    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=unlucky_start(counts, k, p))
+    start, known = unlucky_start(counts[locked:], k, p), _locked(values, locked)
+    start = np.concatenate([np.zeros((locked, p)), start])
+    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), locked=known, start=start)
     rule = replace(rule, noise_stddev=rule.noise_stddev / largest)
     spare = replace(rule, tol=rule.tol / SPARE)
-    work = algorithm.state_blocks * len(values) * p * p * 2  # QR, Ritz vectors and their products
+    run = play(algorithm, state, values, rule, spare=spare, noise=noise, flops=flops)
+    if run is None:
+        return None
+    worst = float(rule.relative(run.views[-1]).max(initial=0.0))
+    return Rehearsal(steps=len(run.views), reached=run.converged, residual=worst)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A run on a diagonal matrix: its last state, its steps, what is left of the ``flops``."""
+
+    state: Any
+    views: list[StepView]
+    converged: bool
+    flops: float
+
+
+def play(
+    algorithm: Algorithm[Any],
+    state: Any,
+    values: np.ndarray,
+    rule: ResidualRule,
+    *,
+    spare: ResidualRule,
+    noise: np.ndarray,
+    flops: float,
+) -> Played | None:
+    """Steps on the diagonal matrix of ``values`` until ``rule`` ends them, and then ``spare``; None if too dear.
+
+    ``noise``: stddev of every row of a product.
+    """
+    wide = algorithm.iteration_rank + state.locked_vectors.shape[1]
+    work = algorithm.state_blocks * len(values) * wide * algorithm.iteration_rank * 2  # QR, Ritz vectors and products
     views, outcome, most = list[StepView](), None, rule.max_steps
     while len(views) < most:
         flops -= work
@@ -83,11 +120,20 @@ def rehearse(
         if outcome is None:
             outcome = rule(views)
             if outcome is not None:
-                most = min(most, view.step if noise_stddev else int(MOST_SPARE * view.step))
-        if outcome is not None and spare(views) is not None:
+                most = min(most, view.step if noise.any() else int(MOST_SPARE * view.step))
+        if outcome is not None and (spare is rule or spare(views) is not None):
             break
-    worst = float(rule.relative(views[-1]).max(initial=0.0))
-    return Rehearsal(steps=len(views), reached=outcome is not None and outcome.converged, residual=worst)
+    return Played(state=state, views=views, converged=outcome is not None and outcome.converged, flops=flops)
+
+
+def _locked(values: np.ndarray, count: int) -> Result | None:
+    """The first ``count`` pairs of the diagonal matrix, as a finished run would have left them."""
+    if not count:
+        return None
+    vectors = np.eye(len(values), count)
+    return Result(
+        values=values[:count], vectors=vectors, products=vectors * values[:count], residual_norms=np.zeros(count)
+    )
 
 
 def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.ndarray) -> tuple[Any, StepView]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
-from npmdask.foresight import comparison
+from npmdask.foresight import comparison, prediction_facts
 from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.private_report import name_of, nodes_section, private_page
@@ -225,10 +226,13 @@ def _components(values: np.ndarray, result: Any) -> str:
 
 
 def _prediction_section(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -> list[str]:
-    """Predicted against measured, where something was predicted."""
+    """Predicted against measured, or why nothing was predicted; of a run of which nothing is logged, nothing."""
+    if not telemetry:
+        return []
     rows = comparison(telemetry, history)
     head = ("", "predicted before the first pass", "with the values that were found", "measured")
-    return ["<h2>Predicted and measured</h2>", table(rows, head)] if rows else []
+    said = escape(prediction_facts(telemetry, len(history))["prediction"])
+    return ["<h2>Predicted and measured</h2>", table(rows, head) if rows else f"<p>{said}</p>"]
 
 
 def _memory_section(telemetry: list[dict[str, Any]]) -> list[str]:

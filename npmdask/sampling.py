@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.memory_plan import MemoryPlan
-from npmdask.problem import Problem
+from npmdask.problem import Problem, Request
 from npmdask.spectra import evenly
 from npmdask.storage.dense import DenseReader, SlabRecord
+from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader, Fragment
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
@@ -62,25 +63,32 @@ class Sample:
 def draw_sample(
     problem: Problem, plan: MemoryPlan, late: Callable[[], bool], allowance: Allowance | None = None
 ) -> Sample | None:
-    """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
+    """As :func:`sample_of`, from no more memory than a quarter of what ``plan`` leaves free under its limit."""
     allowed = allowance or Allowance()
-    reader, (m, d) = problem.source.reader, problem.source.shape
+    if plan.limit is not None:
+        allowed = replace(allowed, nbytes=min(allowed.nbytes, (plan.limit - plan.base) // 4))
+    return sample_of(problem.source, problem.request, late, allowed)
+
+
+def sample_of(source: Source, request: Request, late: Callable[[], bool], allowed: Allowance) -> Sample | None:
+    """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
+    reader, (m, d) = source.reader, source.shape
     assert not isinstance(reader, TensorReader)  # refused before
-    wanted = _rows_wanted(reader, m, d, plan, allowed)
+    wanted = _rows_wanted(reader, m, d, allowed)
     slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(allowed.places, reader.grid[0])).astype(int))
     traces: list[float] = []
     if isinstance(reader, CsrReader):
         parts = _sparse_rows(reader, wanted, slabs, late)
     else:
-        symmetric = problem.source.kind == "symmetric"
+        symmetric = source.kind == "symmetric"
         parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None, allowed.sparing)
     count = sum(part.shape[0] for part in parts)
     if count < 2:
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
-    spectrum = spectrum_of(*_standardised(problem, rows), of_rows=m)
-    positive, unit = 1.0, 1.0 if problem.source.kind == "samples" else float(m)
-    if problem.source.kind == "symmetric":
+    spectrum = spectrum_of(*_standardised(source, request, rows), of_rows=m)
+    positive, unit = 1.0, 1.0 if source.kind == "samples" else float(m)
+    if source.kind == "symmetric":
         spectrum, unit = np.sqrt(spectrum), d**0.5
         positive = _positive_share(sum(traces) / count, spectrum, d)
     unseen = 0 if count == m else min(m, d) - len(spectrum)
@@ -104,11 +112,9 @@ def _positive_share(entry: float, spectrum: np.ndarray, d: int) -> float:
     return 1.0 if total == 0 else float(np.clip((1 + entry / total) / 2, 0.0, 1.0))
 
 
-def _rows_wanted(reader: Any, m: int, d: int, plan: MemoryPlan, allowed: Allowance) -> int:
-    """As many as memory (a quarter of what is free under the limit) and arithmetic allow."""
+def _rows_wanted(reader: Any, m: int, d: int, allowed: Allowance) -> int:
+    """As many as memory and arithmetic allow."""
     room = allowed.nbytes
-    if plan.limit is not None:
-        room = min(room, (plan.limit - plan.base) // 4)
     width = 32 * max(1, reader.entries // m) if isinstance(reader, CsrReader) else 16 * d  # two copies, float64
     side = min(allowed.side, int((max(room, 0) / 32) ** 0.5))  # four matrices of the eigenproblem
     by_flops = max(side, int(allowed.flops / (2 * d * d))) if d <= side else side
@@ -166,9 +172,8 @@ def _sparse_rows(reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callab
     return parts
 
 
-def _standardised(problem: Problem, rows: Any) -> tuple[Any, np.ndarray | None]:
+def _standardised(source: Source, request: Request, rows: Any) -> tuple[Any, np.ndarray | None]:
     """Rows divided by the column deviations where that is asked for, and the column means to subtract."""
-    source, request = problem.source, problem.request
     if not (request.center or request.scale):
         return rows, None
     mean, std = source.column_mean, source.column_std

@@ -8,6 +8,7 @@ sum of Ritz values is reached, converged or not.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from npmdask.operators import Operator
 from npmdask.stopping import DOUBLE_EPS, Outcome, ResidualRule, StepView
 from npmdask.storage.layout import Source
 
+STAGE_STEPS = 20  # of a stage of a search, at most
 SLACK = 1e-12  # rounding of a trace and of a sum of Ritz values, relative
 
 
@@ -90,6 +92,18 @@ def leading(view: StepView, rank: int) -> StepView:
 
 def _rounding(values: np.ndarray) -> float:
     return float(1e4 * DOUBLE_EPS * np.abs(values).max(initial=0.0))
+
+
+def next_columns(values: np.ndarray, needed: float) -> int:
+    """Columns of the next stage: twice as many, or more if the share is out of reach of that.
+
+    The values that are missing are no larger than the last one that is settled (of the leading half, Ritz values
+    of a few steps are good): so many more at least are needed, and a quarter for their Ritz values to settle.
+    """
+    half = max(1, len(values) // 2)
+    last = float(values[half - 1])
+    least = half + math.ceil(min((needed - float(values[:half].sum())) / last, 1e9)) if last > 0 else 0
+    return max(2 * len(values), 16 * math.ceil(1.25 * least / 16))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,10 +32,10 @@ class RunStatus:
     ``state``: "finished", "running", "hung" (its process shows no life), "waiting" (a stream that has taken all there
     is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
     ``residual``: worst relative one of the last step. ``predicted_steps``: before the first pass, by a sample; None if
-    there is none. ``seconds_left``, ``seconds_since_commit``, ``last_commit`` (Unix time): None if not known; of a
-    private run they are not told, since they follow its rows. ``bytes``: on disk. ``error``: what ended the last
-    process that worked on it, or what is wrong with the store. ``assurance``: how wrong the answer
-    can be, where there is one.
+    there is none, or only one for a random start that the run had not. ``seconds_left``, ``seconds_since_commit``,
+    ``last_commit`` (Unix time): None if not known; of a private run they are not told, since they follow its rows.
+    ``bytes``: on disk. ``error``: what ended the last process that worked on it, or what is wrong with the store.
+    ``assurance``: how wrong the answer can be, where there is one.
     """
 
     path: str
@@ -146,9 +146,10 @@ def _progress(store: RunStore, spec: dict[str, Any], facts: dict[str, Any], *, r
     elif kind_of(spec):
         return {}
     history, telemetry = store.history(), store.telemetry()
+    predicted = prediction_facts(telemetry, len(history))["predicted_steps"]
     return {
         "step": len(history),
-        "predicted_steps": prediction_facts(telemetry, len(history))["predicted_steps"],
+        "predicted_steps": None if spec["run"].get("starts_from") else predicted,
         "max_steps": spec["stop"].get("max_steps"),
         "residual": history[-1]["worst_residual"] if history else None,
         "stage": name if inner is not None else "",

@@ -82,7 +82,7 @@ def _basis(earlier: RunStore) -> Block:
     """Of the last step, or of the answer where the steps are gone. One of them in memory at a time: both are large."""
     last = earlier.last_step()
     if last is not None:
-        return _turned(last[0], (earlier.read_spec() or {})["algorithm"]["name"])
+        return turned(last[0], (earlier.read_spec() or {})["algorithm"]["name"])
     result = earlier.read_part("result")
     if result is not None:
         return result[0]["operator_vectors"]
@@ -91,7 +91,7 @@ def _basis(earlier: RunStore) -> Block:
     )
 
 
-def _turned(arrays: dict[str, np.ndarray], algorithm: str) -> Block:
+def turned(arrays: dict[str, np.ndarray], algorithm: str) -> Block:
     """The next block X_l of a power step, turned so that what lies closest to the Ritz vectors comes first.
 
     X_l spans A X_{l-1}, which is one power step ahead of the Ritz vectors (they lie in range(X_{l-1})). Turned,

@@ -55,8 +55,37 @@ def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     without = run(tmp_path / "b")
     same_bytes(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert (with_it.data_passes, with_it.bytes_read) == (without.data_passes, without.bytes_read)
-    assert summary(without)["prediction"] == "none" and not told_in(tmp_path / "b", HINDSIGHT)
-    assert "Predicted and measured" not in write_report(tmp_path / "b" / "run").read_text()
+    assert summary(without)["prediction"] == foresight.NONE and not told_in(tmp_path / "b", HINDSIGHT)
+    assert foresight.NONE in write_report(tmp_path / "b" / "run").read_text()
+
+
+def test_a_deflated_run_is_foretold_the_rest(tmp_path: Path) -> None:
+    """Kills: a rehearsal of the run without what is locked, the sample's own values in place of those."""
+    values = np.r_[[9.0, 8.5, 8.0], 4 * 0.93 ** np.arange(77)]
+    data = write_zarr(tmp_path / "x.zarr", planted(3000, 80, values)[0], chunks=(500, 80))
+    npmdask.top_k(data, 3, iteration_rank=5, store=tmp_path / "first")
+    solution = npmdask.deflate(tmp_path / "first", 2, iteration_rank=6, store=tmp_path / "run")
+    (line,) = told_in(tmp_path, FORESEEN)
+    np.testing.assert_allclose(line["spectrum"][:3], values[:3] ** 2, rtol=1e-3)
+    assert solution.steps <= line["steps"] <= 1.5 * solution.steps
+    (back,) = told_in(tmp_path, HINDSIGHT)
+    assert solution.steps <= back["steps"] <= 1.5 * solution.steps
+    few = npmdask.deflate(tmp_path / "first", 70, iteration_rank=77, store=tmp_path / "all")
+    assert few.steps <= 2 and summary(few)["predicted_steps"] == 2, "as many columns as there are dimensions left"
+
+
+def test_a_warm_start_is_compared_with_a_random_one(tmp_path: Path) -> None:
+    """Kills: words that promise the warm start as many steps, and a status that does."""
+    cold = run(tmp_path / "cold")
+    (tmp_path / "x.zarr").symlink_to(tmp_path / "cold" / "x.zarr")
+    warm = run(tmp_path, start=tmp_path / "cold" / "run", tol=1e-11)
+    facts = summary(warm)
+    assert warm.steps < cold.steps <= facts["predicted_steps"]
+    said = f"predicted {facts['predicted_steps']} steps from a random start, took {warm.steps} from where an earlier"
+    assert facts["prediction"].startswith(said)
+    page = write_report(tmp_path / "run").read_text()
+    assert "steps (predicted from a random start; taken from where an earlier run came to)" in page
+    assert status_of(tmp_path / "run", "run").predicted_steps is None
 
 
 class StopAtOnce(Observer):
@@ -97,10 +126,9 @@ def test_why_nothing_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     data = planted(300, 40, 1 / np.arange(1, 41))[0]
     first = npmdask.top_k(data, 3, store=tmp_path / "first")
     assert first.prediction["predicted_steps"] is not None
-    warm = npmdask.top_k(data, 4, start=tmp_path / "first")
-    assert "goes on from an earlier answer" in warm.prediction["prediction"]
-    wide = npmdask.top_k(planted(300, 140, 1 / np.arange(1, 141))[0], 3, iteration_rank=130)
+    wide = npmdask.top_k(planted(300, 140, 1 / np.arange(1, 141))[0], 3, iteration_rank=130, store=tmp_path / "wide")
     assert "130 columns need a larger sample" in wide.prediction["prediction"]
+    assert f"<p>{wide.prediction['prediction']}</p>" in write_report(tmp_path / "wide").read_text()
     monkeypatch.setattr(foresight, "READ", 1000)
     assert "too much to read" in npmdask.top_k(data, 3).prediction["prediction"]
     monkeypatch.undo()

@@ -173,7 +173,7 @@ FLOORS = [
     ["planning"],
     ["tensors.plan"],
     ["certifying", "plan_text", "private_plan", "progress", "share", "warm_start"],
-    ["discretion", "passing"],
+    ["discretion", "passing", "search_foresight"],
     ["log_observer"],
     ["driver"],
     ["gathering", "rank_search", "stored_problem", "tensors.lenses", "tensors.polarised"],

@@ -23,11 +23,15 @@ from npmdask.cli import main
 from npmdask.config import validate_config
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.posing import make_problem
+from npmdask.problem import Request
 from npmdask.progress import Observer
-from npmdask.rank_search import next_columns
-from npmdask.share import ShareRule, settle
+from npmdask.report import write_report
+from npmdask.search_foresight import rehearse_search
+from npmdask.share import ShareRule, next_columns, settle, smallest_rank
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.ingest import ingest
+from npmdask.storage.layout import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_driver import CountingStore
 
@@ -129,7 +133,9 @@ def test_all_passes_are_counted_and_a_second_call_makes_none(tmp_path: Path) -> 
     store.fetched.clear()
     heard = Listener()
     solution = npmdask.top_k(z, 0.8, store=tmp_path / "run", threads=1, observer=heard)
-    assert set(store.fetched.values()) == {solution.data_passes} == {solution.total_data_passes}
+    assert solution.data_passes == solution.total_data_passes
+    sampled = [chunk for chunk, times in store.fetched.items() if times != solution.data_passes]  # for the prediction
+    assert len(sampled) == 2 and {store.fetched[chunk] for chunk in sampled} == {solution.data_passes + 1}
     assert solution.bytes_read == solution.data_passes * a.nbytes
     assert heard.ends == [solution.data_passes]
     assert len(heard.labels) == len(list((tmp_path / "run" / "search").iterdir())) + 1
@@ -194,6 +200,7 @@ def test_killed_in_the_middle_of_the_search(tmp_path: Path) -> None:
     program = f"""
 import os, signal, npmdask
 from npmdask.progress import Observer
+from npmdask.report import write_report
 class Kill(Observer):
     stages = 0
     def on_stage(self, label):
@@ -304,3 +311,37 @@ def test_from_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     same_bytes(tmp_path / "call", tmp_path / "runs" / "x", ("steps", "result", "survey", "start"))
     assert main(["inspect", "runs/x"]) == 0
     assert main(["report", "runs/x"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["samples", "symmetric"])
+def test_a_search_is_foretold_its_steps_and_its_components(tmp_path: Path, kind: str) -> None:
+    """Kills: steps of the stages left out."""
+    data, _, v = planted(2000, 120, 0.95 ** np.arange(120))
+    matrix = data if kind == "samples" else (v * 0.9 ** np.arange(120)) @ v.T
+    path = write_zarr(tmp_path / "x.zarr", matrix, (100, 120))
+    solution = npmdask.top_k(path, 0.9, kind=kind, store=tmp_path / "run")
+    telemetry = RunStore(tmp_path / "run").telemetry()
+    (told,) = [line for line in telemetry if line["event"] == "foreseen"]
+    (searched,) = [line for line in telemetry if line["event"] == "searched"]
+    taken = searched["steps"] + solution.steps
+    assert searched["steps"] > 2 and taken <= told["steps"] <= 1.5 * taken
+    assert abs(told["components"] - solution.target_rank) <= 0.25 * solution.target_rank
+    assert solution.prediction["prediction"] == (
+        f"predicted {told['steps']} steps with those of the search, for {told['components']} components, took {taken}, "
+        f"for {searched['rank']}"
+    )
+    page = write_report(tmp_path / "run").read_text()
+    assert f"<td>{told['steps']}</td>" in page and f"<td>{taken}</td>" in page
+
+
+def test_a_rehearsed_search_knows_the_variance() -> None:
+    """Kills: the sum of the sampled values in its place, an answer of all of them where the share is out of reach."""
+    values = 0.95 ** np.arange(120)
+    problem = make_problem(open_source(planted(400, 120, values**0.5)[0], "samples"), Request(target_rank=0.5))
+    for more in (1.0, 1.4):
+        found = rehearse_search(problem, values, more * values.sum())
+        needed = smallest_rank(values, 0.5 * more * values.sum())
+        assert found is not None and needed is not None and needed <= found.components <= 1.1 * needed
+        assert found.reached and found.steps > 4
+    assert rehearse_search(problem, values, 2.1 * values.sum()) is None
+    assert rehearse_search(problem, values, values.sum(), flops=1e4) is None, "too dear"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from importlib.metadata import version
 from typing import Any
@@ -232,6 +233,17 @@ class Cluster(Distributed):
                 f"the cluster at {self.address} was lost in the middle of a pass ({type(error).__name__}: "
                 f"{first_line(error)}); everything committed is kept: bring it up again and resume"
             ) from error
+
+    def beside(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """What one worker makes of ``arguments``: a task beside the passes. Its errors are raised here.
+
+        After ``seconds`` it is given up (TimeoutError), without waiting for anybody: workers may be busy or gone.
+        """
+        future = self._client.submit(function, *arguments, pure=False, retries=0)
+        try:
+            return future.result(timeout=seconds)
+        finally:
+            future.release()
 
     def require_memory(self, plan: MemoryPlan) -> None:
         """Refuse workers whose own limit is less than their tasks need; ``memory`` is about this machine."""

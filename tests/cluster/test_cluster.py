@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import npmdask
 import npmdask.operators._protocol as protocol
+from npmdask import foresight
 from npmdask.chunked import Cluster, Threads
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.linalg import Block
 from npmdask.operators import Gram, Partial
 from npmdask.passes import runs_of
+from npmdask.posing import make_problem
+from npmdask.problem import Request
 from npmdask.storage.layout import open_source
 from tests.cluster.conftest import ROOT, Machines
 from tests.conftest import planted, same_bytes, write_zarr
@@ -162,3 +168,43 @@ def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path, machines: Machines
         npmdask.top_k(path, 3, cluster=machines.address)
     with pytest.raises(BadInputError, match="either a cluster or workers"):
         npmdask.top_k(path, 3, cluster=machines.address, workers=2)
+
+
+def test_a_cluster_that_is_busy_or_lost_delays_no_run(
+    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's task holds the only thread; then the worker hangs. Kills: a wait without an end."""
+    monkeypatch.setattr(foresight, "AWAY", 0.5)
+    path = write_zarr(tmp_path / "x.zarr", planted(2000, 50, 1 / np.arange(1, 51))[0], (250, 50))
+    asked = Request(target_rank=5, iteration_rank=8)
+    plan: Any = SimpleNamespace(limit=None, base=0)
+    problem = make_problem(open_source(path, "samples"), asked)
+    machines.scheduler()
+    machines.worker()
+    executor = wait_for_workers(machines, str(path), 1)
+    told: list[dict[str, Any]] = []
+
+    def log(event: str, **facts: Any) -> None:
+        told.append(facts)
+
+    try:
+        busy = executor._client.submit(time.sleep, 2.0)
+        time.sleep(0.2)
+        foresight.foresee(problem, plan, executor, [], log)
+        busy.result()
+        monkeypatch.setattr(foresight, "AWAY", 60.0)
+        foresight.foresee(problem, plan, executor, [], log)
+        monkeypatch.setattr(foresight, "AWAY", 0.5)
+        machines.workers[0].send_signal(signal.SIGSTOP)
+        foresight.foresee(problem, plan, executor, [], log)
+        machines.workers[0].send_signal(signal.SIGCONT)
+        for process in machines.others:
+            process.kill()
+        foresight.foresee(problem, plan, executor, [], log)
+    finally:
+        executor.close()
+    hanging, well, stopped, gone = told
+    assert hanging["why"] == stopped["why"] == "no sample came in 0.5 seconds"
+    assert well["steps"] is not None
+    assert gone["why"].startswith("no prediction could be made (") and "\n" not in gone["why"]
+    assert max(line["seconds"] for line in (hanging, stopped, gone)) < 3

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import npmdask
+from npmdask import foresight
+from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError, LostError
 from npmdask.inspection import inspect
 from npmdask.progress import Observer
@@ -99,3 +103,46 @@ def test_a_server_that_is_away_is_not_bad_input(tmp_path: Path, bucket: Bucket) 
     bucket.process.wait()
     with pytest.raises(LostError, match=r"s3://bucket/x.zarr cannot be opened as a Zarr store .*AWS_ENDPOINT_URL"):
         npmdask.top_k("s3://bucket/x.zarr", 3)
+
+
+def foreseen(store: Path) -> dict[str, Any]:
+    (line,) = [line for line in RunStore(store).telemetry() if line["event"] == "foreseen"]
+    return line
+
+
+def test_steps_are_foretold_where_the_data_are(
+    tmp_path: Path, machines: Machines, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the same rows in the bucket and on a worker. Kills: a sample that is counted, or drawn here for a worker."""
+    monkeypatch.setattr(foresight, "AWAY", 30.0)  # a slow machine is not what is asked about
+    make(bucket.folder)
+    here = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "s3")
+    first = foreseen(tmp_path / "s3")
+    assert here.steps <= first["steps"] <= 1.5 * here.steps
+    machines.scheduler()
+    machines.worker(**bucket.environment)
+    wait_for_workers(machines, "s3://bucket/x.zarr", 1).close()
+    monkeypatch.setattr(foresight, "draw_sample", lambda *a: pytest.fail("drawn here"))
+    far = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "cluster", cluster=machines.address)
+    second = foreseen(tmp_path / "cluster")
+    for name in ("steps", "spectrum", "rows", "places"):
+        assert first[name] == second[name]
+    monkeypatch.setattr(foresight, "_foretold", lambda *a: {"steps": None, "why": "not asked for"})
+    without = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "without")
+    for solution, store in ((here, "s3"), (far, "cluster")):
+        assert (solution.data_passes, solution.bytes_read) == (without.data_passes, without.bytes_read)
+        same_bytes(tmp_path / "without", tmp_path / store, parts=("steps", "result", "survey"))
+
+
+def test_a_store_that_is_slow_delays_no_run(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a wait for the thread that hangs, an allowance without an end."""
+    make(bucket.folder)
+    go_on = Event()
+    monkeypatch.setattr(foresight, "AWAY", 0.2)
+    monkeypatch.setattr(foresight, "draw_sample", lambda *a: go_on.wait(60))
+    try:
+        solution = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "run")
+    finally:
+        go_on.set()
+    assert solution.converged and foreseen(tmp_path / "run")["seconds"] < 10
+    assert solution.prediction["prediction"] == "none: no sample came in 0.2 seconds"
