@@ -62,7 +62,7 @@ def test_err_2_a_scale_that_follows_x_is_not_equivariant() -> None:
             x = x * np.sign(np.diagonal(r))
         return x
 
-    cap = coherence_linf_bound(1.0, d)
+    cap = coherence_linf_bound(1.0, d).value
     apart = {
         least: abs(turn @ run(first, draws, least) - run(turn @ first, turn @ draws, least)).max()
         for least in (0.0, cap)
