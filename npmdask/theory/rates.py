@@ -34,6 +34,7 @@ def ppm_rate(
     constant sigma entry sqrt(d log L) / (s_k - s_{k+1}) sqrt(p) / (sqrt(p) - sqrt(k - 1)); ``entry``: the largest
     |X_ij| of all steps, ``sigma`` of :func:`npmdask.theory.ppm_sigma`.
     """
+    counts(d=d)
     not_negative(sigma=sigma, entry=entry)
     return _sine(sigma * entry * math.sqrt(d * _log(releases)), s_k, s_k1, d, k, p, constant)
 

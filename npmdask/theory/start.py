@@ -10,6 +10,7 @@ import math
 import numpy as np
 from scipy.special import gammaincinv, gammaln
 
+from npmdask.errors import BadInputError
 from npmdask.theory.prediction import Prediction
 from npmdask.theory.ranges import counts, positive, probability, ranks
 
@@ -71,7 +72,8 @@ def init_tan_quantile(d: int, k: int, p: int, prob: float = 0.9, draws: int = 20
     ranks(d, k, p)
     probability(prob=prob)
     counts(draws=draws)
-    counts(**{"seed + 1": seed + 1})
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise BadInputError(f"seed = {seed!r} must be a whole number from 0 on")
     if d == p:
         return Prediction(0.0, {"draws": draws, "seed": seed}, {"enough_draws": True})
     rng = np.random.default_rng(seed)

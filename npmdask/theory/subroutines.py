@@ -12,6 +12,8 @@ from npmdask.theory.composition import Share, lemma16_split
 from npmdask.theory.prediction import Prediction, Predictions
 from npmdask.theory.ranges import counts, exponent, not_negative, positive, probability
 
+BEYOND = 500.0  # of a logarithm: such a bound says nothing, and floats still hold it
+
 
 def oja_shift(
     top: float, second: float, deviation: float, variance: float, alpha: float, fail_prob: float
@@ -53,7 +55,8 @@ def oja_rate(
     positive(constant=constant)
     shift = oja_shift(top, second, deviation, variance + top**2, alpha, fail_prob)
     spread = alpha**2 * variance / ((2 * alpha - 1) * gap**2 * n)
-    bound = constant * math.log(1 / fail_prob) / fail_prob**2 * (d * (shift.value / n) ** (2 * alpha) + spread)
+    start = math.exp(min(2 * alpha * math.log(shift.value / n), BEYOND))
+    bound = constant * math.log(1 / fail_prob) / fail_prob / fail_prob * (d * start + spread)
     flags = {**shift.flags, "enough_steps": n > shift.value, "says_something": bound < 1}
     return Prediction(min(bound, 1.0), {"constant": constant, "beta": shift.value}, flags)
 
@@ -113,6 +116,7 @@ def _slack(epsilon: float, draws: int, tau: float) -> float:
 def _conditions(top: float, second: float, alpha: float, fail_prob: float) -> float:
     """l1 - l2, of Theorem 7."""
     probability(fail_prob=fail_prob)
+    positive(fail_prob=fail_prob)
     exponent(alpha=alpha)
     positive(top=top)
     if not top > second >= 0 or not alpha > 0.5:

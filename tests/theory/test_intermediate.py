@@ -41,7 +41,7 @@ def test_formulas_by_hand() -> None:
     allowed = improved_max_noise(4, 1, 0.1, 100, 9, 5, tau=2.0)
     assert allowed.value == (pytest.approx(0.3), pytest.approx(0.3 * (3 - 2) / 20))
     assert allowed.flags == {"gap": True, "q_at_most_half_p": False, "start_promised": True}
-    assert improved_max_noise(4, 1, 0.1, 100, 10, 5).valid
+    assert improved_max_noise(4, 1, 0.1, 100, 10, 5, tau=1.1).valid
     assert improved_eps_range(8, 4, 1, 1000).value == pytest.approx(0.5 / math.log(1000))
     assert improved_eps_range(1000, 1, 1, 10).value == pytest.approx(1e-3 / math.log(1000))
     assert improved_eps_range(4, 4, 1, 10).value == pytest.approx(1 / math.log(10))
