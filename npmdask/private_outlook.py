@@ -26,7 +26,7 @@ from npmdask.theory.private import ppm_error
 
 MEANINGLESS = 0.5  # sine of 30 degrees: a quarter of what a wanted vector explains may be noise
 USEFUL = 0.1  # a hundredth of it
-PROMISED = 0.9  # of runs: what a bound is a bound of
+BROKEN = 0.1  # of runs: so many may exceed a bound
 LONGEST = 16  # releases that are tried: noise grows with their square root, and few spectra need more
 EPSILONS = (1e-4, 1e4)
 HALVINGS = 40
@@ -142,7 +142,7 @@ class _Noise:
         except NpmdaskError:
             return 1.0
         d, stddevs, name = self.dimension, [stddev] * self.parts.releases, self.privacy.mechanism
-        return ppm_error(sizes, stddevs, d=d, k=k, p=p, fail_prob=1 - PROMISED, mechanism=name).value
+        return ppm_error(sizes, stddevs, d=d, k=k, p=p, fail_prob=BROKEN, mechanism=name).value
 
     def _at(self, columns: int) -> tuple[Any, Any]:
         if columns not in self._blocks:

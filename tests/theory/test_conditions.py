@@ -107,7 +107,7 @@ def test_rates_by_hand() -> None:
 
 
 def test_rates_have_the_powers_of_the_explicit_bound() -> None:
-    """Half of epsilon is twice the error in both, where noise is small; the explicit one is less than 100 times as much."""
+    """Half of epsilon is twice the error in both, where noise is small; the explicit one is at most 100 times that."""
     at: dict[str, Any] = {"d": 400, "k": 2, "p": 8}
     spectrum = np.concatenate([np.full(2, 1e6), np.full(398, 1e5)])
     explicit, rates = [], []
