@@ -91,7 +91,7 @@ def _entries(d: int, mu: int, name: str, scale: Scale) -> dict[str, Any]:
         drawn = [noise.release(zero, block=zero, entropy=seed, step=step) for step in range(scale.steps)]
         blocks, _ = blocks_of(given, scale.k, start, drawn, level)
         found.append(max(_largest_entry(block) for block in blocks[1:]))
-    bound = coherence_linf_bound(mu, d)
+    bound = coherence_linf_bound(mu, d).value
     return {
         "d": d,
         "mu": mu,

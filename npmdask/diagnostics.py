@@ -14,7 +14,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.moments import match
-from npmdask.theory.stochastic import zeta
+from npmdask.theory.measures import zeta
 from npmdask.theory.tensor import incoherence
 
 __all__ = [

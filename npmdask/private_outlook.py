@@ -19,13 +19,14 @@ from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.private_parts import PrivateParts
 from npmdask.problem import Problem
 from npmdask.randomness import generator
-from npmdask.relations import MatrixRelation
+from npmdask.relations import Entry, MatrixRelation
 from npmdask.spectra import Spectrum
 from npmdask.theory.likely import likely_sine
 from npmdask.theory.private import ppm_error
 
 MEANINGLESS = 0.5  # sine of 30 degrees: a quarter of what a wanted vector explains may be noise
 USEFUL = 0.1  # a hundredth of it
+BROKEN = 0.1  # of runs: so many may exceed a bound
 LONGEST = 16  # releases that are tried: noise grows with their square root, and few spectra need more
 EPSILONS = (1e-4, 1e4)
 HALVINGS = 40
@@ -35,7 +36,7 @@ HALVINGS = 40
 class PrivateOutlook:
     """Sines of the largest angle to the wanted vectors that a run would release: ``likely``, and ``bound`` at worst.
 
-    ``bound`` holds but with probability 0.1, up to the luck of the start; 1: nothing is promised. Below
+    ``bound`` holds but with probability 0.1, of a random start and of the noise together; 1: nothing is promised. Below
     ``meaningless_epsilon`` ``likely`` is above ``MEANINGLESS``, all else as it is; above ``useful_epsilon`` it is below
     ``USEFUL``; None: no epsilon does that with so many releases and columns. ``best_releases``, ``best_columns``: with
     the least likely sine, ``best_sine``, at the epsilon that is asked for.
@@ -90,11 +91,10 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
     columns = sorted({min(c, problem.d) for c in (k, k + 5, k + 10, 2 * k, 3 * k, 4 * k, p)})
     tried = [(likely(privacy.epsilon, n, c), n, c) for c in columns for n in counts]
     best = min(tried)
-    stddev = noise.stddev(privacy.epsilon, releases, p)
     return PrivateOutlook(
         spectrum=spectrum.said,
         likely=likely(privacy.epsilon, releases, p),
-        bound=ppm_error(sizes, [stddev] * releases, d=d, k=k, p=p).value,
+        bound=noise.bound(sizes, k, p),
         meaningless_epsilon=_least(lambda epsilon: likely(epsilon, releases, p), MEANINGLESS),
         useful_epsilon=_least(lambda epsilon: likely(epsilon, releases, p), USEFUL),
         best_releases=best[1],
@@ -127,6 +127,22 @@ class _Noise:
             return float(replace(mechanism, budget=budget, releases=releases).noise_stddev(block, rows=self.rows))
         except NpmdaskError:
             return inf
+
+    def bound(self, sizes: np.ndarray, k: int, p: int) -> float:
+        """What 9 of 10 runs stay below, their starts and their noise being random; 1 where the budget is refused.
+
+        Noise that follows the entries of X is taken as loud as it can become, whatever ``coherence`` is promised.
+        """
+        mechanism, block = self._at(p)
+        if isinstance(mechanism.relation, Entry):  # unit vectors: no block has a larger sensitivity
+            worst = replace(mechanism.relation, coherence=float(len(block)))
+            mechanism, block = replace(mechanism, relation=worst), np.eye(len(block), p)
+        try:
+            stddev = float(mechanism.noise_stddev(block, rows=self.dimension))
+        except NpmdaskError:
+            return 1.0
+        d, stddevs, name = self.dimension, [stddev] * self.parts.releases, self.privacy.mechanism
+        return ppm_error(sizes, stddevs, d=d, k=k, p=p, fail_prob=BROKEN, mechanism=name).value
 
     def _at(self, columns: int) -> tuple[Any, Any]:
         if columns not in self._blocks:

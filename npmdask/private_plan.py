@@ -30,7 +30,7 @@ from npmdask.spectra import Spectrum
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.tensor_parts import NAME as TENSOR_POWER
 from npmdask.tensor_parts import TensorParts
-from npmdask.theory.private import gaussian_norm
+from npmdask.theory.norms import gaussian_norm
 
 MIB = 2**20
 UNASKED = "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"

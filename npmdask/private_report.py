@@ -13,7 +13,7 @@ import numpy as np
 
 from npmdask.charts import BLUE, ORANGE, axes, svg
 from npmdask.page import heading, table, tiles
-from npmdask.theory.private import gaussian_norm
+from npmdask.theory.norms import gaussian_norm
 
 LIMITS = (
     "Promised is what an observer of everything that was released can learn about one neighbouring change of the "

@@ -129,6 +129,7 @@ def test_restored_formulas_say_how_sure_they_are() -> None:
 MODEL = Model(kappa=2.0, V=0.5, gamma=0.1, M=3.0)
 AT: dict[str, Any] = {"n": 10**6, "d": 20, "k": 2, "epsilon": 0.5, "delta": 1e-7}
 SPECTRAL: dict[str, Any] = {"top": 1.0, "second": 0.5, "deviation": 2.0, "variance": 2.0, "alpha": 2.0}
+STEPS: dict[str, Any] = {"d": 100, "k": 3, "p": 6, "releases": 10}
 OPEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "improved_iterations": ((4, 1, 100, 0.1), {}),
     "improved_max_noise": ((4, 1, 0.1, 100, 9, 5), {}),
@@ -150,6 +151,10 @@ OPEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "mbrmsg_expected": ((10, 0.2, 3, 50), {}),
     "total_cost": (("oja",), {"d": 5, "k": 2, "acc": 0.1, "gap": 0.1}),
     "oja_rate": ((10**8, 10), SPECTRAL),
+    "ppm_rate": ((4.0, 1.0, 0.1, 0.5), STEPS),
+    "ppm_rate_coherent": ((4.0, 1.0, 0.1, 2.0), STEPS),
+    "dist_rate": ((4.0, 1.0, 0.1, 2.0, 3), {"d": 100, "q": 3, "p": 6, "releases": 10}),
+    "lowrank_rate": ((4.0, 2.0, 1.0), {"d": 100, "k": 3, "epsilon": 1.0, "delta": 1e-6}),
     "input_perturbation_min_eps": ((2.0, 100, 1e-6), {}),
     "privrange_groups": ((0.5, 0.005, 0.01), {}),
 }

@@ -52,7 +52,7 @@ def test_the_bound_is_not_exceeded_and_says_something(spectrum: np.ndarray, k: i
     bound = ppm_error(spectrum, [stddev] * 12, d=120, k=k, p=p, tau=2.0)
     low = lowrank_error(spectrum, [stddev] * 13, d=120, k=k, p=p, tau=2.0)
     assert bound.valid and bound.value < 0.2
-    assert bound.constants == {"tau": 2.0, "fail_prob": 0.1}
+    assert bound.constants == low.constants == {"tau": 2.0, "fail_prob": 0.1}
     for seed in range(10):
         x, _, left = noisy_power(spectrum, p, [stddev] * 12, seed)
         assert sine(x, k) <= bound.value
@@ -65,7 +65,8 @@ def test_the_recursion_by_hand() -> None:
     """One step, k = p = q = 1: t' = (s_2 t + g sqrt(1 + t^2)) / (s_1 - u sqrt(1 + t^2))."""
     g, u = (s / 10 for s in (gaussian_norm(1.0, 4, 1, 1, 0.05), gaussian_norm(1.0, 1, 1, 1, 0.05)))
     t = (2 * 2 + g * math.sqrt(5)) / (10 - u * math.sqrt(5))
-    found = ppm_error(np.array([10.0, 2.0]), [0.1], d=4, k=1, p=1)
+    found = ppm_error(np.array([10.0, 2.0]), [0.1], d=4, k=1, p=1, tau=1.0)
+    assert found.flags == {"noise_small_enough": True, "start_promised": False}  # of tau = 1 nothing is known
     assert found.value == pytest.approx(t / math.sqrt(1 + t * t), rel=1e-12)
 
 
@@ -76,7 +77,7 @@ def test_the_intermediate_recursion_by_hand() -> None:
     root = math.hypot(1, start)
     t = (0.5 * start + g * root) / (9.9 - u * root)
     h = (0.5 * start + root * (g + t * u)) / 10
-    found = ppm_error(np.array([10.0, 9.9, 0.5]), [0.05], d=30, k=1, p=2)
+    found = ppm_error(np.array([10.0, 9.9, 0.5]), [0.05], d=30, k=1, p=2, tau=1.0)
     assert h < t
     assert found.value == pytest.approx(h / math.hypot(1, h), rel=1e-12)
 
@@ -126,9 +127,19 @@ def test_without_a_value_after_the_kth_the_gap_is_not_seen() -> None:
 def test_coherence() -> None:
     """Hardt and Price, proof of Theorem 4.9: not exceeded by noise of a fixed size, A diagonal in a flat basis."""
     d = 128
-    assert coherence_linf_bound(2.0, d) == pytest.approx(4 * math.sqrt(2 * math.log(d) / d))
-    incoherent = ppm_error_coherent(STEP, 0.1, 1.0, d=10**6, k=3, p=8, releases=10)
-    assert incoherent.value < ppm_error(STEP, [0.1] * 10, d=10**6, k=3, p=8).value or not incoherent.valid
+    cap = coherence_linf_bound(2.0, d)
+    assert cap == (pytest.approx(4 * math.sqrt(2 * math.log(d) / d)), {}, {"p_and_releases_at_most_d": True})
+    assert not coherence_linf_bound(2.0, d, p=129).valid and not coherence_linf_bound(2.0, d, releases=129).valid
+    assert coherence_linf_bound(1.0, 1).value >= 1  # the only entry of a block with d = 1
+    large, sigma = {"d": 10**6, "k": 3, "p": 8}, 1e-3
+    incoherent = ppm_error_coherent(STEP, sigma, 1.0, **large, releases=10)
+    loud = ppm_error(STEP, [sigma] * 10, **large)
+    assert incoherent.valid and incoherent.value < 0.1 * loud.value
+    stddev = sigma * coherence_linf_bound(1.0, 10**6).value
+    assert incoherent.value == ppm_error(STEP, [stddev] * 10, **large, fail_prob=0.1 - 1e-6).value
+    small = ppm_error_coherent(STEP, 1e-3, 1.0, d=120, k=3, p=8, releases=5, fail_prob=1 / 121)
+    assert small.value == ppm_error(STEP, [1e-3] * 5, d=120, k=3, p=8, fail_prob=1 / 121).value  # no room for a cap
+    assert ppm_error_coherent(np.ones(1), 1e9, 1.0, d=1, k=1, p=1, releases=1).value == 1
     assert not ppm_error_coherent(STEP, 0.1, 1.0, d=120, k=3, p=8, releases=121).flags["p_and_releases_at_most_d"]
     for wrong in (0.5, 129.0):
         with pytest.raises(BadInputError, match="between 1 and the dimension"):

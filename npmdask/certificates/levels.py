@@ -25,7 +25,7 @@ from npmdask.certificates.residuals import (
     span_sine,
 )
 from npmdask.certificates.start import smallest_singular_value, upper_values
-from npmdask.theory.private import gaussian_norm
+from npmdask.theory.norms import gaussian_norm
 
 ALWAYS, START, SEEN = "always", "random start", "none missed"
 SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)

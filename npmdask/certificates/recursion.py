@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.certificates.levels import Certificate, Evidence
 from npmdask.certificates.start import tangents
 from npmdask.theory import improved_recursion, npm_error_recursion
-from npmdask.theory.private import gaussian_norm
+from npmdask.theory.norms import gaussian_norm
 
 
 def noisy_recursion(evidence: Evidence, certificate: Certificate, steps: int) -> dict[str, Any]:

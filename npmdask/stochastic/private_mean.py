@@ -205,7 +205,7 @@ class PaperMean:
 
 def histogram_epsilon(epsilon: float, delta: float, d: int) -> float:
     """The share of every coordinate's histogram: epsilon / (4 sqrt(2 d ln(4 / delta)))."""
-    return privmean_histogram(epsilon, delta, d)[0]
+    return privmean_histogram(epsilon, delta, d).value.epsilon
 
 
 def paper_mean_cost(epsilon: float, delta: float) -> tuple[Charge, float]:

@@ -41,29 +41,28 @@ from npmdask.theory.intermediate import (
     improved_recursion,
     improved_residual,
 )
+from npmdask.theory.measures import condition_number, zeta, zeta_from_frobenius
+from npmdask.theory.norms import gaussian_norm, laplace_norm
 from npmdask.theory.power import (
     Noise,
     NoisePrediction,
-    init_tan_bound,
-    init_tan_quantile,
     npm_basin,
     npm_error_recursion,
     npm_iterations,
     npm_max_noise,
     npm_plateau,
 )
+from npmdask.theory.prediction import Prediction, Predictions
 from npmdask.theory.private import (
-    Prediction,
-    Predictions,
     coherence_linf_bound,
     dist_comm,
     dist_error,
-    gaussian_norm,
     lowrank_error,
     ppm_error,
     ppm_error_coherent,
     predicted_sine,
 )
+from npmdask.theory.rates import dist_rate, lowrank_rate, ppm_rate, ppm_rate_coherent
 from npmdask.theory.samples import (
     roundness_spiked,
     spm_block_noise,
@@ -73,9 +72,9 @@ from npmdask.theory.samples import (
     spm_samples_powerlaw,
     spm_samples_spiked,
 )
+from npmdask.theory.start import init_tan_bound, init_tan_explicit, init_tan_quantile
 from npmdask.theory.stochastic import (
     Model,
-    condition_number,
     dpojas_zeta,
     dppca_learning_rate,
     dppca_min_n,
@@ -83,8 +82,6 @@ from npmdask.theory.stochastic import (
     dppca_zeta,
     spiked_lower_bound,
     top_lower_bound,
-    zeta,
-    zeta_from_frobenius,
 )
 from npmdask.theory.subroutines import (
     hist_threshold,
@@ -114,6 +111,7 @@ __all__ = [
     "condition_number",
     "dist_comm",
     "dist_error",
+    "dist_rate",
     "dp_tpm_min_eps",
     "dp_tpm_nu",
     "dpojas_zeta",
@@ -134,10 +132,13 @@ __all__ = [
     "improved_recursion",
     "improved_residual",
     "init_tan_bound",
+    "init_tan_explicit",
     "init_tan_quantile",
     "input_perturbation_min_eps",
+    "laplace_norm",
     "lemma16_split",
     "lowrank_error",
+    "lowrank_rate",
     "mbmsg_bound",
     "mbmsg_params",
     "mbrmsg_bound",
@@ -154,6 +155,8 @@ __all__ = [
     "online_tpm_samples",
     "ppm_error",
     "ppm_error_coherent",
+    "ppm_rate",
+    "ppm_rate_coherent",
     "ppm_sigma",
     "predicted_sine",
     "privmean_histogram",

@@ -21,13 +21,14 @@ from npmdask.accounting import (
     paper_tensor_stddev,
 )
 from npmdask.errors import BadInputError, closest
-from npmdask.theory.power import positive
-from npmdask.theory.private import Prediction, Predictions
+from npmdask.theory.prediction import Prediction, Predictions
+from npmdask.theory.ranges import counts, not_negative, positive, probability
 
 MODES = ("paper", "exact")
 LARGEST_SPLIT = 0.9  # Lemma 16 of Duengler and Sanyal: epsilon <= 0.9
 LARGEST_CLASSICAL = 1.0  # the classical Gaussian mechanism is proved below it
 ONE = np.ones((1, 1))  # a block whose largest entry is 1: formulas per unit
+MOST_EPSILON = 700.0  # whose exponential floats hold
 ENTRIES = 6.0  # that a change of one entry of a symmetric tensor amounts to: it has up to 6 places
 
 
@@ -46,11 +47,11 @@ def ppm_sigma(
     Noise has the standard deviation sigma max |X_ij| for the relations ``entry`` and ``symmetric_entry``, and sigma
     for the others. "paper": sqrt(4 p L ln(1 / delta)) / epsilon (Hardt and Price, Figure 3 and Lemma 4.5); "exact":
     the least that is (epsilon, delta)-DP whatever X is. ``flags["private"]``: the promise is kept by exact accounting,
-    which the printed sigma does not do for a symmetric entry beyond epsilon = 8.34 (delta = 1e-6).
+    which the printed sigma does not do for a symmetric entry beyond epsilon = 8.34 (delta = 1e-6). The scale of Laplace
+    noise (Lemma 4.5, second part) is :func:`npmdask.accounting.paper_laplace_scale`.
     """
     budget = _budget(epsilon, delta, mode)
-    if not p >= 1 <= L:
-        raise BadInputError(f"p = {p} columns and L = {L} releases must both be positive")
+    counts(p=p, L=L)
     printed = paper_stddev(relation, ONE, p, L, budget)
     charge = paper_charge(relation, p, L, budget)
     if mode == "paper":
@@ -60,9 +61,13 @@ def ppm_sigma(
 
 
 def zcdp(sensitivity: float, stddev: float, delta: float) -> Prediction:
-    """epsilon of a Gaussian release by zero-concentrated DP: rho + 2 sqrt(rho ln(1/delta)), rho = (s/stddev)^2 / 2."""
-    positive(sensitivity=sensitivity, stddev=stddev)
-    _probability(delta)
+    """epsilon of a Gaussian release by zero-concentrated DP: rho + 2 sqrt(rho ln(1/delta)), rho = (s/stddev)^2 / 2.
+
+    Bun and Steinke 2016, Propositions 1.3 and 1.6.
+    """
+    not_negative(sensitivity=sensitivity)
+    positive(stddev=stddev)
+    probability(delta=delta)
     rho = sensitivity**2 / (2 * stddev**2)
     return Prediction(rho + 2 * math.sqrt(rho * math.log(1 / delta)), {"rho": rho}, {})
 
@@ -73,9 +78,10 @@ def drv(epsilon: float, delta: float, releases: int, slack: float) -> Prediction
     epsilon sqrt(2 K ln(1 / slack)) + K epsilon (e^epsilon - 1), and K delta + slack. ``flags["better_than_basic"]``:
     that is less than K epsilon.
     """
-    _probability(slack)
-    if not (epsilon > 0 and 0 <= delta < 1 and releases >= 1):
-        raise BadInputError("advanced composition needs epsilon > 0, 0 <= delta < 1 and a release at least")
+    probability(slack=slack)
+    counts(releases=releases)
+    if not (0 < epsilon <= MOST_EPSILON and 0 <= delta < 1):
+        raise BadInputError(f"advanced composition needs 0 < epsilon <= {MOST_EPSILON:g} and 0 <= delta < 1")
     total = epsilon * math.sqrt(2 * releases * math.log(1 / slack)) + releases * epsilon * math.expm1(epsilon)
     flags = {"better_than_basic": total < releases * epsilon, "delta_below_1": releases * delta + slack < 1}
     return Predictions(Share(total, releases * delta + slack), {}, flags)
@@ -86,9 +92,9 @@ def lemma16_split(epsilon: float, delta: float, releases: int) -> Predictions[Sh
 
     epsilon / (2 sqrt(2 K ln(2 / delta))) and delta / (2 K); proved for epsilon <= 0.9.
     """
-    _probability(delta)
-    if not (epsilon > 0 and releases >= 1):
-        raise BadInputError(f"epsilon = {epsilon} must be positive and shared by a release at least")
+    probability(delta=delta)
+    positive(epsilon=epsilon)
+    counts(releases=releases)
     share = epsilon / (2 * math.sqrt(2 * releases * math.log(2 / delta)))
     return Predictions(Share(share, delta / (2 * releases)), {}, {"epsilon_at_most_0.9": epsilon <= LARGEST_SPLIT})
 
@@ -102,7 +108,7 @@ def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: i
     the delta / 2 that is left as slack); the noise is private all the same (``flags["private"]``).
     """
     budget = _budget(epsilon, delta, mode)
-    positive(k=k, restarts=restarts, iterations=iterations)
+    counts(k=k, restarts=restarts, iterations=iterations)
     releases = k * restarts * (iterations + 1)
     if mode == "exact":
         return Prediction(ENTRIES * gaussian_multiplier(budget, releases), {}, {"private": True})
@@ -122,8 +128,9 @@ def input_perturbation_min_eps(
     lambda_min / d. "paper": change sqrt(2 ln(1.25 / delta)) / stddev, linear in d (``flags["epsilon_below_1"]``: where
     that formula is proved); "exact": the epsilon of mu = change / stddev, which for large d is larger.
     """
-    positive(lambda_min=lambda_min, d=d, change=change, constant=constant)
-    _probability(delta)
+    counts(d=d)
+    positive(lambda_min=lambda_min, change=change, constant=constant)
+    probability(delta=delta)
     _mode(mode)
     stddev = constant * lambda_min / d
     constants = {"constant": constant, "stddev": stddev}
@@ -135,15 +142,11 @@ def input_perturbation_min_eps(
 
 def _budget(epsilon: float, delta: float, mode: str) -> Budget:
     _mode(mode)
-    _probability(delta)
+    probability(delta=delta)
+    positive(epsilon=epsilon)
     return Budget(epsilon, delta)
 
 
 def _mode(mode: str) -> None:
     if mode not in MODES:
         raise BadInputError(f"mode = {mode!r}: {closest(mode, list(MODES))}")
-
-
-def _probability(value: float) -> None:
-    if not 0 < value < 1:
-        raise BadInputError(f"{value} must lie between 0 and 1: it is a probability")

@@ -12,8 +12,8 @@ import math
 from typing import NamedTuple
 
 from npmdask.errors import BadInputError, closest
-from npmdask.theory.power import positive
-from npmdask.theory.private import Prediction, Predictions
+from npmdask.theory.prediction import Prediction, Predictions
+from npmdask.theory.ranges import counts, positive, probability
 
 COSTS = ("oja", "4.2", "4.3")
 
@@ -45,14 +45,16 @@ def mbmsg_bound(
 ) -> Prediction:
     """Suboptimality of MB-MSG after t steps (Theorem 4.1): constant k^4 ln(1/delta) ln^2 T / sqrt(t + 1 / g).
 
-    g = c_shift Delta^2 / (k ln(1/delta))^2; for all t <= T together, with probability 1 - delta.
+    g = c_shift Delta^2 / (k ln(1/delta))^2; for all t <= T together, with probability 1 - delta. The logarithm makes
+    nothing of T = 1 (``flags["more_than_one_step"]``).
     """
     _step(t, T, delta)
     positive(constant=constant, c_shift=c_shift)
+    flags = _possible(gap, k) | {"more_than_one_step": T > 1}
     log_delta = math.log(1 / delta)
     inverse = (k * log_delta) ** 2 / (c_shift * gap**2)
     value = constant * k**4 * log_delta * math.log(T) ** 2 / math.sqrt(t + inverse)
-    return Prediction(value, {"constant": constant, "c_shift": c_shift}, _possible(gap, k))
+    return Prediction(value, {"constant": constant, "c_shift": c_shift}, flags)
 
 
 def mbrmsg_params(gap: float, k: int, d: int, T: int, delta: float) -> Predictions[Schedule]:
@@ -63,7 +65,7 @@ def mbrmsg_params(gap: float, k: int, d: int, T: int, delta: float) -> Predictio
     """
     _step(1, T, delta)
     flags = _possible(gap, k)
-    positive(d=d)
+    counts(d=d)
     warm = math.log(3 * math.e * d / delta) * 128 * k * math.log(3 * math.e / delta) / gap**5
     batch = math.log(3 * math.e * d * T / delta) * 8 * (k + 1) ** 2 / gap**2
     return Predictions(Schedule(warm, batch, gap / 2, 128 * math.log(1 / delta) / gap**3), {}, flags)
@@ -75,15 +77,18 @@ def mbrmsg_bound(t: int, gap: float, k: int, delta: float) -> Prediction:
     32 ln(3 e / delta) / (Delta^2 (t + 128 ln(1 / delta) / Delta^3 - 1)), constants as printed.
     """
     _step(t, t, delta)
+    flags = _possible(gap, k)
     value = 32 * math.log(3 * math.e / delta) / (gap**2 * (t + 128 * math.log(1 / delta) / gap**3 - 1))
-    return Prediction(value, {}, _possible(gap, k))
+    return Prediction(value, {}, flags)
 
 
 def mbrmsg_expected(t: int, gap: float, k: int, d: int, *, constant: float = 1.0) -> Prediction:
     """E <P* - P_T, C> after T = t steps that all kept rank k (Theorem 4.3): Delta / T + min(d Delta, 1) / (k T)."""
-    positive(t=t, d=d, constant=constant)
+    counts(t=t, d=d)
+    positive(constant=constant)
+    flags = _possible(gap, k)
     value = constant * (gap + min(d * gap, 1.0) / k) / t
-    return Prediction(value, {"constant": constant}, _possible(gap, k))
+    return Prediction(value, {"constant": constant}, flags)
 
 
 def bernstein_batch(lambda_1: float, b: float, d: int, T: int, delta: float) -> Prediction:
@@ -93,7 +98,8 @@ def bernstein_batch(lambda_1: float, b: float, d: int, T: int, delta: float) -> 
     For Theorem 4.3, b = Delta / (8 (k + 1)).
     """
     _step(1, T, delta)
-    positive(lambda_1=lambda_1, b=b, d=d)
+    counts(d=d)
+    positive(lambda_1=lambda_1, b=b)
     value = 2 * (lambda_1 + b / 3) * math.log(2 * d * T / delta) / b**2
     return Prediction(value, {}, {"norms_at_most_1": lambda_1 <= 1})
 
@@ -107,17 +113,21 @@ def total_cost(method: str, *, d: int, k: int, acc: float, gap: float, constant:
     """
     if method not in COSTS:
         raise BadInputError(f"method = {method!r}: {closest(method, list(COSTS))}")
-    positive(d=d, acc=acc, constant=constant)
+    counts(d=d)
+    positive(acc=acc, constant=constant)
     flags = _possible(gap, k)
     factor = {"oja": 1.0, "4.2": k**2 / gap**2, "4.3": k * min(d * gap, 1.0)}[method]
     return Prediction(constant * d * k / (acc * gap**2) * factor, {"constant": constant}, flags)
 
 
 def _possible(gap: float, k: int) -> dict[str, bool]:
-    positive(gap=gap, k=k)
+    counts(k=k)
+    positive(gap=gap)
     return {"possible_gap": gap * k <= 1}
 
 
 def _step(t: int, T: int, delta: float) -> None:
-    if not 1 <= t <= T or not 0 < delta < 1:
-        raise BadInputError(f"1 <= t = {t} <= T = {T} and 0 < delta = {delta} < 1 must hold")
+    counts(t=t, T=T)
+    probability(delta=delta)
+    if t > T:
+        raise BadInputError(f"step t = {t} is beyond the last, T = {T}")

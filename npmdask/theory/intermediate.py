@@ -2,7 +2,8 @@
 
 No formula of this paper was legible in the copy this was built from: each is restored, and its docstring says how
 surely (``cert``, ``high``, ``med``, ``low``) together with what was open. Open constants are arguments, 1 unless said
-otherwise. :func:`improved_recursion` needs no restoring: it is derived here, without constants.
+otherwise; so is tau, which 1 makes that of a typical start: theorems promise something for tau > 1 only
+(``flags["start_promised"]``). :func:`improved_recursion` needs no restoring: it is derived here, without constants.
 
 sigma_1 >= sigma_2 >= ... are sizes of eigenvalues, U_q the top q eigenvectors, h the rank-k perturbation on U_q: the
 size of H where range(X) contains U_k + U_{d-q} H; sin theta_k(U_k, X) <= h.
@@ -16,18 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
-from npmdask.theory.power import (
-    Noise,
-    NoisePrediction,
-    init_tan_bound,
-    npm_iterations,
-    npm_max_noise,
-    positive,
-    ranks,
-    spectrum_gap,
-    start_factor,
-)
-from npmdask.theory.private import Prediction, gaussian_norm
+from npmdask.theory.norms import gaussian_norm
+from npmdask.theory.power import Noise, NoisePrediction, npm_iterations, npm_max_noise
+from npmdask.theory.prediction import Prediction
+from npmdask.theory.ranges import accuracy, counts, falling, not_negative, positive, ranks, spectrum_gap
+from npmdask.theory.start import init_tan_bound, start_factor, start_promised
 
 CHOICES = ("steps", "noise")
 
@@ -37,9 +31,10 @@ def improved_iterations(
 ) -> Prediction:
     """L of Theorem 2.2: constant s_k / (s_k - s_{q+1}) ln(tau d / acc); inf without a gap. Confidence: high."""
     gap = _gap(s_k, s_q1, acc)
-    positive(d=d, tau=tau, constant=constant)
+    counts(d=d)
+    positive(tau=tau, constant=constant)
     value = constant * s_k / gap * max(math.log(tau * d / acc), 0.0) if gap else math.inf
-    return Prediction(value, {"constant": constant, "tau": tau}, {"gap": gap > 0})
+    return Prediction(value, {"constant": constant, "tau": tau}, {"gap": gap > 0, **start_promised(tau)})
 
 
 def improved_max_noise(
@@ -55,7 +50,7 @@ def improved_max_noise(
     ranks(d, q, p)
     positive(tau=tau, constant=constant)
     whole = constant * acc * gap
-    flags = {"gap": gap > 0, "q_at_most_half_p": 2 * q <= p}
+    flags = {"gap": gap > 0, "q_at_most_half_p": 2 * q <= p, **start_promised(tau)}
     return NoisePrediction(
         Noise(whole, whole / (tau * start_factor(d, q, p))), {"constant": constant, "tau": tau}, flags
     )
@@ -67,7 +62,8 @@ def improved_eps_range(s_k: float, s_q: float, tau: float, d: int, *, constant: 
     s_q = s_k leaves the second term only. ``flags["tau_d_above_1"]``: its logarithm is positive.
     """
     spectrum_gap(s_k, s_q)
-    positive(s_q=s_q, tau=tau, d=d, constant=constant)
+    counts(d=d)
+    positive(s_q=s_q, tau=tau, constant=constant)
     logs = [math.log(s_k / s_q), math.log(tau * d)]
     inverse = [1 / value for value in logs if value > 0]
     value = constant * s_q / s_k * min(inverse, default=math.inf)
@@ -82,14 +78,14 @@ def improved_recursion(h: float, s_k: float, s_q1: float, g: float, g_uq: float,
     noise it contracts by s_{q+1} / s_k exactly.
     """
     spectrum_gap(s_k, s_q1)
-    if min(h, g, g_uq, t_q) < 0:
-        raise BadInputError("h, g, g_uq and t_q are sizes: none may be negative")
+    not_negative(h=h, g=g, g_uq=g_uq, t_q=t_q)
     value = (s_q1 * h + math.hypot(1, h) * (g + t_q * g_uq)) / s_k
     return Prediction(value, {}, {"contracts": value < h})
 
 
 def improved_plateau(s_k: float, s_q1: float, g: float, g_uq: float, t_q: float) -> Prediction:
     """Where :func:`improved_recursion` ends with the same noise in every step: h = tan arcsin((g + t_q g_uq) / gap)."""
+    not_negative(g=g, g_uq=g_uq, t_q=t_q)
     gap, noise = spectrum_gap(s_k, s_q1), g + t_q * g_uq
     value = noise / math.sqrt(gap**2 - noise**2) if noise < gap else math.inf
     return Prediction(value, {}, {"noise_small_enough": noise < gap})
@@ -101,16 +97,16 @@ def improved_residual(h: float, s_1: float, s_k1: float) -> Prediction:
     Theorem 2.2's own (1 + acc) s_{k+1} (confidence: med) cannot hold with noise where s_{k+1} = 0.
     """
     spectrum_gap(s_1, s_k1)
-    if h < 0:
-        raise BadInputError(f"h = {h} must not be negative: it is a size")
+    not_negative(h=h)
     return Prediction(math.hypot(s_k1, h * s_1), {}, {})
 
 
 def gapfree_iterations(acc: float, d: int, *, tau: float = 1.0, constant: float = 1.0) -> Prediction:
     """L of Theorem 2.3, which needs no gap: constant ln(tau d / acc) / acc. Confidence: high."""
-    positive(acc=acc, d=d, tau=tau, constant=constant)
+    counts(d=d)
+    positive(acc=acc, tau=tau, constant=constant)
     value = constant * max(math.log(tau * d / acc), 0.0) / acc
-    return Prediction(value, {"constant": constant, "tau": tau}, {"accuracy_below_1": acc < 1})
+    return Prediction(value, {"constant": constant, "tau": tau}, {"accuracy_below_1": acc < 1, **start_promised(tau)})
 
 
 def gapfree_noise(
@@ -123,22 +119,27 @@ def gapfree_noise(
     """
     ranks(d, k, p)
     positive(acc=acc, tau=tau, constant=constant)
-    spectrum_gap(max(s_k1, 1.0), s_k1)
+    not_negative(s_k1=s_k1)
     whole = constant * acc**2 * s_k1
-    flags = {"accuracy_below_1": acc < 1, "residual_left": s_k1 > 0}
+    flags = {"accuracy_below_1": acc < 1, "residual_left": s_k1 > 0, **start_promised(tau)}
     return NoisePrediction(
         Noise(whole, whole / (tau * start_factor(d, k, p))), {"constant": constant, "tau": tau}, flags
     )
 
 
 class Form(NamedTuple):
-    """One theorem at one rank: gap = s_k - s_{q+1}, its steps, the norms of G and U_q^T G that it allows."""
+    """One theorem at one rank: gap = s_k - s_{q+1}, its steps, the norms of G and U_q^T G that it allows, its flags."""
 
     theorem: str
     q: int
     gap: float
     steps: float
     noise: Noise
+    flags: dict[str, bool]
+
+    @property
+    def valid(self) -> bool:
+        return all(self.flags.values())
 
 
 def compare_forms(
@@ -151,13 +152,14 @@ def compare_forms(
     """
     sizes, d = _sizes(spectrum, d, k, p)
     start = init_tan_bound(d, k, p, tau).value
-    dependent = npm_max_noise(sizes[k - 1], sizes[k], acc, 1 / math.hypot(1, start)).value
+    noise = npm_max_noise(sizes[k - 1], sizes[k], acc, 1 / math.hypot(1, start))
     steps = npm_iterations(start, acc, sizes[k - 1], sizes[k]).value
-    rows = [Form("gap-dependent", k, sizes[k - 1] - sizes[k], steps, dependent)]
+    flags = noise.flags | start_promised(tau)
+    rows = [Form("gap-dependent", k, sizes[k - 1] - sizes[k], steps, noise.value, flags)]
     for q in range(k, p + 1):
         steps = improved_iterations(sizes[k - 1], sizes[q], d, acc, tau=tau).value
-        noise = improved_max_noise(sizes[k - 1], sizes[q], acc, d, p, q, tau=tau).value
-        rows.append(Form("q-dependent", q, sizes[k - 1] - sizes[q], steps, noise))
+        noise = improved_max_noise(sizes[k - 1], sizes[q], acc, d, p, q, tau=tau)
+        rows.append(Form("q-dependent", q, sizes[k - 1] - sizes[q], steps, noise.value, noise.flags))
     return tuple(rows)
 
 
@@ -183,14 +185,18 @@ def best_q(
     Notes
     -----
     ``flags["gap"]``: some s_{q+1} up to q = p is below s_k; otherwise no q helps and k is returned.
+    ``flags["start_promised"]``: tau > 1; the steps from tau = 1 are those of a typical start.
     """
     if by not in CHOICES:
         raise BadInputError(f"by = {by!r}: {closest(by, list(CHOICES))}")
+    accuracy(acc)
+    positive(tau=tau)
     sizes, d = _sizes(spectrum, d, k, p)
     score = _steps if by == "steps" else _stddev
     scores = [score(sizes, d, k, p, q, acc, tau) for q in range(k, p + 1)]
     best = min(range(len(scores)), key=lambda i: scores[i] if by == "steps" else -scores[i])
-    return Prediction(k + best, {"tau": tau, "acc": acc, by: scores[best]}, {"gap": sizes[k - 1] > sizes[p]})
+    flags = {"gap": sizes[k - 1] > sizes[p], **start_promised(tau)}
+    return Prediction(k + best, {"tau": tau, "acc": acc, by: scores[best]}, flags)
 
 
 def _steps(sizes: list[float], d: int, k: int, p: int, q: int, acc: float, tau: float) -> float:
@@ -209,15 +215,13 @@ def _stddev(sizes: list[float], d: int, k: int, p: int, q: int, acc: float, tau:
 
 def _sizes(spectrum: np.ndarray, d: int | None, k: int, p: int) -> tuple[list[float], int]:
     """The spectrum, falling, with zeros up to index p, and the dimension."""
-    sizes = np.sort(np.abs(np.asarray(spectrum, dtype=np.float64)))[::-1]
-    d = len(sizes) if d is None else d
-    ranks(d, k, p)
-    if len(sizes) > d or len(sizes) < k or not np.isfinite(sizes).all() or not sizes[k - 1] > 0:
-        raise BadInputError(f"the spectrum needs {k} to {d} finite numbers, of which the k-th is not zero")
-    return [*sizes.tolist(), *[0.0] * (p + 1)], d
+    d = len(spectrum) if d is None else d
+    sizes = falling(spectrum, d, k, p)
+    if not sizes[k - 1] > 0:
+        raise BadInputError(f"the spectrum needs k = {k} values that are not zero: ask for fewer vectors")
+    return sizes.tolist(), d
 
 
 def _gap(s_k: float, s_q1: float, acc: float) -> float:
-    if not 0 < acc < 1:
-        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the sine that is wanted")
+    accuracy(acc)
     return spectrum_gap(s_k, s_q1)

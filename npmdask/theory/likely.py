@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.theory.private import Prediction
+from npmdask.theory.prediction import Prediction
+from npmdask.theory.ranges import falling, not_negative
 
 
 def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: int, p: int) -> Prediction:
@@ -32,10 +33,11 @@ def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: in
     at the q from k to p that makes it least; sine = h / sqrt(1 + h^2). 1 / (p - q + 1): the variance of the entries
     beyond q of the vector of least norm in a random start.
     """
-    sizes = np.sort(np.abs(np.asarray(spectrum, np.float64)))[::-1]
-    if not 1 <= k <= p <= d or len(sizes) > d or len(stddevs) < 1 or not np.isfinite(sizes).all():
-        raise BadInputError(f"k = {k} <= p = {p} <= d = {d}, at most d finite values and a step are needed")
-    sizes = np.concatenate([sizes, np.zeros(max(0, p + 1 - len(sizes)))])
+    sizes = falling(spectrum, d, k, p)
+    if len(stddevs) < 1:
+        raise BadInputError("a prediction needs the noise of at least one step")
+    for stddev in stddevs:
+        not_negative(stddev=stddev)
     if sizes[k - 1] == 0:
         return Prediction(1.0, {}, {"k_values": False})
     h = math.sqrt(min(_square(sizes, stddevs, d, k, p, q) for q in range(k, p + 1)))

@@ -1,8 +1,9 @@
 """Predicted error of the private power method: explicit bounds, and an estimate from released values only.
 
 The theorems (Hardt and Price 2014, Theorems 1.3 and 1.4; Balcan, Du, Wang and Yu 2016, Theorems 2.2 and 3.1) leave
-their constants open. Here the recursions behind them are evaluated number by number instead, with the norm of a
-Gaussian block as printed in :func:`gaussian_norm`. The spectrum sigma_1 >= sigma_2 >= ... is private: of the functions
+their constants open (:mod:`npmdask.theory.rates` has them as printed). Here the recursions behind them are evaluated
+number by number instead, with norms of noise by :mod:`npmdask.theory.norms` and the start of
+:func:`npmdask.theory.start.init_tan_explicit`. The spectrum sigma_1 >= sigma_2 >= ... is private: of the functions
 below, only :func:`predicted_sine` may be used on a private run, as it takes nothing but what was released.
 """
 
@@ -10,49 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
+from npmdask.theory.norms import norm_of
+from npmdask.theory.prediction import Prediction
+from npmdask.theory.ranges import counts, falling, not_negative, positive, probability
+from npmdask.theory.start import init_tan_explicit, start_factor, start_promised
 
-
-class Prediction(NamedTuple):
-    """A predicted ``value``, the ``constants`` that no paper gives and were assumed, whether its conditions hold."""
-
-    value: float
-    constants: dict[str, float]
-    flags: dict[str, bool]
-
-    @property
-    def valid(self) -> bool:
-        return all(self.flags.values())
-
-
-Values = TypeVar("Values", bound=tuple[float, ...])
-
-
-class Predictions(NamedTuple, Generic[Values]):
-    """A :class:`Prediction` of several numbers: ``value`` is a named tuple."""
-
-    value: Values
-    constants: dict[str, float]
-    flags: dict[str, bool]
-
-    @property
-    def valid(self) -> bool:
-        return all(self.flags.values())
-
-
-def gaussian_norm(stddev: float, rows: int, columns: int, releases: int = 1, fail_prob: float = 0.1) -> float:
-    """Spectral norm that none of ``releases`` Gaussian blocks exceeds, except with probability ``fail_prob``.
-
-    stddev (sqrt(rows) + sqrt(columns) + sqrt(2 ln(releases / fail_prob))): Gordon's bound of the mean, Gaussian
-    concentration about it, union bound. Explicit where Lemma A.2 of Hardt and Price has a constant.
-    """
-    if not 0 < fail_prob < 1:
-        raise BadInputError(f"fail_prob = {fail_prob} must lie between 0 and 1")
-    return stddev * (math.sqrt(rows) + math.sqrt(columns) + math.sqrt(2 * math.log(releases / fail_prob)))
+START_SHARE = 0.8  # of fail_prob: a bad start costs more than loud noise, whose tail is Gaussian
 
 
 def ppm_error(
@@ -62,23 +31,28 @@ def ppm_error(
     d: int,
     k: int,
     p: int,
-    tau: float = 1.0,
+    tau: float | None = None,
     fail_prob: float = 0.1,
+    mechanism: str = "gaussian",
 ) -> Prediction:
     """Bound of ||(I - X_L X_L^T) U_k||, the sine of the largest angle to the top ``k`` eigenvectors, after all steps.
 
     Parameters
     ----------
-    spectrum : sizes of the eigenvalues, falling; those that are left out are zero.
+    spectrum : sizes of the eigenvalues; those that are left out are zero.
     stddevs : of the noise on every entry, one for each of the L steps.
-    tau : tan theta_q(X_0) <= tau sqrt(d) / (sqrt(p) - sqrt(q - 1)) (Lemma 2.5; its probability has an open constant).
-    fail_prob : that a noise block is larger than assumed (half of it each for G and for U_q^T G).
+    tau : None: the bound holds but with probability ``fail_prob``, the random start included (:func:`init_tan_explicit`
+        with 4/5 of it, the rest for the norms of noise, half each for G and for U_q^T G). Otherwise tan theta_q(X_0) <=
+        tau sqrt(d) / (sqrt(p) - sqrt(q - 1)) is taken for granted (Lemma 2.5, whose probability has an open constant,
+        ``flags["start_promised"]``: tau > 1), and ``fail_prob`` is of the noise alone.
+    mechanism : "gaussian" or "laplace" noise; of the latter, too, the standard deviation is given.
 
     Notes
     -----
-    The best intermediate rank q from k to p is taken. Two recursions are followed together (derived from Lemma 2.3
-    of Hardt and Price and Theorem 2.2 of Balcan et al., without constants), t for the tangent to the top q
-    eigenvectors and h for a vector of range(X) over each of the top k:
+    The best intermediate rank q from k to p is taken, which follows from the arguments alone, so that no union over q
+    is needed. Two recursions are followed together (derived from Lemma 2.3 of Hardt and Price and Theorem 2.2 of Balcan
+    et al., without constants), t for the tangent to the top q eigenvectors and h for a vector of range(X) over each of
+    the top k:
 
         t' = (sigma_{q+1} t + ||G|| sqrt(1 + t^2)) / (sigma_q - ||U_q^T G|| sqrt(1 + t^2))
         h' = (sigma_{q+1} h + sqrt(1 + h^2) (||G|| + t' ||U_q^T G||)) / sigma_k
@@ -87,27 +61,52 @@ def ppm_error(
     is promised. The truth is better: the recursion takes the worst case of every step, above all of the first, where
     a random start is far from everything; :func:`predicted_sine` is what comes true.
     """
-    sizes = _sizes(spectrum, d, k, p)
-    bounds = [_error_at(sizes, stddevs, d, k, p, q, tau, fail_prob) for q in range(k, p + 1)]
-    best = min(bounds)
-    return Prediction(best, {"tau": tau, "fail_prob": fail_prob}, {"noise_small_enough": best < 1})
+    sizes = falling(spectrum, d, k, p)
+    probability(fail_prob=fail_prob)
+    run = _Run(list(stddevs), d, k, p, tau, fail_prob, mechanism)
+    h = min(_tangent(sizes, run, q) for q in range(k, p + 1))
+    constants = {"fail_prob": fail_prob} if tau is None else {"tau": tau, "fail_prob": fail_prob}
+    flags = {"noise_small_enough": h < math.inf} | ({} if tau is None else start_promised(tau))
+    return Prediction(_sine(h), constants, flags)
 
 
-def _error_at(
-    sizes: np.ndarray, stddevs: Sequence[float], d: int, k: int, p: int, q: int, tau: float, fail_prob: float
-) -> float:
-    """The bound of :func:`ppm_error` with intermediate rank ``q``; 1 if a denominator is not positive."""
-    kth, qth, next_one = sizes[k - 1], sizes[q - 1], sizes[q]
-    t = h = tau * math.sqrt(d) / (math.sqrt(p) - math.sqrt(q - 1))
-    for stddev in stddevs:
-        noise = gaussian_norm(stddev, d, p, len(stddevs), fail_prob / 2)
-        inside = gaussian_norm(stddev, q, p, len(stddevs), fail_prob / 2)
-        below = qth - inside * math.hypot(1, t)
-        if below <= 0:
-            return 1.0
-        t = (next_one * t + noise * math.hypot(1, t)) / below
-        h = t if q == k else (next_one * h + math.hypot(1, h) * (noise + t * inside)) / kth
-    return float(h / math.hypot(1, h))
+class _Run(NamedTuple):
+    stddevs: list[float]
+    d: int
+    k: int
+    p: int
+    tau: float | None
+    fail_prob: float
+    mechanism: str
+
+    def start(self, q: int) -> float:
+        if self.tau is None:
+            return init_tan_explicit(self.d, q, self.p, START_SHARE * self.fail_prob).value
+        positive(tau=self.tau)
+        return self.tau * start_factor(self.d, q, self.p)
+
+    def norms(self, q: int) -> list[tuple[float, float]]:
+        """Of G and of U_q^T G, for every step."""
+        norm, steps = norm_of(self.mechanism), len(self.stddevs)
+        share = self.fail_prob * (1 - START_SHARE if self.tau is None else 1.0) / 2
+        return [(norm(s, self.d, self.p, steps, share), norm(s, q, self.p, steps, share)) for s in self.stddevs]
+
+
+def _tangent(sizes: np.ndarray, run: _Run, q: int) -> float:
+    """h of :func:`ppm_error` with intermediate rank ``q``; inf if a denominator is not positive."""
+    kth, qth, following = float(sizes[run.k - 1]), float(sizes[q - 1]), float(sizes[q])
+    t = h = run.start(q)
+    for whole, inside in run.norms(q):
+        below = qth - (inside * math.hypot(1, t) if inside else 0.0)
+        if below <= 0 or t == math.inf:
+            return math.inf
+        t = (following * t + whole * math.hypot(1, t)) / below
+        h = t if q == run.k else (following * h + math.hypot(1, h) * (whole + t * inside)) / kth
+    return h
+
+
+def _sine(tangent: float) -> float:
+    return 1.0 if tangent == math.inf else tangent / math.hypot(1, tangent)
 
 
 def lowrank_error(
@@ -117,31 +116,38 @@ def lowrank_error(
     d: int,
     k: int,
     p: int,
-    tau: float = 1.0,
+    tau: float | None = None,
     fail_prob: float = 0.1,
+    mechanism: str = "gaussian",
 ) -> Prediction:
-    """Bound of ||A - X_L Y^T||, Y = A X_L + G the last of L + 1 releases (Hardt and Price 2014, Corollaries 4.3, 4.6).
+    """Bound of ||A - X_L Y^T||, Y = A X_L + G the last of L + 1 releases (Hardt and Price 2014, section 4.1).
 
-    sigma_{k+1} + sin(theta_k) sigma_1 + ||G_{L+1}||. ``stddevs``: L + 1 of them; the last belongs to Y.
+    sigma_{k+1} + sin(theta_k) sigma_1 + ||G_{L+1}||, as in the proof of Corollary 4.3; 4.6 and 4.7 by ``stddevs`` and
+    ``mechanism``. Half of ``fail_prob`` is for the angle, all else as in :func:`ppm_error`. ``stddevs``: L + 1 of them;
+    the last belongs to Y.
     """
     if len(stddevs) < 2:
         raise BadInputError("a low-rank release needs the noise of at least two releases: the steps and the factor Y")
-    angle = ppm_error(spectrum, stddevs[:-1], d=d, k=k, p=p, tau=tau, fail_prob=fail_prob / 2)
-    sizes = _sizes(spectrum, d, k, p)
-    last = gaussian_norm(stddevs[-1], d, p, 1, fail_prob / 2)
-    return Prediction(
-        float(sizes[k] + angle.value * sizes[0] + last), {"tau": tau, "fail_prob": fail_prob}, angle.flags
-    )
+    probability(fail_prob=fail_prob)
+    angle = ppm_error(spectrum, stddevs[:-1], d=d, k=k, p=p, tau=tau, fail_prob=fail_prob / 2, mechanism=mechanism)
+    sizes = falling(spectrum, d, k, p)
+    last = norm_of(mechanism)(stddevs[-1], d, p, 1, fail_prob / 2)
+    value = float(sizes[k] + angle.value * sizes[0] + last)
+    return Prediction(value, angle.constants | {"fail_prob": fail_prob}, angle.flags)
 
 
-def coherence_linf_bound(coherence: float, d: int) -> float:
-    """4 sqrt(mu ln(d) / d), which no |X_ij| exceeds with probability 1 - 1 / d (proof of Theorem 4.9, p, L <= d).
+def coherence_linf_bound(coherence: float, d: int, *, p: int = 1, releases: int = 1) -> Prediction:
+    """4 sqrt(mu ln(d) / d), which no |X_ij| exceeds with probability 1 - 1 / d (proof of Theorem 4.9).
 
-    Proved for noise whose size was fixed in advance: the cap of the relations ``entry`` and ``symmetric_entry``.
+    Proved for noise whose size was fixed in advance, which is Gaussian: the cap of the relations ``entry`` and
+    ``symmetric_entry``. ``flags["p_and_releases_at_most_d"]``: for so many columns and releases. ln(1) is read as
+    ln(2): the only entry of a block with d = 1 is 1.
     """
+    counts(d=d, p=p, releases=releases)
     if not 1 <= coherence <= d:
         raise BadInputError(f"coherence = {coherence:g} is impossible: it lies between 1 and the dimension {d}")
-    return 4 * math.sqrt(coherence * math.log(d) / d)
+    value = 4 * math.sqrt(coherence * math.log(max(d, 2)) / d)
+    return Prediction(value, {}, {"p_and_releases_at_most_d": max(p, releases) <= d})
 
 
 def ppm_error_coherent(
@@ -153,13 +159,20 @@ def ppm_error_coherent(
     k: int,
     p: int,
     releases: int,
-    tau: float = 1.0,
+    tau: float | None = None,
     fail_prob: float = 0.1,
 ) -> Prediction:
-    """:func:`ppm_error` with Hardt and Price's noise, stddev = ``sigma`` max |X_ij|, and its cap (Theorem 1.4)."""
-    stddev = sigma * min(1.0, coherence_linf_bound(coherence, d))
-    found = ppm_error(spectrum, [stddev] * releases, d=d, k=k, p=p, tau=tau, fail_prob=fail_prob)
-    return found._replace(flags={**found.flags, "p_and_releases_at_most_d": max(p, releases) <= d})
+    """:func:`ppm_error` with Hardt and Price's noise, stddev = ``sigma`` max |X_ij|, and its cap (Theorem 1.4).
+
+    1 / d of ``fail_prob`` is for the cap of :func:`coherence_linf_bound`; where that is not below 1, or ``fail_prob``
+    is no larger than 1 / d, 1 stands in its place, which no entry exceeds.
+    """
+    probability(fail_prob=fail_prob)
+    cap = coherence_linf_bound(coherence, d, p=p, releases=releases)
+    below_one = cap.value < 1 and fail_prob > 1 / d
+    stddev, rest = (sigma * cap.value, fail_prob - 1 / d) if below_one else (sigma, fail_prob)
+    found = ppm_error(spectrum, [stddev] * releases, d=d, k=k, p=p, tau=tau, fail_prob=rest)
+    return Prediction(found.value, found.constants | {"fail_prob": fail_prob}, found.flags | cap.flags)
 
 
 def dist_error(
@@ -170,25 +183,29 @@ def dist_error(
     d: int,
     k: int,
     p: int,
-    tau: float = 1.0,
+    tau: float | None = None,
     fail_prob: float = 0.1,
 ) -> Prediction:
-    """:func:`ppm_error` when each of ``nodes`` adds noise of its own: sqrt(nodes) times as much in the sum.
+    """:func:`ppm_error` when each of ``nodes`` adds Gaussian noise of its own: sqrt(nodes) times as much in the sum.
 
-    ``spectrum`` is that of the sum of the nodes' matrices (Balcan, Du, Wang and Yu 2016, Theorem 3.1).
+    ``spectrum`` is that of the sum of the nodes' matrices (Balcan, Du, Wang and Yu 2016, Theorem 3.1; confidence of
+    its restored form: high up to logarithms, and nothing of it but sqrt(nodes) is used here).
     """
-    if nodes < 1:
-        raise BadInputError(f"nodes = {nodes} must be positive")
+    counts(nodes=nodes)
     louder = [math.sqrt(nodes) * stddev for stddev in stddevs]
     return ppm_error(spectrum, louder, d=d, k=k, p=p, tau=tau, fail_prob=fail_prob)
 
 
 def dist_comm(nodes: int, p: int, d: int, releases: int, model: str = "broadcast") -> Prediction:
-    """Numbers that are sent: releases (nodes + 1) p d with a broadcast channel, 2 releases nodes p d point to point."""
-    counts = {"broadcast": nodes + 1, "point_to_point": 2 * nodes}
-    if model not in counts:
-        raise BadInputError(f"unknown model {model!r} of communication: {closest(model, list(counts))}")
-    return Prediction(float(releases * counts[model] * p * d), {}, {"exact": True})
+    """Numbers that are sent: releases (nodes + 1) p d with a broadcast channel, 2 releases nodes p d point to point.
+
+    Counted; Balcan, Du, Wang and Yu 2016, Theorem 3.1 and Corollary 3.2, have O(nodes p d L) (confidence: high).
+    """
+    counts(nodes=nodes, p=p, d=d, releases=releases)
+    per_release = {"broadcast": nodes + 1, "point_to_point": 2 * nodes}
+    if model not in per_release:
+        raise BadInputError(f"unknown model {model!r} of communication: {closest(model, list(per_release))}")
+    return Prediction(float(releases * per_release[model] * p * d), {}, {"exact": True})
 
 
 def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: int) -> Prediction:
@@ -212,14 +229,15 @@ def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int,
     at the q from k to p - 1 that makes it least; sine = h / sqrt(1 + h^2). Values of the size of the noise make it
     1, as they should. With p = k nothing is known of sigma_{k+1} and rho = 1 (``flags["gap_seen"]`` is False).
     """
-    theta = np.sort(np.abs(np.asarray(ritz_values, dtype=np.float64)))[::-1]
-    p, steps = len(theta), len(stddevs)
-    if not 1 <= k <= p <= d or not steps or not np.isfinite(theta).all():
-        raise BadInputError(f"predicting k = {k} vectors needs k to d = {d} finite Ritz values and at least one step")
+    p = len(ritz_values)
+    if len(stddevs) < 1:
+        raise BadInputError("a prediction needs the noise of at least one release")
+    theta = falling(ritz_values, d, k, p)[:p]
+    for stddev in stddevs:
+        not_negative(stddev=stddev)
     candidates = [(q, theta[q]) for q in range(k, p)] or [(k, theta[k - 1])]
     h = min(_likely_tangent(theta[k - 1], following, stddevs, d, k, p, q) for q, following in candidates)
-    sine = 1.0 if h == math.inf else h / math.hypot(1, h)
-    return Prediction(float(sine), {}, {"gap_seen": p > k})
+    return Prediction(float(_sine(h)), {}, {"gap_seen": p > k})
 
 
 def _likely_tangent(kth: float, following: float, stddevs: Sequence[float], d: int, k: int, p: int, q: int) -> float:
@@ -232,11 +250,3 @@ def _likely_tangent(kth: float, following: float, stddevs: Sequence[float], d: i
     noise = (math.sqrt(d - q) + math.sqrt(k)) * math.sqrt(sum_of_squares) / kth
     start = rho ** len(stddevs) * math.sqrt(d) / (math.sqrt(p) - math.sqrt(q - 1))
     return math.hypot(noise, start)
-
-
-def _sizes(spectrum: np.ndarray, d: int, k: int, p: int) -> np.ndarray:
-    """The spectrum, falling, with zeros up to index p."""
-    sizes = np.sort(np.abs(np.asarray(spectrum, dtype=np.float64)))[::-1]
-    if not 1 <= k <= p <= d or len(sizes) > d:
-        raise BadInputError(f"k = {k} <= p = {p} <= d = {d} must hold, and the spectrum has at most d values")
-    return np.concatenate([sizes, np.zeros(p + 1)])

@@ -14,8 +14,9 @@ import math
 from collections.abc import Sequence
 
 from npmdask.errors import BadInputError
-from npmdask.theory.power import Noise, NoisePrediction, positive, ranks, spectrum_gap
-from npmdask.theory.private import Prediction
+from npmdask.theory.power import Noise, NoisePrediction
+from npmdask.theory.prediction import Prediction
+from npmdask.theory.ranges import accuracy, counts, exponent, not_negative, positive, ranks, spectrum_gap
 
 PROVED_SCALE = 2.0  # of D: the largest quantiles of sums of squares are then those of one square
 
@@ -29,9 +30,13 @@ def roundness_spiked(lams: Sequence[float], sigma: float, d: int, *, scale: floa
     2 Phi(-sqrt(2) t) < e^-t. With scale = 1 the first condition fails: E ||z||^2 = 1 in three dimensions gives 0.39.
     """
     strengths = sorted(map(float, lams), reverse=True)
-    positive(d=d, scale=scale)
-    if not 1 <= len(strengths) <= d or not strengths[-1] > 0 or not sigma >= 0:
-        raise BadInputError(f"a spiked model has 1 to d = {d} positive strengths and sigma >= 0")
+    counts(d=d)
+    positive(scale=scale)
+    not_negative(sigma=sigma)
+    if not 1 <= len(strengths) <= d:
+        raise BadInputError(f"a spiked model has 1 to d = {d} positive strengths")
+    for strength in strengths:
+        positive(strength=strength)
     squares = sum(strength**2 for strength in strengths)
     value = (strengths[0] ** 2 + sigma**2) / (squares / d + sigma**2)
     return Prediction(value, {"scale": scale}, {"proved": scale >= PROVED_SCALE})
@@ -41,13 +46,17 @@ def spm_block_noise(n: int, d: int, p: int, B: float, *, constant: float = 1.0) 
     """Norms of G = (A_l - A) X and of U^T G for a block of ``n`` rows (Lemma 3.5), but with probability O(1 / n^2).
 
     constant sqrt(B p ln^4 n ln d / (d n)) + 1 / n^2, and the same with B p / d once more under the root.
-    ``flags["averaged"]``: n >= p rows in a block, as no fewer can span p columns.
+    ``flags["averaged"]``: n >= p rows in a block, as no fewer can span p columns. ``flags["logarithms"]``: d > 1, where
+    ln d is not 0, and n >= e^4, beyond which ln^4 n / n falls as noise does.
     """
     ranks(d, 1, p)
-    positive(n=n, B=B, constant=constant)
+    counts(n=n)
+    positive(B=B, constant=constant)
     share, rate = B * p / d, math.log(n) ** 4 * math.log(d) / n
     whole, inside = (constant * math.sqrt(factor * rate) + 1 / n**2 for factor in (share, share**2))
-    return NoisePrediction(Noise(whole, inside), {"constant": constant}, {"averaged": n >= p})
+    return NoisePrediction(
+        Noise(whole, inside), {"constant": constant}, {"averaged": n >= p, "logarithms": d > 1 and n >= math.exp(4)}
+    )
 
 
 def spm_samples(
@@ -86,15 +95,17 @@ def spm_samples_general(s_k: float, s_k1: float, acc: float, *, d: int, k: int, 
     ranks(d, k, min(2 * k, d))
     positive(constant=constant)
     value = constant * s_k * d / (acc**2 * k * gap**3) if gap else math.inf
-    return Prediction(value, {"constant": constant}, {"gap": gap > 0, "accuracy_below_half": acc < 0.5})
+    flags = {"gap": gap > 0, "accuracy_below_half": acc < 0.5, "p_at_most_d": 2 * k <= d}
+    return Prediction(value, {"constant": constant}, flags)
 
 
 def spm_samples_powerlaw(c: float, acc: float, *, d: int, k: int, constant: float = 1.0) -> Prediction:
     """:func:`spm_samples_general` with sigma_j = j^-c (Corollary 3.4): constant k^(2 c + 2) d / acc^2, c > 1/2."""
-    positive(c=c, constant=constant)
+    exponent(c=c)
+    positive(constant=constant)
     ranks(d, k, min(2 * k, d))
-    _gap(1.0, 0.0, acc)
-    flags = {"falls_fast_enough": c > 0.5, "accuracy_below_half": acc < 0.5}
+    accuracy(acc)
+    flags = {"falls_fast_enough": c > 0.5, "accuracy_below_half": acc < 0.5, "p_at_most_d": 2 * k <= d}
     return Prediction(constant * k ** (2 * c + 2) * d / acc**2, {"constant": constant}, flags)
 
 
@@ -105,7 +116,7 @@ def spm_samples_spiked(lams: Sequence[float], sigma: float, acc: float, *, d: in
     p = k + Theta(k), B^2 s_k k / (acc^2 (s_k - s_{k+1})^3 d), with the B of :func:`roundness_spiked`.
     """
     roundness_spiked(lams, sigma, d)
-    _gap(1.0, 0.0, acc)
+    accuracy(acc)
     positive(constant=constant)
     first, last, k = max(lams) ** 2, min(lams) ** 2, len(lams)
     value = constant * (first + sigma**2) ** 2 * (last + sigma**2) * d * k / (acc**2 * last**3)
@@ -114,10 +125,10 @@ def spm_samples_spiked(lams: Sequence[float], sigma: float, acc: float, *, d: in
 
 def _rows(numerator: float, gap: float, d: int, constant: float, acc: float) -> Prediction:
     value = constant * numerator * math.log(d) ** 2 / (gap**3 * d) if gap else math.inf
-    return Prediction(value, {"constant": constant}, {"gap": gap > 0, "accuracy_below_half": acc < 0.5})
+    flags = {"gap": gap > 0, "accuracy_below_half": acc < 0.5, "logarithms": d > 1}
+    return Prediction(value, {"constant": constant}, flags)
 
 
 def _gap(s_k: float, s_next: float, acc: float) -> float:
-    if not 0 < acc < 1:
-        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the tangent that is wanted")
+    accuracy(acc)
     return spectrum_gap(s_k, s_next)

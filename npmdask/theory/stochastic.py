@@ -1,4 +1,4 @@
-"""Private stochastic PCA (Duengler and Sanyal 2025): the measure of error, its bounds, the theorem's learning rate.
+"""Private stochastic PCA (Duengler and Sanyal 2025): bounds of its error zeta, and the theorem's learning rate.
 
 Every bound of the paper is up to a constant and logarithms that it leaves open: ``constant`` and its like stand for
 them, 1 unless said otherwise, and are named in the result. ``flags`` say which of its conditions hold; a bound whose
@@ -8,17 +8,16 @@ conditions fail is still computed. Everything is free of units: eigenvalues may 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.theory.private import Prediction
+from npmdask.theory.measures import condition_number
+from npmdask.theory.prediction import Prediction
+from npmdask.theory.ranges import counts, exponent, not_negative, positive, probability
 
 LARGEST_EPSILON = 0.9  # of Theorems 1 and 9; the paper's own experiments have epsilon = 1
-NEARLY_ORTHONORMAL = 1e-8
 
 
 class Model(NamedTuple):
@@ -42,52 +41,6 @@ class Model(NamedTuple):
     a: float = 1.0
 
 
-def condition_number(eigenvalues: np.ndarray, k: int) -> float:
-    """kappa' = lambda_1 / Delta, Delta the least gap among the first k + 1 eigenvalues (falling)."""
-    gaps = -np.diff(np.asarray(eigenvalues, dtype=np.float64)[: k + 1])
-    if len(gaps) != k or not (gaps > 0).all():
-        raise BadInputError(
-            f"k = {k} vectors are determined by k + 1 falling eigenvalues only: give them, without ties"
-        )
-    return float(eigenvalues[0] / gaps.min())
-
-
-def zeta(basis: Block, vectors: Block, values: np.ndarray, sigma: Callable[[Block], Block]) -> float:
-    """The error zeta of Definition 1: <U U^T, Sigma> = (1 - zeta^2) <V_k V_k^T, Sigma>; from 0 to 1.
-
-    Parameters
-    ----------
-    basis : U, d x k, orthonormal.
-    vectors, values : the k leading eigenvectors (d x k) and eigenvalues of Sigma.
-    sigma : gives Sigma X for a block X (d x k).
-
-    Notes
-    -----
-    The two energies agree to many digits for a good U, so their difference is made of residuals: with R = U - V V^T U
-    it is sum of lambda_i ||v_i - U U^T v_i||^2 - <R, Sigma R>, in which nothing cancels as long as lambda_{k+1} is
-    not close to lambda_k. Right to a zeta of 1e-15 or so.
-
-    Raises
-    ------
-    BadInputError
-        ``basis`` not of the shape of ``vectors``, or not orthonormal.
-    """
-    basis = np.asarray(basis, dtype=np.float64)
-    if basis.shape != vectors.shape or not _orthonormal(basis):
-        raise BadInputError(
-            f"zeta is defined for k orthonormal columns, {vectors.shape} here: not for a basis {basis.shape} as given; "
-            "orthonormalise it first (npmdask.linalg.orth)"
-        )
-    missed = vectors - basis @ (basis.T @ vectors)
-    outside = basis - vectors @ (vectors.T @ basis)
-    loss = float(values @ (missed**2).sum(axis=0)) - float(np.vdot(outside, sigma(outside)))
-    return math.sqrt(min(max(loss / float(np.sum(values)), 0.0), 1.0))
-
-
-def _orthonormal(basis: Block) -> bool:
-    return bool(np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() <= NEARLY_ORTHONORMAL)
-
-
 def dppca_zeta(
     model: Model, *, n: int, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0, c_n: float = 1.0
 ) -> Prediction:
@@ -99,12 +52,14 @@ def dppca_zeta(
     c_n : C of the condition on n; see :func:`dppca_min_n`.
     """
     _public(n, d, k, epsilon, delta)
+    _possible(model)
+    positive(constant=constant)
     privacy = model.gamma * d * k * math.sqrt(math.log(1 / delta)) / (epsilon * n)
     enough = n >= dppca_min_n(model, d=d, k=k, epsilon=epsilon, delta=delta, constant=c_n).value
     return _zeta_bound(
         constant * model.kappa * (math.sqrt(model.V * k / n) + privacy),
         {"constant": constant, "c_n": c_n},
-        {"n_large_enough": enough, **_promised(epsilon, delta, n)},
+        {"n_large_enough": enough, "k_below_d": k < d, **_promised(epsilon, delta, n)},
     )
 
 
@@ -117,12 +72,14 @@ def dpojas_zeta(
     epsilon <= c_epsilon sqrt(ln(n/delta) / n) and records that were shuffled, which the algorithm does not do.
     """
     _public(n, d, k, epsilon, delta)
+    _possible(model)
+    positive(constant=constant, c_epsilon=c_epsilon)
     privacy = (model.gamma + 1) * d * k * math.log(1 / delta) / (epsilon * n)
     small = epsilon <= c_epsilon * math.sqrt(math.log(n / delta) / n)
     return _zeta_bound(
         constant * model.kappa * (math.sqrt(model.V * k / n) + privacy),
         {"constant": constant, "c_epsilon": c_epsilon},
-        {"epsilon_small_enough_for_shuffling": small, **_promised(epsilon, delta, n)},
+        {"epsilon_small_enough_for_shuffling": small, "k_below_d": k < d, **_promised(epsilon, delta, n)},
     )
 
 
@@ -134,18 +91,21 @@ def dppca_min_n(model: Model, *, d: int, k: int, epsilon: float, delta: float, c
         kappa'^2 gamma k^2 d sqrt(l) / epsilon
 
     The second is printed lambda_1^2 kappa'^2 k^3 V, which would depend on the unit of the data; its Lemma 23 gives
-    kappa'^4. inf where e^(kappa'^2) is beyond floats.
+    kappa'^4. inf where e^(kappa'^2) is beyond floats. The theorem is for k < d, epsilon < 0.9 and delta <= 1 / n, here
+    with n the value itself.
     """
     _public(1, d, k, epsilon, delta)
+    _possible(model)
+    positive(constant=constant)
     kappa, log_delta = model.kappa, math.log(1 / delta)
     private = (d * kappa * model.gamma * math.sqrt(log_delta) + math.sqrt(d) * log_delta**1.5) / epsilon
     starting = math.exp(kappa**2) if kappa**2 < 700 else math.inf
     steps = starting + private + kappa * model.M + kappa**2 * model.V
     rounds = kappa**4 * k**3 * model.V
     projections = kappa**2 * model.gamma * k**2 * d * math.sqrt(log_delta) / epsilon
-    return Prediction(
-        constant * max(steps, rounds, projections), {"constant": constant}, {"finite": starting < math.inf}
-    )
+    value = constant * max(steps, rounds, projections)
+    flags = {"finite": starting < math.inf, "k_below_d": k < d, **_promised(epsilon, delta, value)}
+    return Prediction(value, {"constant": constant}, flags)
 
 
 def spiked_lower_bound(
@@ -163,31 +123,26 @@ def spiked_lower_bound(
     """E zeta that no private method falls below on N(0, V diag(values) V^T + sigma^2 I) (Corollary 3).
 
     constant min(sigma sqrt(lambda_1 + sigma^2) / sum of (lambda_i + sigma^2) (sqrt(d k / n) + d k / (n epsilon)), 1),
-    ``values``: the k spikes lambda_i, of one order of magnitude, without sigma^2.
+    ``values``: the k spikes lambda_i, without sigma^2, of one order of magnitude (``flags["comparable_spikes"]``: the
+    largest is at most 10 times the least, where the paper has constants that it leaves open).
 
     Of these Gaussian records only: for matrices whose signal is not random (section 5 of the paper) it says nothing.
-    Its condition is printed for lambda, which has a unit; it is read for delta:
+    Its condition is printed for lambda, which has a unit, and with e epsilon; it is read for delta, and stricter:
     delta <= c0' exp(epsilon - c0 (epsilon sqrt(n d k) + d k)). Lemma 1 and the bound for the Frobenius norm would
     give sqrt(k) more than is printed.
     """
-    values, k = np.asarray(values, dtype=np.float64), len(values)
+    values, k = np.sort(np.asarray(values, dtype=np.float64))[::-1], len(values)
     _public(n, d, k, epsilon, delta)
+    not_negative(sigma=sigma)
+    positive(constant=constant, c0=c0, c0_prime=c0_prime)
+    for value in values:
+        positive(value=value)
     share = sigma * math.sqrt(values[0] + sigma**2) / float(np.sum(values + sigma**2))
     rate = math.sqrt(d * k / n) + d * k / (n * epsilon)
     small = math.log(delta) <= math.log(c0_prime) + epsilon - c0 * (epsilon * math.sqrt(n * d * k) + d * k)
     constants = {"constant": constant, "c0": c0, "c0_prime": c0_prime}
-    return Prediction(constant * min(share * rate, 1.0), constants, {"delta_small_enough": small})
-
-
-def zeta_from_frobenius(distance: float, eigenvalues: np.ndarray, k: int) -> float:
-    """The least zeta of a U with ||U U^T - V_k V_k^T||_F = ``distance`` (Lemma 1); exact, without a constant.
-
-    distance sqrt(Delta_k / (2 sum of the k leading eigenvalues)); ``eigenvalues``: k + 1 of them at least, falling.
-    """
-    values = np.asarray(eigenvalues, dtype=np.float64)
-    if len(values) <= k or not 0 <= distance <= math.sqrt(2 * k) * (1 + 1e-9):
-        raise BadInputError(f"Lemma 1 needs k + 1 eigenvalues and a distance of projectors, at most sqrt(2 k), k = {k}")
-    return distance * math.sqrt((values[k - 1] - values[k]) / (2 * float(values[:k].sum())))
+    flags = {"delta_small_enough": small, "comparable_spikes": bool(values[0] <= 10 * values[-1])}
+    return Prediction(constant * min(share * rate, 1.0), constants, flags)
 
 
 def top_lower_bound(
@@ -199,23 +154,29 @@ def top_lower_bound(
     lambda_2). The only bound here that is for pure epsilon (delta = 0).
     """
     _public(n, d, 1, epsilon, 0.5)
+    positive(constant=constant)
     kappa = condition_number(np.array([lambda_1, lambda_2]), 1)
     rate = kappa * (math.sqrt(d / n) + d / (epsilon * n)) * math.sqrt(lambda_2 / lambda_1)
     return Prediction(constant * min(rate, 1.0), {"constant": constant}, {"pure_epsilon": True})
 
 
 def dppca_noise_beta(
-    model: Model, lambda_1: float, *, batch: int, d: int, epsilon: float, delta: float, tau: float = 0.01
+    model: Model, lambda_1: float, *, n: int, batch: int, d: int, epsilon: float, delta: float, tau: float = 0.01
 ) -> Prediction:
     """beta, a bound of the noise per coordinate of a private mean of ``batch`` images (proof of Theorem 9).
 
     16 K gamma lambda_1 ln^a(B d / tau) sqrt(2 d ln(2.5/delta)) / (epsilon B), in units of lambda_1. The algorithm
     itself has 12 where the proof has 16, and halves epsilon, delta and the batch, of which the proof knows nothing.
+    ``n``: all matrices, for the condition delta <= 1 / n alone.
     """
     _public(batch, d, 1, epsilon, delta)
+    _possible(model)
+    counts(n=n)
+    positive(lambda_1=lambda_1)
+    probability(tau=tau)
     spread = model.K * model.gamma * lambda_1 * math.log(batch * d / tau) ** model.a
     value = 16 * spread * math.sqrt(2 * d * math.log(2.5 / delta)) / (epsilon * batch)
-    return Prediction(value, {"tau": tau}, _promised(epsilon, delta, batch))
+    return Prediction(value, {"tau": tau}, _promised(epsilon, delta, n))
 
 
 def dppca_learning_rate(
@@ -249,10 +210,15 @@ def dppca_learning_rate(
     ``flags["more_steps_than_xi"]``, T >= xi as the proof asks, never holds at the sizes of the paper's experiments,
     which take another rate.
     """
+    counts(t=t, n=n, batch=batch)
+    positive(c=c, c2=c2, gap=gap)
+    probability(fail_prob=fail_prob)
+    if gap > lambda_1:
+        raise BadInputError(f"gap = {gap} is lambda_1 - lambda_2: it is no larger than lambda_1 = {lambda_1}")
     alpha, steps = c * math.log(n), n // batch
     if not 1 <= t <= steps:
         raise BadInputError(f"step {t} is not one of 1 to floor(n / batch) = {steps}")
-    beta = dppca_noise_beta(model, lambda_1, batch=batch, d=d, epsilon=epsilon, delta=delta, tau=tau)
+    beta = dppca_noise_beta(model, lambda_1, n=n, batch=batch, d=d, epsilon=epsilon, delta=delta, tau=tau)
     log_d = math.log(d * steps / tau)
     bound = model.M * lambda_1 * log_d / batch + lambda_1 * math.sqrt(model.V * log_d / batch)
     bound += beta.value * (math.sqrt(d) + math.sqrt(math.log(steps / tau)))
@@ -270,13 +236,23 @@ def _zeta_bound(value: float, constants: dict[str, float], flags: dict[str, bool
     return Prediction(min(value, 1.0), constants, {"says_something": value < 1, **flags})
 
 
-def _promised(epsilon: float, delta: float, n: int) -> dict[str, bool]:
+def _promised(epsilon: float, delta: float, n: float) -> dict[str, bool]:
     """The theorems' own conditions on the promise; the paper's experiments (epsilon = 1, delta = 0.01) miss both."""
     return {"epsilon_below_0.9": epsilon < LARGEST_EPSILON, "delta_at_most_1/n": delta <= 1 / n}
 
 
 def _public(n: int, d: int, k: int, epsilon: float, delta: float) -> None:
-    if not (n >= 1 and 1 <= k <= d and epsilon > 0 and 0 < delta < 1):
-        raise BadInputError(
-            f"n = {n} >= 1, 1 <= k = {k} <= d = {d}, epsilon = {epsilon} > 0 and 0 < delta = {delta} < 1 must hold"
-        )
+    counts(n=n, d=d, k=k)
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    if k > d:
+        raise BadInputError(f"k = {k} vectors are wanted in d = {d} dimensions: ask for fewer")
+
+
+def _possible(model: Model) -> None:
+    """Refuse what no random matrices have: kappa' is lambda_1 over a gap of eigenvalues, the others are sizes."""
+    positive(kappa=model.kappa, K=model.K)
+    not_negative(V=model.V, gamma=model.gamma, M=model.M)
+    exponent(a=model.a)
+    if model.kappa < 1:
+        raise BadInputError(f"kappa = {model.kappa} is lambda_1 over a gap of eigenvalues: it is at least 1")

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 
 from npmdask.errors import BadInputError
-from npmdask.theory.composition import lemma16_split
-from npmdask.theory.power import positive
-from npmdask.theory.private import Prediction
+from npmdask.theory.composition import Share, lemma16_split
+from npmdask.theory.prediction import Prediction, Predictions
+from npmdask.theory.ranges import counts, exponent, not_negative, positive, probability
+
+BEYOND = 500.0  # of a logarithm: such a bound says nothing, and floats still hold it
 
 
 def oja_shift(
@@ -48,16 +50,22 @@ def oja_rate(
     ``flags["enough_steps"]``: n > beta. sin^2, where the theorem after it prints the sine.
     """
     gap = _conditions(top, second, alpha, fail_prob)
-    positive(n=n, d=d, constant=constant)
+    counts(n=n, d=d)
+    not_negative(variance=variance)
+    positive(constant=constant)
     shift = oja_shift(top, second, deviation, variance + top**2, alpha, fail_prob)
     spread = alpha**2 * variance / ((2 * alpha - 1) * gap**2 * n)
-    bound = constant * math.log(1 / fail_prob) / fail_prob**2 * (d * (shift.value / n) ** (2 * alpha) + spread)
+    start = math.exp(min(2 * alpha * math.log(shift.value / n), BEYOND))
+    bound = constant * math.log(1 / fail_prob) / fail_prob / fail_prob * (d * start + spread)
     flags = {**shift.flags, "enough_steps": n > shift.value, "says_something": bound < 1}
     return Prediction(min(bound, 1.0), {"constant": constant, "beta": shift.value}, flags)
 
 
 def hist_threshold(epsilon: float, delta: float) -> Prediction:
-    """The noisy count below which a bin of a stability histogram is dropped: 1 + (2 / epsilon) ln(2 / delta)."""
+    """The noisy count below which a bin of a stability histogram is dropped: 1 + (2 / epsilon) ln(2 / delta).
+
+    Duengler and Sanyal 2025, Appendix H.
+    """
     _budget(epsilon, delta)
     return Prediction(1 + 2 / epsilon * math.log(2 / delta), {}, {})
 
@@ -69,18 +77,20 @@ def privrange_groups(epsilon: float, delta: float, tau: float, constant: float =
     2 / epsilon, falls below with probability tau. A batch must have two records per group at least.
     """
     _budget(epsilon, delta)
-    _probability(tau)
+    probability(tau=tau)
     positive(constant=constant)
     groups = math.ceil(constant * math.log(1 / (delta * tau)) / epsilon)
     enough = groups - hist_threshold(epsilon, delta).value >= _slack(epsilon, 1, tau)
     return Prediction(groups, {"constant": constant}, {"can_survive": enough})
 
 
-def privmean_histogram(epsilon: float, delta: float, d: int) -> tuple[float, float]:
-    """The budget of the histogram of one of d coordinates (Algorithm 7): Lemma 16 at half of epsilon and delta."""
+def privmean_histogram(epsilon: float, delta: float, d: int) -> Predictions[Share]:
+    """The budget of the histogram of one of d coordinates (Algorithm 7): Lemma 16 at half of epsilon and delta.
+
+    ``flags["epsilon_at_most_0.9"]``: where the lemma is proved, of the half.
+    """
     _budget(epsilon, delta)
-    split = lemma16_split(epsilon / 2, delta / 2, d).value
-    return split.epsilon, split.delta
+    return lemma16_split(epsilon / 2, delta / 2, d)
 
 
 def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, share: float = 1.0) -> Prediction:
@@ -89,12 +99,12 @@ def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, 
     A bin with ``share`` of the batch must exceed the threshold of its histogram by what Laplace noise takes away. At
     d = 200 and (0.5, 0.005) the threshold alone is 10,490 counts, far beyond the sqrt(n) of the paper's experiments.
     """
-    positive(d=d)
-    _probability(tau)
+    counts(d=d)
+    probability(tau=tau)
     if not 0 < share <= 1:
         raise BadInputError(f"share = {share} must be a share of a batch, above 0 and at most 1")
-    each = privmean_histogram(epsilon, delta, d)
-    value = (hist_threshold(*each).value + _slack(each[0], d, tau)) / share
+    each = privmean_histogram(epsilon, delta, d).value
+    value = (hist_threshold(*each).value + _slack(each.epsilon, d, tau)) / share
     return Prediction(float(math.ceil(value)), {"tau": tau, "share": share}, {"epsilon_below_0.9": epsilon < 0.9})
 
 
@@ -105,7 +115,10 @@ def _slack(epsilon: float, draws: int, tau: float) -> float:
 
 def _conditions(top: float, second: float, alpha: float, fail_prob: float) -> float:
     """l1 - l2, of Theorem 7."""
-    _probability(fail_prob)
+    probability(fail_prob=fail_prob)
+    positive(fail_prob=fail_prob)
+    exponent(alpha=alpha)
+    positive(top=top)
     if not top > second >= 0 or not alpha > 0.5:
         raise BadInputError("the theorem needs eigenvalues top > second >= 0 and alpha > 1/2")
     return top - second
@@ -113,9 +126,4 @@ def _conditions(top: float, second: float, alpha: float, fail_prob: float) -> fl
 
 def _budget(epsilon: float, delta: float) -> None:
     positive(epsilon=epsilon)
-    _probability(delta)
-
-
-def _probability(value: float) -> None:
-    if not 0 < value < 1:
-        raise BadInputError(f"{value} must lie between 0 and 1: it is a probability")
+    probability(delta=delta)

@@ -17,21 +17,24 @@ import numpy as np
 
 from npmdask.errors import BadInputError, closest
 from npmdask.linalg import Block
-from npmdask.theory.private import Prediction
+from npmdask.theory.prediction import Prediction
+from npmdask.theory.ranges import counts, not_negative, positive, probability
 
 NOISES = ("adversarial", "round", "weakly correlated")
 
 
 def restarts(k: int, *, least: float = 2.0, constant: float = 1.0) -> int:
     """L of Theorems 2.1 and 2.2: constant max(K_0, k) log max(K_0, k), with K_0 = ``least``."""
-    _require(k=k, least=least, constant=constant)
+    counts(k=k)
+    positive(least=least, constant=constant)
     many = max(least, k)
     return max(1, math.ceil(constant * many * math.log(many)))
 
 
 def iterations(lambda_max: float, d: int, epsilon: float, *, constant: float = 1.0) -> int:
     """R of Theorem 2.2: constant log(lambda_max d / epsilon)."""
-    _require(lambda_max=lambda_max, d=d, epsilon=epsilon, constant=constant)
+    counts(d=d)
+    positive(lambda_max=lambda_max, epsilon=epsilon, constant=constant)
     return max(1, math.ceil(constant * math.log(max(lambda_max * d / epsilon, 1.0))))
 
 
@@ -49,8 +52,9 @@ def tolerated_noise(
     """
     if noise not in NOISES:
         raise BadInputError(f"noise = {noise!r}: {closest(noise, list(NOISES))}")
-    _require(lambda_min=lambda_min, d=d, k=k)
+    _components(d, k)
     c0, c1, c = constants
+    positive(lambda_min=lambda_min, C_0=c0, C_1=c1, c=c)
     printed = {
         "adversarial": min(c0, c1) / d,
         "round": min(c0 / math.sqrt(d), c1 / math.sqrt(k)),
@@ -68,8 +72,10 @@ def sample_complexity(
     constant max(sigma^2 d / epsilon^2, sigma^2 d^2 / lambda_min^2): printed with min, but its proof needs both.
     ``constants``: that one, and C_1 of the condition epsilon <= C_1 lambda_min / sqrt(k).
     """
-    _require(sigma=sigma, lambda_min=lambda_min, epsilon=epsilon, d=d, k=k)
+    _components(d, k)
     constant, c1 = constants
+    not_negative(sigma=sigma)
+    positive(lambda_min=lambda_min, epsilon=epsilon, constant=constant, C_1=c1)
     many = constant * sigma**2 * max(d / epsilon**2, d**2 / lambda_min**2)
     return Prediction(
         many, {"constant": constant, "C_1": c1}, {"error_small_enough": epsilon <= c1 * lambda_min / math.sqrt(k)}
@@ -84,7 +90,11 @@ def private_epsilon(
     For the first component only, with incoherence mu_0 = (d / k) max_i ||V^T e_i||^2 (equation 6). Input perturbation
     needs an epsilon that grows like d.
     """
-    _require(lambda_min=lambda_min, mu=mu, d=d, k=k, delta=delta, lambda_max=lambda_max, constant=constant)
+    _components(d, k)
+    positive(lambda_min=lambda_min, mu=mu, lambda_max=lambda_max, constant=constant)
+    probability(delta=delta)
+    if lambda_max < lambda_min:
+        raise BadInputError(f"lambda_max = {lambda_max} is below lambda_min = {lambda_min}: exchange them")
     return constant * mu * k**2 * math.log(max(lambda_max * d / delta, 1.0)) / lambda_min
 
 
@@ -100,13 +110,28 @@ def tpm_iterations(lambda_max: float, d: int, epsilon: float, *, constant: float
 
 
 def dp_tpm_min_eps(
-    lambda_min: float, mu: float, *, d: int, k: int, delta: float, lambda_max: float, constant: float = 1.0
+    lambda_min: float,
+    mu: float,
+    *,
+    d: int,
+    k: int,
+    delta: float,
+    lambda_max: float,
+    gap: float | None = None,
+    constant: float = 1.0,
+    c: float = 1.0,
 ) -> Prediction:
-    """:func:`private_epsilon` with what it assumes; no incoherence is outside 1 to d / k."""
+    """:func:`private_epsilon` with what it assumes; no incoherence is outside 1 to d / k.
+
+    ``gap``: lambda_1 - lambda_2, of which the theorem asks for c / sqrt(d) (``flags["gap_large_enough"]``: it is said,
+    and so large).
+    """
     least = private_epsilon(lambda_min, mu, d=d, k=k, delta=delta, lambda_max=lambda_max, constant=constant)
-    return Prediction(
-        least, {"constant": constant}, {"possible_incoherence": 1 <= mu <= d / k, "delta_below_1": delta < 1}
-    )
+    positive(c=c)
+    not_negative(gap=gap or 0.0)
+    enough = gap is not None and gap >= c / math.sqrt(d)
+    flags = {"possible_incoherence": 1 <= mu <= d / k, "gap_large_enough": enough}
+    return Prediction(least, {"constant": constant, "c": c}, flags)
 
 
 def incoherence(vectors: Block) -> float:
@@ -127,7 +152,7 @@ def hiding_product(block: Block, v: np.ndarray, w: np.ndarray, size: float) -> B
     return np.asarray(np.outer(v, along**2) + size / 3 * noise)
 
 
-def _require(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not number > 0:
-            raise BadInputError(f"{name} = {number} must be positive")
+def _components(d: int, k: int) -> None:
+    counts(d=d, k=k)
+    if k > d:
+        raise BadInputError(f"k = {k} orthonormal components do not fit into d = {d} dimensions")

@@ -167,7 +167,7 @@ def test_the_lower_bound_for_one_vector() -> None:
 def test_the_learning_rate_of_theorem_9() -> None:
     """Mutants: xi without the factor 20, ln(1 + zeta) for ln(1 + zeta / 100), beta with B for B d."""
     at: dict[str, Any] = {"n": 10**6, "d": 200, "batch": 1000, "epsilon": 0.5, "delta": 1e-7}
-    beta = dppca_noise_beta(MODEL, 10.0, batch=1000, d=200, epsilon=0.5, delta=1e-7).value
+    beta = dppca_noise_beta(MODEL, 10.0, n=10**6, batch=1000, d=200, epsilon=0.5, delta=1e-7).value
     assert beta == pytest.approx(16 * 0.1 * 10 * math.log(2e7) * math.sqrt(400 * math.log(2.5e7)) / 500)
     first, later = (dppca_learning_rate(t, MODEL, 10.0, 5.0, **at) for t in (1, 1000))
     alpha, log_d = math.log(1e6), math.log(2e7)

@@ -64,7 +64,10 @@ def test_no_ridge_is_msg() -> None:
 
 
 def test_the_printed_trace_lifts_everything() -> None:
-    """One row of trace below k: rank d with tr P = k as printed, rank 1 with tr P <= k; the optimum is the same."""
+    """One row of trace below k: rank d with tr P = k as printed, rank 1 with tr P <= k; the optimum is the same.
+
+    Fails where what is printed becomes what is done unless asked otherwise.
+    """
     rows, truth = stream(4000)
     for ridge, batch in [(0.0, rows[:1]), (0.4, rows[:1])]:
         ranks = {}
@@ -72,6 +75,9 @@ def test_the_printed_trace_lifts_everything() -> None:
             algorithm = RMSG(target_rank=K, ridge=ridge, trace=trace)  # type: ignore[arg-type]
             ranks[trace] = algorithm.update(algorithm.init(D, rng=generator(0, "start")), batch)[1].rank
         assert ranks == {"at_most": 1, "exactly": D}
+        unasked = RMSG(target_rank=K, ridge=ridge)
+        assert unasked.update(unasked.init(D, rng=generator(0, "start")), batch)[1].rank == 1
+    assert MSG(target_rank=K).trace == "at_most"
     printed = MSG(target_rank=K, trace="exactly")
     assert max_sin_theta(printed.finalize(fed(printed, rows)).vectors, truth) < 0.1
 

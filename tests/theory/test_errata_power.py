@@ -9,13 +9,18 @@ import pytest
 from scipy.stats import laplace, norm
 
 from npmdask.accounting import Budget, paper_charge, paper_laplace_scale
+from npmdask.diagnostics import coherence
+from npmdask.mechanisms import PrivateLaplace
 from npmdask.theory import (
     coherence_linf_bound,
     gaussian_norm,
     gdp_delta,
     improved_max_noise,
     improved_residual,
+    laplace_norm,
+    lowrank_error,
     npm_max_noise,
+    ppm_error,
     ppm_sigma,
     roundness_spiked,
     spm_block_noise,
@@ -62,7 +67,7 @@ def test_err_2_a_scale_that_follows_x_is_not_equivariant() -> None:
             x = x * np.sign(np.diagonal(r))
         return x
 
-    cap = coherence_linf_bound(1.0, d)
+    cap = coherence_linf_bound(1.0, d).value
     apart = {
         least: abs(turn @ run(first, draws, least) - run(turn @ first, turn @ draws, least)).max()
         for least in (0.0, cap)
@@ -107,11 +112,15 @@ def test_err_4_the_corollary_needs_a_factor_d_in_b() -> None:
 
 
 def test_err_4_the_coherence_is_of_a_basis_and_not_of_a_matrix() -> None:
-    """The identity has eigenbases of every coherence from 1 to d."""
+    """The identity has eigenbases of every coherence from 1 to d; ours is of one, complete, and the larger of both."""
     d = 16
     for v, mu in ((np.eye(d), d), (hadamard(d), 1)):
         np.testing.assert_allclose(v @ v.T, np.eye(d), atol=1e-12)
         assert d * abs(v).max() ** 2 == pytest.approx(mu)
+        falling = (v * np.arange(d, 0, -1.0)) @ v.T
+        assert coherence(falling) == pytest.approx(mu)
+    tall = hadamard(d)[:, :4] * np.arange(4, 0, -1.0)  # flat on the left, unit vectors on the right
+    assert coherence(tall) >= 4
 
 
 def test_err_5_more_rows_are_needed_and_not_fewer() -> None:
@@ -158,7 +167,15 @@ def test_err_6_laplace_noise_is_pure_and_ten_times_too_loud() -> None:
 
 
 def test_err_6_the_low_rank_error_is_by_the_angle_and_not_by_the_residual() -> None:
-    """||(I - X X^T) A|| <= s_{k+1} + alpha s_1 with alpha = ||(I - X X^T) U||; with A in the place of U it fails."""
+    """||(I - X X^T) A|| <= s_{k+1} + alpha s_1 with alpha = ||(I - X X^T) U||; with A in the place of U it fails.
+
+    :func:`lowrank_error` has that of L releases, and the noise of the last. Mutants: s_{k+1} for s_1, no last noise,
+    the angle after L + 1.
+    """
+    sizes, at = np.array([10.0, 4.0, 1.0, 0.5]), {"d": 8, "k": 2, "p": 3, "tau": 2.0}
+    angle = ppm_error(sizes, [1e-3, 1e-3], **at, fail_prob=0.05).value  # type: ignore[arg-type]
+    found = lowrank_error(sizes, [1e-3, 1e-3, 0.02], **at)  # type: ignore[arg-type]
+    assert found.value == pytest.approx(1 + 10 * angle + gaussian_norm(0.02, 8, 3, 1, 0.05)) and angle > 0.01
     rng, k, wrong = np.random.default_rng(4), 2, 0
     for _ in range(50):
         sizes = 0.1 * np.sort(rng.random(8))[::-1]
@@ -213,6 +230,10 @@ def test_err_9_chernoff_is_quoted_beyond_its_range() -> None:
 
 
 def test_err_9_a_laplace_number_has_twice_the_square_of_its_scale() -> None:
+    """What is released and what is predicted have it: the scale of a standard deviation is that over sqrt(2)."""
+    assert PrivateLaplace.stddev_per_scale == math.sqrt(2)
+    log = math.log(2 / 0.1)
+    assert laplace_norm(math.sqrt(18), 1, 1) == pytest.approx(3 * (log + math.sqrt(log**2 + 4 * log)))
     assert laplace(scale=3.0).var() == pytest.approx(18)
     assert np.random.default_rng(0).laplace(0, 3.0, 10**6).var() == pytest.approx(18, rel=0.02)
 

@@ -33,11 +33,15 @@ POWER_LAW = np.arange(1, 301.0) ** -1.5
 def test_formulas_by_hand() -> None:
     assert improved_iterations(4, 1, 100, 0.1).value == pytest.approx(4 / 3 * math.log(1000))
     assert improved_iterations(4, 1, 100, 0.1, tau=2, constant=3).value == pytest.approx(4 * math.log(2000))
-    assert improved_iterations(4, 4, 100, 0.1) == (math.inf, {"constant": 1.0, "tau": 1.0}, {"gap": False})
+    assert improved_iterations(4, 4, 100, 0.1) == (
+        math.inf,
+        {"constant": 1.0, "tau": 1.0},
+        {"gap": False, "start_promised": False},
+    )
     allowed = improved_max_noise(4, 1, 0.1, 100, 9, 5, tau=2.0)
     assert allowed.value == (pytest.approx(0.3), pytest.approx(0.3 * (3 - 2) / 20))
-    assert allowed.flags == {"gap": True, "q_at_most_half_p": False}
-    assert improved_max_noise(4, 1, 0.1, 100, 10, 5).valid
+    assert allowed.flags == {"gap": True, "q_at_most_half_p": False, "start_promised": True}
+    assert improved_max_noise(4, 1, 0.1, 100, 10, 5, tau=1.1).valid
     assert improved_eps_range(8, 4, 1, 1000).value == pytest.approx(0.5 / math.log(1000))
     assert improved_eps_range(1000, 1, 1, 10).value == pytest.approx(1e-3 / math.log(1000))
     assert improved_eps_range(4, 4, 1, 10).value == pytest.approx(1 / math.log(10))
@@ -103,7 +107,7 @@ def test_a_power_law_takes_fewer_steps_with_more_columns(p: int, taken: int) -> 
         x, steps = np.linalg.qr(POWER_LAW[:, None] * x)[0], steps + 1
     assert 0.6 * taken <= steps <= 1.4 * taken
     assert steps <= predicted.constants["steps"] + 1 <= 2.5 * steps
-    assert 10 <= predicted.value <= p and predicted.valid
+    assert 10 <= predicted.value <= p and predicted.flags == {"gap": True, "start_promised": False}
 
 
 def test_q_is_a_compromise() -> None:
@@ -146,7 +150,7 @@ def test_noise_at_a_fifth_of_what_is_allowed_is_borne() -> None:
     sizes = np.arange(1, d + 1.0) ** -1.2
     steps = math.ceil(improved_iterations(sizes[k - 1], sizes[q], d, acc).value)
     allowed = improved_max_noise(sizes[k - 1], sizes[q], acc, d, p, q, constant=0.2)
-    assert allowed.valid and allowed.value.whole > 2.5 * 0.2 * acc * (sizes[k - 1] - sizes[k])
+    assert allowed.flags["q_at_most_half_p"] and allowed.value.whole > 2.5 * 0.2 * acc * (sizes[k - 1] - sizes[k])
     worst = {}
     for factor in (1, 50):
         angles = []

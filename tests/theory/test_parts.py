@@ -107,9 +107,12 @@ def test_noise_of_tensors() -> None:
     assert not input_perturbation_min_eps(2.0, 100, 1e-6).valid
     honest = input_perturbation_min_eps(2.0, 100, 1e-6, mode="exact")
     assert honest.value == pytest.approx(epsilon_for(300.0, 1e-6)) and honest.value > linear[0]
-    few = [dp_tpm_min_eps(1.0, 1.0, d=d, k=3, delta=1e-6, lambda_max=2.0) for d in (100, 400)]
+    few = [dp_tpm_min_eps(1.0, 1.0, d=d, k=3, delta=1e-6, lambda_max=2.0, gap=0.1) for d in (100, 400)]
     assert few[1].value / few[0].value < 1.1 and few[0].value == pytest.approx(9 * math.log(2e8)) and few[0].valid
-    assert not dp_tpm_min_eps(1.0, 40.0, d=100, k=3, delta=1e-6, lambda_max=2.0).valid
+    assert not dp_tpm_min_eps(1.0, 40.0, d=100, k=3, delta=1e-6, lambda_max=2.0, gap=0.1).valid
+    for gap in (None, 0.09):
+        found = dp_tpm_min_eps(1.0, 1.0, d=100, k=3, delta=1e-6, lambda_max=2.0, gap=gap)
+        assert found.flags == {"possible_incoherence": True, "gap_large_enough": False}
     assert tpm_restarts(3) == (4, {"K_0": 2.0, "constant": 1.0}, {}) and tpm_iterations(1.0, 100, 0.01).value == 10
     assert not tpm_iterations(1.0, 100, 0.6).valid
     assert tpm_max_noise("adversarial", 1.0, d=100, k=3).value == pytest.approx(0.01)
@@ -216,7 +219,7 @@ def test_impossible_numbers() -> None:
         lambda: ppm_sigma(1.0, 1e-6, 0, 3),
         lambda: ppm_sigma(1.0, 1e-6, 2, 3, mode="exactly"),
         lambda: ppm_sigma(1.0, 1e-6, 2, 3, "edge"),
-        lambda: zcdp(0.0, 1.0, 1e-6),
+        lambda: zcdp(-1.0, 1.0, 1e-6),
         lambda: drv(0.1, 0.0, 0, 1e-6),
         lambda: drv(0.1, 0.0, 5, 0.0),
         lambda: lemma16_split(0.0, 1e-6, 5),

@@ -71,7 +71,7 @@ def test_the_probability_of_a_bad_start_falls_like_tau_to_minus_p_plus_1_minus_k
 def test_steps_by_hand() -> None:
     assert npm_iterations(10, 0.01, 16, 1).value == math.ceil(math.log(1000) / math.log(2)) == 10
     assert npm_iterations(10, 0.1, 1.0, 0.0).value == 2  # c = acc: a step cannot be relied on for more
-    assert npm_iterations(0.05, 0.1, 2, 1).value == 0
+    assert npm_iterations(0.05, 0.1, 2, 1).value == npm_iterations(0.0, 0.1, 2, 1).value == 0
     assert npm_iterations(10, 0.1, 2, 2) == (math.inf, {}, {"accuracy_below_half": True, "gap": False})
     assert npm_iterations(10, 0.6, 2, 1).flags == {"accuracy_below_half": False, "gap": True}
     found = npm_max_noise(3, 1, 0.1, 0.25)
@@ -171,7 +171,7 @@ def test_impossible_numbers() -> None:
         lambda: init_tan_quantile(5, 2, 3, draws=0),
         lambda: npm_iterations(1.0, 0.1, 1.0, 2.0),
         lambda: npm_iterations(1.0, 1.0, 2.0, 1.0),
-        lambda: npm_iterations(0.0, 0.1, 2.0, 1.0),
+        lambda: npm_iterations(-0.1, 0.1, 2.0, 1.0),
         lambda: npm_max_noise(2.0, 1.0, 0.1, 0.0),
         lambda: npm_max_noise(2.0, -1.0, 0.1, 0.5),
         lambda: npm_error_recursion(-1.0, 2.0, 1.0, 0.0, 0.0),

@@ -1,0 +1,83 @@
+"""Numbers that a formula can be of; others are refused with a sentence.
+
+Sizes beyond 1e-40 to 1e40 are refused as well: powers of them leave the range of floats, and another unit helps.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+
+SMALLEST, LARGEST = 1e-40, 1e40
+STEEPEST = 100.0  # of an exponent: beyond it powers are not numbers any more
+
+
+def positive(**numbers: float) -> None:
+    """Refuse what is not a positive number."""
+    for name, number in numbers.items():
+        if not SMALLEST <= number <= LARGEST:
+            raise BadInputError(f"{name} = {number} must be a positive number, from 1e-40 to 1e40: take another unit")
+
+
+def not_negative(**numbers: float) -> None:
+    """Refuse what is not the size of something; 0 is."""
+    for name, number in numbers.items():
+        if not 0 <= number <= LARGEST:
+            raise BadInputError(
+                f"{name} = {number} must not be negative, and at most 1e40: it is the size of something"
+            )
+
+
+def exponent(**numbers: float) -> None:
+    """Refuse what is no exponent above 0."""
+    for name, number in numbers.items():
+        if not 0 < number <= STEEPEST:
+            raise BadInputError(f"{name} = {number} is an exponent: it must be above 0 and at most {STEEPEST:g}")
+
+
+def counts(**numbers: float) -> None:
+    """Refuse what is not a whole number from 1 on."""
+    for name, number in numbers.items():
+        if not 1 <= number <= LARGEST or number != math.floor(number):
+            raise BadInputError(f"{name} = {number} must be a whole number from 1 on: it is counted")
+
+
+def probability(**numbers: float) -> None:
+    """Refuse what is not strictly between 0 and 1."""
+    for name, number in numbers.items():
+        if not 0 < number < 1:
+            raise BadInputError(f"{name} = {number} must lie between 0 and 1: it is a probability")
+
+
+def accuracy(acc: float) -> None:
+    """Refuse what is no sine or tangent below that of 45 degrees."""
+    if not SMALLEST <= acc < 1:
+        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the sine or tangent that is wanted")
+
+
+def ranks(d: int, k: int, p: int) -> None:
+    """Refuse impossible ranks."""
+    counts(d=d, k=k, p=p)
+    if not k <= p <= d:
+        raise BadInputError(f"1 <= k = {k} <= p = {p} <= d = {d} must hold")
+
+
+def spectrum_gap(larger: float, smaller: float) -> float:
+    """larger - smaller of two sizes of eigenvalues, which must fall; ties are 0."""
+    if not 0 <= smaller <= larger or not SMALLEST <= larger <= LARGEST:
+        raise BadInputError(
+            f"sizes of eigenvalues fall and are not negative, but {larger} is followed by {smaller}: give sizes, sorted"
+        )
+    return larger - smaller
+
+
+def falling(spectrum: np.ndarray, d: int, k: int, p: int) -> np.ndarray:
+    """The sizes of a spectrum of at most d values, falling, with zeros up to index p."""
+    ranks(d, k, p)
+    sizes = np.sort(np.abs(np.asarray(spectrum, dtype=np.float64)))[::-1]
+    if len(sizes) > d or not (sizes <= LARGEST).all():
+        raise BadInputError(f"the spectrum has {len(sizes)} values: give at most d = {d}, finite and below 1e40")
+    return np.concatenate([sizes, np.zeros(max(0, p + 1 - len(sizes)))])

@@ -1,0 +1,104 @@
+"""How far a random start is from the leading eigenvectors (Hardt and Price 2014, Lemma 2.5).
+
+U are the top k eigenvectors (d x k), X_0 a random block (d x p) with orthonormal columns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import gammaincinv, gammaln
+
+from npmdask.errors import BadInputError
+from npmdask.theory.prediction import Prediction
+from npmdask.theory.ranges import counts, positive, probability, ranks
+
+TAIL = 10  # draws beyond a quantile below which it is a guess
+SHARE = 0.1  # of a fail_prob: for the part of X_0 outside U, whose tail costs next to nothing
+
+
+def init_tan_bound(d: int, k: int, p: int, tau: float = 1.0, *, c: float = 1.0) -> Prediction:
+    """tan theta_k(U, X_0) of a random start (Lemma 2.5): tau sqrt(d) / (sqrt(p) - sqrt(k - 1)).
+
+    It holds but with probability ``fail_prob`` = tau^(-c (p + 1 - k)) + e^(-c d), whose exponent ``c`` the paper leaves
+    open; ``flags["says_something"]``: that is below 1. :func:`init_tan_explicit` has no open constant.
+    """
+    ranks(d, k, p)
+    positive(tau=tau, c=c)
+    fail_prob = math.exp(min(-c * (p + 1 - k) * math.log(tau), 700.0)) + math.exp(-c * d)
+    constants = {"tau": tau, "c": c, "fail_prob": fail_prob}
+    return Prediction(tau * start_factor(d, k, p), constants, {"says_something": fail_prob < 1})
+
+
+def init_tan_explicit(d: int, k: int, p: int, fail_prob: float = 0.1) -> Prediction:
+    """What tan theta_k(U, X_0) of a random start does not exceed but with probability ``fail_prob``; nothing is open.
+
+    (sqrt(d - p) + sqrt(k) + sqrt(2 ln(10 / fail_prob))) / s: the numerator is what the norm of a Gaussian k x (d - p)
+    block exceeds with 1/10 of ``fail_prob``, s what the smallest singular value of one of k x p falls below with 9/10;
+    the law is that of :func:`init_tan_quantile`, whose quantiles are 1.1 to 1.8 times less where p is far below d, and
+    up to 5 times where it is near. inf where floats do not hold s.
+    """
+    ranks(d, k, p)
+    probability(fail_prob=fail_prob)
+    if p == d:
+        return Prediction(0.0, {"fail_prob": fail_prob}, {})
+    across = math.sqrt(d - p) + math.sqrt(k) + math.sqrt(2 * math.log(1 / (SHARE * fail_prob)))
+    least = _smallest_singular_value(k, p, (1 - SHARE) * fail_prob)
+    return Prediction(across / least if least > 0 else math.inf, {"fail_prob": fail_prob}, {})
+
+
+def _smallest_singular_value(k: int, p: int, fail_prob: float) -> float:
+    """What that of a Gaussian k x p block exceeds but with probability ``fail_prob``: the better of two.
+
+    The density of its square is at most C times that of chi-squared with r = p - k + 1 degrees of freedom,
+    C = sqrt(pi) Gamma((p + 1) / 2) / (Gamma(k / 2) Gamma((r + 1) / 2)): equal for k = 1, and close for small squares
+    (Edelman 1988, as in Chen and Dongarra 2005). For k far below p: sqrt(p) - sqrt(k) - sqrt(2 ln(1 / fail_prob))
+    (Gordon, and concentration).
+    """
+    r = p - k + 1
+    log_c = math.log(math.pi) / 2 + gammaln((p + 1) / 2) - gammaln(k / 2) - gammaln((r + 1) / 2)
+    square = 2 * float(gammaincinv(r / 2, min(1.0, math.exp(math.log(fail_prob) - float(log_c)))))
+    gordon = math.sqrt(p) - math.sqrt(k) - math.sqrt(2 * math.log(1 / fail_prob))
+    return max(math.sqrt(square), gordon)
+
+
+def init_tan_quantile(d: int, k: int, p: int, prob: float = 0.9, draws: int = 2000, seed: int = 0) -> Prediction:
+    """The number that tan theta_k(U, X_0) of a random start does not exceed with probability ``prob``, by simulation.
+
+    cos^2 of the angles are the eigenvalues of a matrix-variate beta law, so tan^2 theta_k is the largest eigenvalue of
+    A^-1 B with Wishart matrices A (p degrees of freedom) and B (d - p), k x k both: a draw costs k^3 whatever d is.
+    """
+    ranks(d, k, p)
+    probability(prob=prob)
+    counts(draws=draws)
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise BadInputError(f"seed = {seed!r} must be a whole number from 0 on")
+    if d == p:
+        return Prediction(0.0, {"draws": draws, "seed": seed}, {"enough_draws": True})
+    rng = np.random.default_rng(seed)
+    above, below = (_wishart_factor(freedom, k, draws, rng) for freedom in (p, d - p))
+    tangents = np.linalg.norm(np.linalg.solve(above, below), 2, axis=(1, 2))
+    enough = draws * min(prob, 1 - prob) >= TAIL
+    return Prediction(float(np.quantile(tangents, prob)), {"draws": draws, "seed": seed}, {"enough_draws": enough})
+
+
+def _wishart_factor(freedom: int, k: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """draws x k x min(k, freedom): F with F F^T Wishart; Bartlett's triangle where it is not singular."""
+    factor = rng.standard_normal((draws, k, min(k, freedom)))
+    if freedom < k:
+        return factor
+    factor = np.tril(factor, -1)
+    diagonal = np.arange(k)
+    factor[:, diagonal, diagonal] = np.sqrt(rng.chisquare(freedom - diagonal, size=(draws, k)))
+    return factor
+
+
+def start_factor(d: int, k: int, p: int) -> float:
+    """sqrt(d) / (sqrt(p) - sqrt(k - 1)), of every random start."""
+    return math.sqrt(d) / (math.sqrt(p) - math.sqrt(k - 1))
+
+
+def start_promised(tau: float) -> dict[str, bool]:
+    """Whether Lemma 2.5 says anything at ``tau``: at 1 or less its probability is 1, and a start misses it often."""
+    return {"start_promised": tau > 1}
