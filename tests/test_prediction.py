@@ -263,6 +263,7 @@ def test_a_private_plan_by_a_guess(tmp_path: Path) -> None:
     lost = private_outlook(problem, read_spectrum("exponential:0.3,largest=1e-9", problem.most_values))
     assert lost.meaningless_epsilon is None and lost.likely > 0.9 and lost.bound == 1
     assert "meaningless at any epsilon" in lost.lines()["epsilon"]
+    assert "max_steps" in told.lines()["suggest"] and "a larger epsilon" in lost.lines()["suggest"]
 
 
 def test_the_scale_of_a_private_sum_must_be_known(tmp_path: Path) -> None:
