@@ -64,7 +64,9 @@ class PrivateOutlook:
     def _suggestion(self) -> str:
         if self.best_sine > MEANINGLESS:
             return f"a larger epsilon, or more records: no number of releases and columns brings the sine below {MEANINGLESS}"
-        return f"max_steps = {self.best_releases}, iteration_rank = {self.best_columns}: sine {self.best_sine:.2g} likely"
+        return (
+            f"max_steps = {self.best_releases}, iteration_rank = {self.best_columns}: sine {self.best_sine:.2g} likely"
+        )
 
     def _epsilon_line(self) -> str:
         if self.meaningless_epsilon is None:
