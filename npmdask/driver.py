@@ -128,7 +128,7 @@ class Driver:
                     self.custody.begin(state.step + 1)
                     asked, block = self._asked(operator, query)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, block)
-                    require_scale(self.problem, product)
+                    require_scale(self.problem, product, first=not self._history)
                     mechanism = self.problem.mechanism_of(asked, query)
                     released = mechanism.release(
                         product, block=block, entropy=self.custody.entropy, step=state.step + 1
