@@ -120,7 +120,7 @@ def test_data_whose_products_vanish_are_not_taken_for_zeros(kind: str, scale: fl
 def test_nor_are_those_of_a_sparse_matrix(tmp_path: Path) -> None:
     save_npz(tmp_path / "x.npz", csr_matrix(1e-300 * np.eye(20)))
     ingest(tmp_path / "x.npz", tmp_path / "x.zarr")
-    with pytest.raises(BadInputError, match="largest entry of .* is of size 1e-300"):
+    with pytest.raises(BadInputError, match=r"largest entry of .* is of size 1e-300"):
         npmdask.top_k(tmp_path / "x.zarr", 2)
 
 

@@ -166,6 +166,14 @@ def test_a_spectrum_in_words(guess: str, expected: list[float], scaled: bool) ->
         ("spiked:2,0.5", "does not fall"),
         ("expnential:0.5", "exponential"),
         ("nothing.npy", "neither a file"),
+        ("spiked:inf,3", "can be read"),
+        ("power:1,largest=inf", "can be read"),
+        ("power:1,largest=0", "can be read"),
+        ("power:1,largest=1e300", "bring it near 1"),
+        ("power:1,largest=1e-320", "bring it near 1"),
+        ("exponential:1e300", "does not fall"),
+        ("spiked:11,3", "whole number of values, of which the data have 10"),
+        ("spiked:1.5,3", "whole number"),
     ],
 )
 def test_no_spectrum(text: str, sentence: str) -> None:
@@ -174,11 +182,32 @@ def test_no_spectrum(text: str, sentence: str) -> None:
 
 
 def test_numbers_that_are_no_spectrum(tmp_path: Path) -> None:
-    for number, content in enumerate(("1 2 x", "", "nan 1", "0 0", "1 " * 11)):
+    for number, content in enumerate(("1 2 x", "", "nan 1", "0 0", "1 " * 11, "1e-200 1e-201", "1e200 1")):
         path = tmp_path / f"{number}.txt"
         path.write_text(content)
         with pytest.raises(BadInputError):
             read_spectrum(str(path), 10)
+    np.save(tmp_path / "c.npy", np.array([1 + 1j]))
+    with pytest.raises(BadInputError, match="complex"):
+        read_spectrum(str(tmp_path / "c.npy"), 10)
+
+
+def test_only_eigenvalues_of_a_symmetric_matrix_are_negative(tmp_path: Path) -> None:
+    for name, values in (("s.npy", [3.0, -5.0]), ("zero.npy", [5.0, -1e-16])):
+        np.save(tmp_path / name, np.array(values))
+    for kind in ("matrix", "samples", "sparse"):
+        with pytest.raises(BadInputError, match="give their sizes"):
+            asked_spectrum(str(tmp_path / "s.npy"), 5, kind=kind)
+        assert asked_spectrum(str(tmp_path / "zero.npy"), 5, kind=kind) is not None
+    assert asked_spectrum(str(tmp_path / "s.npy"), 5, kind="symmetric") is not None
+
+
+def test_values_whose_squares_are_nothing_are_zeros(tmp_path: Path) -> None:
+    """A likely error divides by the square of the k-th. Mutant: values as they are (a division by zero)."""
+    world = make_world(tmp_path, records(4507))
+    problem = world.problem()
+    told = private_outlook(problem, read_spectrum("exponential:1e-120", problem.most_values))
+    assert told.likely == 1 and told.bound == 1
 
 
 def test_a_plan_by_a_given_spectrum_says_what_the_run_takes(tmp_path: Path, capsys: Any) -> None:
