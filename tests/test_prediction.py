@@ -246,6 +246,42 @@ def test_cheaper_columns_are_suggested() -> None:
     assert dear.better_columns is None
 
 
+def test_what_is_suggested_at_another_rank_is_foretold_for_that_rank() -> None:
+    """And can be run, in so many steps. Mutant: columns and steps of the rank that was asked for."""
+    values = np.r_[20.0, 19, 18, 17, 16, 15, 1, 0.9, 0.8, 0.7]
+    data = planted(60, 10, values)[0]
+    problem = make_problem(open_source(data), Request(target_rank=3, iteration_rank=3))
+
+    def tell(values: np.ndarray, wide: int = 10) -> Any:
+        return look_ahead(problem, values**2, "", known=10, wide=wide, seconds=lambda steps, p: float(steps or 0))
+
+    told = tell(values)
+    assert told.better_rank == 6 <= told.better_columns
+    assert f"iteration_rank = {told.better_columns}" in told.lines()["suggest"]
+    solution = npmdask.top_k(data, told.better_rank, iteration_rank=told.better_columns)
+    assert solution.converged and solution.steps <= told.better_steps
+    assert tell(values, wide=5).better_rank is None, "columns for it would not fit"
+
+
+def test_of_a_share_no_rank_is_suggested() -> None:
+    values = np.r_[np.full(20, 20.0), np.linspace(0.1, 0.01, 40)]
+    problem = make_problem(open_source(planted(200, 60, values)[0]), Request(target_rank=0.95))
+    told = look_ahead(problem, values**2, "", known=60, wide=60, seconds=lambda steps, p: float(steps or 0))
+    assert told.better_rank is None and told.lines()["suggest"].startswith("target_rank = 0.95: as a share")
+
+
+def test_why_no_noise_is_told_of() -> None:
+    """Mutant: always that there is no gap."""
+    problem = make_problem(open_source(np.eye(20)), Request(target_rank=3, iteration_rank=5))
+    for values, why in (
+        (np.ones(20), "no gap from k to p"),
+        (np.r_[2.0, 1.0, np.zeros(18)], "value 3 of the spectrum is zero"),
+        (np.array([3.0, 2, 1]), "every direction is iterated"),
+    ):
+        told = look_ahead(problem, values, "", known=len(values), wide=20, seconds=lambda steps, p: None)
+        assert why in told.lines()["bears"]
+
+
 # Private runs
 
 
