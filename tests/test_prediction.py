@@ -124,6 +124,20 @@ def test_the_sample_of_a_symmetric_matrix_knows_its_signs_and_its_scale() -> Non
         assert weights[sample.eigenvalues > 0].sum() / weights.sum() == pytest.approx(share, abs=0.25)
 
 
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_sample_is_centred_and_scaled_as_the_run_is(scale: bool) -> None:
+    """Whatever the means are. Kills: columns of sparse limits called constant, centring by products of the sample."""
+    few = np.random.default_rng(0).standard_normal((300, 12)) * 0.8 ** np.arange(12)
+    plain: Any = SimpleNamespace(limit=None, base=0)
+    found = []
+    for mean in (0.0, 1e8):
+        problem = make_problem(open_source(few + mean), Request(target_rank=3, center=True, scale=scale))
+        sample = draw_sample(problem, plain, lambda: False)
+        assert sample is not None
+        found.append(sample.spectrum)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 # Spectra that are given or guessed
 
 

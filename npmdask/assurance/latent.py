@@ -61,8 +61,8 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
     numbers: dict[str, Any] = {"sines": sines.tolist(), "told": told.tolist()}
     if not told.any():
         return Assurance(
-            f"Nothing can be relied on: in {n:,} rows {_none(len(kurtosis))} differs enough from a bell curve to be told from "
-            "noise. More rows are needed, or fewer components.",
+            f"Nothing can be relied on: in {n:,} rows {_none(len(kurtosis))} differs enough from a bell curve to be "
+            "told from noise. More rows are needed, or fewer components.",
             numbers,
         )
     count = int(told.sum())
