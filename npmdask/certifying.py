@@ -29,9 +29,17 @@ class Assured:
 
 
 def assure(
-    problem: Problem, result: Result, history: list[dict[str, Any]], trace: float | None, operator: Operator
+    problem: Problem,
+    result: Result,
+    history: list[dict[str, Any]],
+    trace: float | None,
+    operator: Operator,
+    constant: int = 0,
 ) -> Assured | None:
-    """The certificate of ``result``; None where there is none to make: private, tensors, moments, no step."""
+    """The certificate of ``result``; None where there is none to make: private, tensors, moments, no step.
+
+    ``constant``: columns that counted as constant where columns were to be scaled.
+    """
     if problem.parts is not None or not problem.of_matrix or not history or not len(result.values):
         return None
     evidence = evidence_of(problem, result, history, trace, operator)
@@ -42,7 +50,11 @@ def assure(
     numbers = as_numbers(certificate, problem.kind) | {"health": state._asdict()}
     if evidence.stddev:
         numbers["recursion"] = noisy_recursion(evidence, certificate, len(history))
-    return Assured(assurance=sentence(certificate, singular=singular), certificate=numbers)
+    said = sentence(certificate, singular=singular)
+    if constant:
+        noun = "one column that counts" if constant == 1 else f"{constant} columns that count"
+        said += f" Meant are the data with {noun} as constant {'left out' if problem.request.center else 'not scaled'}."
+    return Assured(assurance=said, certificate=numbers)
 
 
 def evidence_of(

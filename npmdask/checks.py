@@ -10,12 +10,14 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.problem import Problem
+from npmdask.problem import Problem, column_scale
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.tensor import TensorReader
 
 SMALLEST, LARGEST = 1e-140, 1e140  # of products: beyond, squares and sums of them leave float64
+NAMED = 5  # columns that a warning names
 
 
 def require_scale(problem: Problem, product: Block, *, first: bool) -> None:
@@ -65,6 +67,33 @@ def _entries(reader: Any) -> Iterator[np.ndarray]:
         for slab in range(getattr(reader, "units", reader.grid[0])):  # a triangle has units, an array slabs
             for _, tile in reader.tiles(slab, SlabRecord()):
                 yield from (values for _, values in tile)
+
+
+def constant_columns(problem: Problem, source: Source) -> np.ndarray:
+    """Numbers of the columns that are not scaled, as they count as constant, but may not be; ``source`` is surveyed.
+
+    Deviations of exactly 0 are left out: those columns are constant (unless they are too small to be squared).
+    """
+    mean, std = source.column_mean, source.column_std
+    plain = problem.parts is None and problem.nodes is None and problem.lens is None
+    if not problem.request.scale or not plain or mean is None or std is None:
+        return np.empty(0, np.int64)
+    scale = column_scale(mean, std, sparse=isinstance(source.reader, CsrReader))
+    small = (mean != 0) & (np.abs(mean) < SMALLEST)
+    return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
+
+
+def said_of(constant: np.ndarray, *, centred: bool) -> str:
+    """A warning of these columns."""
+    numbers = ", ".join(str(number) for number in constant[:NAMED])
+    numbers += ", ..." if len(constant) > NAMED else ""
+    one = len(constant) == 1
+    which, they, vary = ("1 column counts", "it is", "it varies") if one else ("columns count", "they are", "they vary")
+    said = f"{'' if one else f'{len(constant)} '}{which} as constant, up to rounding, and {they} not scaled "
+    said += f"(number {numbers}, from 0)"
+    if centred:
+        said += f"; the answer is about the data without {'it' if one else 'them'}"
+    return f"{said}. If {vary}, subtract a constant from {'it' if one else 'them'} and ingest the data again"
 
 
 def require_symmetric(problem: Problem, asymmetry: float, *, first: bool) -> None:

@@ -102,6 +102,18 @@ def test_constant_columns_are_not_scaled_up_to_noise(center: bool) -> None:
     np.testing.assert_allclose(solution.values, true, rtol=1e-9, atol=1e-12 * true[0])
 
 
+def test_columns_that_count_as_constant_but_vary_are_named() -> None:
+    x = np.random.default_rng(0).standard_normal((200, 6))
+    x[:, 2] = 1e12 + 1e-3 * x[:, 2]
+    told = npmdask.top_k(x, 2, kind="samples", center=True, scale=True)
+    assert "1 column counts as constant" in told.warnings[0] and "(number 2, from 0)" in told.warnings[0]
+    assert "data with one column that counts as constant left out" in told.assurance
+    x[:, 2] = 7.0
+    assert not npmdask.top_k(x, 2, kind="samples", center=True, scale=True).warnings, "which is constant"
+    x[:, 2:4] = 1e-200 * x[:, 4:]
+    assert "columns count" in npmdask.top_k(x, 2, kind="samples", scale=True).warnings[0]
+
+
 def test_a_matrix_of_zeros_has_rank_zero() -> None:
     solution = npmdask.top_k(np.zeros((20, 10)), 2)
     assert solution.converged
