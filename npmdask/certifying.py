@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from npmdask.certificates.recursion import noisy_recursion
 from npmdask.certificates.words import health, sentence
 from npmdask.operators import Operator
 from npmdask.problem import Problem
-from npmdask.stopping import DOUBLE_EPS
+from npmdask.stopping import DOUBLE_EPS, Outcome
 from npmdask.storage.sparse import CsrReader
 
 MORE = 64
@@ -55,6 +55,19 @@ def assure(
         noun = "one column that counts" if constant == 1 else f"{constant} columns that count"
         said += f" Meant are the data with {noun} as constant {'left out' if problem.request.center else 'not scaled'}."
     return Assured(assurance=said, certificate=numbers)
+
+
+def advised(outcome: Outcome, assured: Assured | None) -> Outcome:
+    """``outcome``, without the advice to go on where the residual had stopped falling: at a floor of rounding, which
+    centring a sparse matrix raises above that of the stopping rule, or with a gap too small for so few columns."""
+    if assured is None or outcome.name != "max_steps" or assured.certificate["health"]["word"] != "stagnating":
+        return outcome
+    said = outcome.sentence.partition("; continue with")[0]
+    return replace(
+        outcome,
+        sentence=f"{said}; the residual no longer falls, and more steps will not help: raise iteration_rank, or tol if "
+        "rounding has set a floor (of a sparse matrix with large column means, centring does)",
+    )
 
 
 def evidence_of(

@@ -18,7 +18,7 @@ from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.assurance import with_assurance
 from npmdask.binding import bind
-from npmdask.certifying import assure
+from npmdask.certifying import advised, assure
 from npmdask.checkpoint import RunStore
 from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
@@ -302,6 +302,7 @@ class Driver:
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
         assured = assure(self.problem, result, self._history, self._trace, operator, len(self._constant))
         facts |= {} if assured is None else asdict(assured)
+        facts["outcome"] = asdict(advised(outcome, assured))
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
 

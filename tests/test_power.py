@@ -114,6 +114,17 @@ def test_columns_that_count_as_constant_but_vary_are_named() -> None:
     assert "columns count" in npmdask.top_k(x, 2, kind="samples", scale=True).warnings[0]
 
 
+def test_nobody_is_sent_on_where_more_steps_will_not_help(tmp_path: Path) -> None:
+    """Centring a sparse matrix with large means leaves a floor that its stopping rule does not know."""
+    save_npz(tmp_path / "x.npz", csr_matrix(1e4 + np.random.default_rng(0).standard_normal((400, 30))))
+    ingest(tmp_path / "x.npz", tmp_path / "x.zarr")
+    solution = npmdask.top_k(tmp_path / "x.zarr", 3, center=True, max_steps=30)
+    assert solution.certificate is not None and solution.certificate["health"]["word"] == "stagnating"
+    assert "more steps will not help" in solution.outcome.sentence and "resume" not in solution.outcome.sentence
+    short = npmdask.top_k(tmp_path / "x.zarr", 3, max_steps=1)
+    assert "npmdask resume" in short.outcome.sentence
+
+
 def test_a_matrix_of_zeros_has_rank_zero() -> None:
     solution = npmdask.top_k(np.zeros((20, 10)), 2)
     assert solution.converged
