@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,17 +57,22 @@ def assure(
     return Assured(assurance=said, certificate=numbers)
 
 
-def advised(outcome: Outcome, assured: Assured | None) -> Outcome:
-    """``outcome``, without the advice to go on where the residual had stopped falling: at a floor of rounding, which
-    centring a sparse matrix raises above that of the stopping rule, or with a gap too small for so few columns."""
-    if assured is None or outcome.name != "max_steps" or assured.certificate["health"]["word"] != "stagnating":
-        return outcome
-    said = outcome.sentence.partition("; continue with")[0]
-    return replace(
-        outcome,
-        sentence=f"{said}; the residual no longer falls, and more steps will not help: raise iteration_rank, or tol if "
-        "rounding has set a floor (of a sparse matrix with large column means, centring does)",
-    )
+def told(outcome: Outcome, assured: Assured | None) -> dict[str, Any]:
+    """What a result keeps of both, by name.
+
+    The advice to go on is taken out of ``outcome`` where the residual had stopped falling: at a floor of rounding,
+    which centring a sparse matrix raises above that of the stopping rule, or with a gap too small for so few columns.
+    """
+    if assured is None:
+        return {"outcome": asdict(outcome)}
+    if outcome.name == "max_steps" and assured.certificate["health"]["word"] == "stagnating":
+        said = outcome.sentence.partition("; continue with")[0]
+        said += (
+            "; the residual no longer falls, and more steps will not help: raise iteration_rank, or tol if rounding "
+        )
+        said += "has set a floor (of a sparse matrix with large column means, centring does)"
+        outcome = replace(outcome, sentence=said)
+    return {"outcome": asdict(outcome), **asdict(assured)}
 
 
 def evidence_of(

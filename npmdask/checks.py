@@ -83,8 +83,10 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
 
 
-def said_of(constant: np.ndarray, *, centred: bool) -> str:
-    """A warning of these columns."""
+def said_of(constant: np.ndarray, *, centred: bool) -> list[str]:
+    """A warning of these columns, if there are any."""
+    if not len(constant):
+        return []
     numbers = ", ".join(str(number) for number in constant[:NAMED])
     numbers += ", ..." if len(constant) > NAMED else ""
     one = len(constant) == 1
@@ -93,7 +95,7 @@ def said_of(constant: np.ndarray, *, centred: bool) -> str:
     said += f"(number {numbers}, from 0)"
     if centred:
         said += f"; the answer is about the data without {'it' if one else 'them'}"
-    return f"{said}. If {vary}, subtract a constant from {'it' if one else 'them'} and ingest the data again"
+    return [f"{said}. If {vary}, subtract a constant from {'it' if one else 'them'} and ingest the data again"]
 
 
 def require_symmetric(problem: Problem, asymmetry: float, *, first: bool) -> None:

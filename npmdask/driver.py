@@ -18,7 +18,7 @@ from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.assurance import with_assurance
 from npmdask.binding import bind
-from npmdask.certifying import advised, assure
+from npmdask.certifying import assure, told
 from npmdask.checkpoint import RunStore
 from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
@@ -57,7 +57,6 @@ class Driver:
         self._history: list[dict[str, Any]] = []
         self._passes = Passes(store, resources, self.observer, secret=problem.parts is not None)
         self._trace: float | None = None
-        self._constant = np.empty(0, np.int64)  # columns that are not scaled
         self._far: list[ProcessPeak] = []  # peaks of workers of a cluster
         self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
 
@@ -123,11 +122,7 @@ class Driver:
             executor = self._executor(plan)
             self._warnings += getattr(executor, "warnings", [])
             try:
-                source = self._surveyed(executor)
-                self._constant = constant_columns(self.problem, source)
-                if len(self._constant):
-                    self._warnings.append(said_of(self._constant, centred=self.problem.request.center))
-                operator = self._operator(source, state.step)
+                operator = self._operator(self._surveyed(executor), state.step)
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
                     self.custody.begin(state.step + 1)
@@ -300,9 +295,9 @@ class Driver:
         if self.problem.source.kind == "tensor":
             facts["facts"] = result.facts | recovery_of(self.problem.source.truth, result)
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
-        assured = assure(self.problem, result, self._history, self._trace, operator, len(self._constant))
-        facts |= {} if assured is None else asdict(assured)
-        facts["outcome"] = asdict(advised(outcome, assured))
+        constant = constant_columns(self.problem, self._surveyed(executor))
+        self._warnings += said_of(constant, centred=self.problem.request.center)
+        facts |= told(outcome, assure(self.problem, result, self._history, self._trace, operator, len(constant)))
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
 
