@@ -9,7 +9,7 @@ from typing import Any
 from npmdask.page import table
 
 GROUNDS = {
-    "always": "nothing: a theorem",
+    "always": "in any case: a theorem",
     "random start": "the random start was not blind ({:g} %)",
     "none missed": "no larger value was missed",
 }
@@ -31,7 +31,7 @@ def certificate_section(certificate: dict[str, Any] | None, kind: str, angle: fl
     )
     state = certificate["health"]
     return [
-        "<h2>How wrong can it be</h2>",
+        "<h2>Bounds</h2>",
         f"<p>{html.escape(said)}</p>",
         table(rows, HEAD),
         f"<p>State of the iteration: <b>{html.escape(state['word'])}</b>: {html.escape(state['sentence'])}.</p>",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from npmdask.certificates.recursion import noisy_recursion
 from npmdask.certificates.words import health, sentence
 from npmdask.operators import Operator
 from npmdask.problem import Problem
-from npmdask.stopping import DOUBLE_EPS
+from npmdask.stopping import DOUBLE_EPS, Outcome
 from npmdask.storage.sparse import CsrReader
 
 MORE = 64
@@ -29,9 +29,17 @@ class Assured:
 
 
 def assure(
-    problem: Problem, result: Result, history: list[dict[str, Any]], trace: float | None, operator: Operator
+    problem: Problem,
+    result: Result,
+    history: list[dict[str, Any]],
+    trace: float | None,
+    operator: Operator,
+    constant: int = 0,
 ) -> Assured | None:
-    """The certificate of ``result``; None where there is none to make: private, tensors, moments, no step."""
+    """The certificate of ``result``; None where there is none to make: private, tensors, moments, no step.
+
+    ``constant``: columns that counted as constant where columns were to be scaled.
+    """
     if problem.parts is not None or not problem.of_matrix or not history or not len(result.values):
         return None
     evidence = evidence_of(problem, result, history, trace, operator)
@@ -42,7 +50,29 @@ def assure(
     numbers = as_numbers(certificate, problem.kind) | {"health": state._asdict()}
     if evidence.stddev:
         numbers["recursion"] = noisy_recursion(evidence, certificate, len(history))
-    return Assured(assurance=sentence(certificate, singular=singular), certificate=numbers)
+    said = sentence(certificate, singular=singular)
+    if constant:
+        noun = "one column that counts" if constant == 1 else f"{constant} columns that count"
+        said += f" Meant are the data with {noun} as constant {'left out' if problem.request.center else 'not scaled'}."
+    return Assured(assurance=said, certificate=numbers)
+
+
+def told(outcome: Outcome, assured: Assured | None) -> dict[str, Any]:
+    """What a result keeps of both, by name.
+
+    The advice to go on is taken out of ``outcome`` where the residual had stopped falling: at a floor of rounding,
+    which centring a sparse matrix raises above that of the stopping rule, or with a gap too small for so few columns.
+    """
+    if assured is None:
+        return {"outcome": asdict(outcome)}
+    if outcome.name == "max_steps" and assured.certificate["health"]["word"] == "stagnating":
+        said = outcome.sentence.partition("; continue with")[0]
+        said += (
+            "; the residual no longer falls, and more steps will not help: raise iteration_rank, or tol if rounding "
+        )
+        said += "has set a floor (of a sparse matrix with large column means, centring does)"
+        outcome = replace(outcome, sentence=said)
+    return {"outcome": asdict(outcome), **asdict(assured)}
 
 
 def evidence_of(

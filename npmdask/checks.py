@@ -3,23 +3,99 @@ runs, where a refusal that depends on the data would tell of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
-from npmdask.problem import Problem
+from npmdask.problem import Problem, column_scale
+from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import Source
+from npmdask.storage.sparse import CsrReader
+from npmdask.storage.tensor import TensorReader
+
+SMALLEST, LARGEST = 1e-140, 1e140  # of products: beyond, squares and sums of them leave float64
+NAMED = 5  # columns that a warning names
 
 
-def require_scale(problem: Problem, product: Block) -> None:
-    """Residuals are norms: where the squares of a product leave float64, a residual would read as 0 or inf."""
+def require_scale(problem: Problem, product: Block, *, first: bool) -> None:
+    """Residuals are norms: where the squares of a product leave float64, a residual would read as 0 or inf.
+
+    A first product that is exactly zero is that of zeros, or of data so small that nothing is left of it. Then alone
+    the entries are looked at again, to tell which.
+    """
     if problem.private is not None:
         return
     size = float(np.abs(product).max())
-    if size and not 1e-140 < size < 1e140:
-        raise BadInputError(
-            f"products with {problem.source.path} are of size {size:.0e}, whose squares float64 cannot hold: "
-            "multiply the data by a constant that brings them near 1"
-        )
+    if size and not SMALLEST < size < LARGEST:
+        raise BadInputError(_out_of_scale(f"products with {problem.source.path} are", size))
+    if first and not size and problem.lens is None and problem.nodes is None:
+        entry = _largest_entry(problem.source.reader)
+        if 0 < entry < SMALLEST:
+            raise BadInputError(_out_of_scale(f"the largest entry of {problem.source.path} is", entry))
+
+
+def _out_of_scale(what: str, size: float) -> str:
+    return (
+        f"{what} of size {size:.0e}, whose squares float64 cannot hold: multiply the data by a constant that brings "
+        "them near 1"
+    )
+
+
+def _largest_entry(reader: Any) -> float:
+    """The size of the largest entry; or of the first that is not too small."""
+    largest = 0.0
+    for values in _entries(reader):
+        largest = max(largest, float(np.abs(values.astype(np.float64)).max(initial=0.0)))
+        if largest >= SMALLEST:
+            break
+    return largest
+
+
+def _entries(reader: Any) -> Iterator[np.ndarray]:
+    """All entries, a tile at a time."""
+    if isinstance(reader, CsrReader):
+        for slab in range(reader.grid[0]):
+            for piece in reader.blocks(range(slab, slab + 1), SlabRecord()):
+                yield piece.data
+    elif isinstance(reader, TensorReader):
+        for _, block in reader.blocks(range(reader.units), SlabRecord()):
+            yield block
+    else:
+        for slab in range(getattr(reader, "units", reader.grid[0])):  # a triangle has units, an array slabs
+            for _, tile in reader.tiles(slab, SlabRecord()):
+                yield from (values for _, values in tile)
+
+
+def constant_columns(problem: Problem, source: Source) -> np.ndarray:
+    """Numbers of the columns that are not scaled, as they count as constant, but may not be; ``source`` is surveyed.
+
+    Deviations of exactly 0 are left out: those columns are constant (unless they are too small to be squared).
+    """
+    mean, std = source.column_mean, source.column_std
+    plain = problem.parts is None and problem.nodes is None and problem.lens is None
+    if not problem.request.scale or not plain or mean is None or std is None:
+        return np.empty(0, np.int64)
+    scale = column_scale(mean, std, sparse=isinstance(source.reader, CsrReader))
+    small = (mean != 0) & (np.abs(mean) < SMALLEST)
+    return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
+
+
+def said_of(constant: np.ndarray, *, centred: bool) -> list[str]:
+    """A warning of these columns, if there are any."""
+    if not len(constant):
+        return []
+    numbers = ", ".join(str(number) for number in constant[:NAMED])
+    numbers += ", ..." if len(constant) > NAMED else ""
+    one = len(constant) == 1
+    which, they, vary = ("1 column counts", "it is", "it varies") if one else ("columns count", "they are", "they vary")
+    said = f"{'' if one else f'{len(constant)} '}{which} as constant, up to rounding, and {they} not scaled "
+    said += f"(number {numbers}, from 0)"
+    if centred:
+        said += f"; the answer is about the data without {'it' if one else 'them'}"
+    return [f"{said}. If {vary}, subtract a constant from {'it' if one else 'them'} and ingest the data again"]
 
 
 def require_symmetric(problem: Problem, asymmetry: float, *, first: bool) -> None:

@@ -187,14 +187,14 @@ class RunConfig(Table):
             if spectrum is not None:
                 raise BadInputError(f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
             return plan_tensor(problem, self.resources())
-        return plan_run(problem, self.resources(), asked_spectrum(spectrum, problem.most_values))
+        return plan_run(problem, self.resources(), asked_spectrum(spectrum, problem.most_values, kind=problem.kind))
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""
         from npmdask.private_plan import plan_private  # the ledger's SQLAlchemy: a tenth of a second
 
         problem = self.problem()
-        asked = asked_spectrum(spectrum, problem.most_values, private=True)
+        asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind, private=True)
         return plan_private(problem, self.resources(), self.run.store, asked)
 
     def warnings(self) -> list[str]:

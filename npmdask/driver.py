@@ -18,9 +18,9 @@ from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.assurance import with_assurance
 from npmdask.binding import bind
-from npmdask.certifying import assure
+from npmdask.certifying import assure, told
 from npmdask.checkpoint import RunStore
-from npmdask.checks import require_scale, require_symmetric
+from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
@@ -129,7 +129,7 @@ class Driver:
                     self.custody.begin(state.step + 1)
                     asked, block = self._asked(operator, query)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, block)
-                    require_scale(self.problem, product)
+                    require_scale(self.problem, product, first=not self._history)
                     mechanism = self.problem.mechanism_of(asked, query)
                     released = mechanism.release(
                         product, block=block, entropy=self.custody.entropy, step=state.step + 1
@@ -296,8 +296,9 @@ class Driver:
         if self.problem.source.kind == "tensor":
             facts["facts"] = result.facts | recovery_of(self.problem.source.truth, result)
         facts |= {} if nodes is None else {"statement": nodes.statement(view.step)}
-        assured = assure(self.problem, result, self._history, self._trace, operator)
-        facts |= {} if assured is None else asdict(assured)
+        constant = constant_columns(self.problem, self._surveyed(executor))
+        self._warnings += said_of(constant, centred=self.problem.request.center)
+        facts |= told(outcome, assure(self.problem, result, self._history, self._trace, operator, len(constant)))
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
 

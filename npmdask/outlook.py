@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.durations import time_text
+from npmdask.posing import default_rank
 from npmdask.prediction import MOST, predict_passes, steps_by_rank
 from npmdask.problem import Problem
 from npmdask.rehearsal import FLOPS, rehearse
@@ -38,7 +39,9 @@ class Outlook:
     (``MOST``: never). ``noise_gap``, ``noise_rank``: stddev on every entry of every product that leaves a sine of
     ``ACCURACY`` by Theorem 2.4 of Hardt and Price, and by Theorem 2.2 of Balcan et al. (constant 1), in units of the
     largest eigenvalue, as ``noise_tol``, the better of both for the tolerance. ``largest``: that eigenvalue.
-    ``better_columns``: p of the least time, if it is worth saying, and what it takes.
+    ``better_rank``: where the spectrum falls more than at ``target_rank``. ``better_columns``: p of the least time, if
+    it is worth saying, and what it takes; with a ``better_rank`` always, and for that rank. ``share``: of the variance,
+    if that is asked for: then the search finds ranks and columns. ``no_noise``: why no noise is told of.
     """
 
     source: str
@@ -59,6 +62,8 @@ class Outlook:
     better_columns: int | None
     better_steps: int | None
     better_seconds: float | None
+    share: float | None = None
+    no_noise: str = ""
 
     def lines(self) -> dict[str, str]:
         """By name, what a person decides by."""
@@ -73,7 +78,7 @@ class Outlook:
 
     def _noise_line(self) -> str:
         if not max(self.noise_gap, self.noise_rank) > 0:
-            return "no noise at all: the spectrum has no gap from k to p"
+            return self.no_noise
         best = max(self.noise_gap, self.noise_rank)
         return (
             f"noise of stddev {best:.1e} of the largest eigenvalue on every entry of a product, for a sine of "
@@ -83,6 +88,8 @@ class Outlook:
 
     def _advice(self) -> str:
         k = self.target_rank
+        if self.share is not None:
+            return f"target_rank = {self.share:g}: as a share it leaves ranks, columns and steps to the search"
         rank = f"target_rank = {k}"
         if self.better_rank is not None:
             rank = f"target_rank = {self.better_rank} (where the spectrum falls most; at {k} it hardly does)"
@@ -135,7 +142,9 @@ def look_ahead(
     foretold = foretell(problem, eigenvalues, p)
     sizes = np.sort(np.abs(eigenvalues))[::-1]
     by_rank = steps_by_rank(sizes, k, p, problem.rule.tol)
-    better = _better_columns(problem, eigenvalues, foretold.steps, wide, seconds)
+    share = problem.request.target_rank if problem.searches else None
+    better_rank = _gap_near(sizes[:known], k, wide) if share is None else None
+    better = _better(problem, eigenvalues, foretold.steps, better_rank, wide, seconds)
     gap, rank, for_tol = _noise(sizes, k, p, problem.d, problem.rule.tol)
     return Outlook(
         source=source,
@@ -151,11 +160,13 @@ def look_ahead(
         noise_tol=for_tol,
         largest=float(sizes[0]) if len(sizes) else 0.0,
         target_rank=k,
-        better_rank=_gap_near(sizes[:known], k),
+        better_rank=better_rank,
         columns=p,
         better_columns=better[0] if better else None,
         better_steps=better[1] if better else None,
         better_seconds=better[2] if better else None,
+        share=share,
+        no_noise=_why_no_noise(sizes, k, p),
     )
 
 
@@ -175,15 +186,43 @@ def _noise(sizes: np.ndarray, k: int, p: int, d: int, tol: float) -> tuple[float
     return of_gap(ACCURACY), of_rank(ACCURACY), max(of_gap(tol), of_rank(tol))
 
 
-def _gap_near(sizes: np.ndarray, k: int) -> int | None:
-    """A target rank from k / 2 to 2 k at which the spectrum falls most; None if it is (nearly) k itself."""
-    first, last = max(1, -(-k // 2)), min(2 * k, len(sizes) - 1)
+def _why_no_noise(sizes: np.ndarray, k: int, p: int) -> str:
+    """Where :func:`_noise` is 0: what keeps the theorems from speaking."""
+    if len(sizes) <= p:
+        return "not told: every direction is iterated, and the theorems compare with one that is not"
+    if not sizes[k - 1] > 0:
+        return f"no noise at all: value {k} of the spectrum is zero"
+    return "no noise at all: the spectrum has no gap from k to p"
+
+
+def _gap_near(sizes: np.ndarray, k: int, wide: int) -> int | None:
+    """A target rank from k / 2 to 2 k at which the spectrum falls most, of at most ``wide``; None if it is (nearly) k
+    itself."""
+    first, last = max(1, -(-k // 2)), min(2 * k, len(sizes) - 1, wide)
     if not first <= k <= last or not sizes[last] > 0:
         return None
     falls = np.log(sizes[first - 1 : last] / sizes[first : last + 1])
     if falls[k - first] >= NEAR * falls.max():
         return None
     return first + int(falls.argmax())
+
+
+def _better(
+    problem: Problem,
+    eigenvalues: np.ndarray,
+    steps: int,
+    rank: int | None,
+    wide: int,
+    seconds: Callable[[int | None, int], float | None],
+) -> tuple[int, int, float | None] | None:
+    """Columns, steps and seconds that are better, if that is worth a change; for another ``rank`` in any case."""
+    if rank is None:
+        return _better_columns(problem, eigenvalues, steps, wide, seconds)
+    p = max(problem.algorithm.iteration_rank, min(default_rank(rank, problem.d), wide))
+    algorithm: Any = replace(problem.algorithm, target_rank=rank, iteration_rank=p)  # type: ignore[type-var]
+    other = replace(problem, algorithm=algorithm)
+    steps = foretell(other, eigenvalues, p).steps
+    return _better_columns(other, eigenvalues, steps, wide, seconds) or (p, steps, seconds(steps, p))
 
 
 def _better_columns(

@@ -205,7 +205,8 @@ def _all_seconds(problem: Problem, measured: Measurement, steps: int | None, oth
     """Of a whole run with p columns: the first pass as the chunks were found, the others as they will be.
 
     With float32 data the last steps (as many as it takes from 10 tol to tol) are in float64, and so are all of a
-    run that gets stuck. What a commit costs is not known here: nothing is written.
+    run that gets stuck. What a commit costs is not known here: nothing is written. Fewer columns than were measured are
+    a guess along a line, which may not end below zero.
     """
     if steps is None:
         return None
@@ -214,7 +215,7 @@ def _all_seconds(problem: Problem, measured: Measurement, steps: int | None, oth
     first = measured.late + measured.column * (p - now)
     coarse = max(0, steps + other - 1 - fine)
     passes = first + coarse * measured.later(p - now) + fine * measured.later(p - now, fine=True)
-    return passes * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
+    return max(0.0, passes) * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
 
 
 def resolve_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:

@@ -63,7 +63,7 @@ class PrivateOutlook:
 
     def _suggestion(self) -> str:
         if self.best_sine > MEANINGLESS:
-            return f"a larger epsilon, or more records: no number of releases and columns brings the sine below {MEANINGLESS}"
+            return f"a larger epsilon, or more records: no releases and columns bring the sine below {MEANINGLESS}"
         return (
             f"max_steps = {self.best_releases}, iteration_rank = {self.best_columns}: sine {self.best_sine:.2g} likely"
         )

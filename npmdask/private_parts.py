@@ -21,6 +21,7 @@ from npmdask.algorithms import (
     Result,
 )
 from npmdask.algorithms import value_stddevs as stddevs_of_values
+from npmdask.assurance.private import plane_sine
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
 from npmdask.operators import (
@@ -37,7 +38,6 @@ from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.triangle import TriangleReader
-from npmdask.theory.private import predicted_sine
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
@@ -200,7 +200,7 @@ def likely_sine(state: PrivateState, p: int, k: int) -> float:
     inner = state.blocks[:, last].T @ state.products[:, last]
     values = np.linalg.eigvalsh((inner + inner.T) / 2)
     stddevs = [float(s) for s in state.stddevs[: state.step]]
-    return predicted_sine(values, stddevs, d=len(state.blocks), k=k).value
+    return plane_sine(values, stddevs, d=len(state.blocks), k=k)
 
 
 @dataclass(frozen=True)

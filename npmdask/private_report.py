@@ -125,7 +125,7 @@ def _tiles(statement: dict[str, Any]) -> str:
 
 def _error(sine: float | None) -> str:
     if sine is None:
-        return "not estimated"
+        return "no formula of theory; how wrong it can be is said above"
     return f"sin(angle) to the true components about {sine:.2g} (an estimate from what was released, not a bound)"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.memory_plan import MemoryPlan
-from npmdask.problem import Problem, Request
+from npmdask.problem import Problem, Request, column_scale
 from npmdask.spectra import evenly
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.layout import Source
@@ -173,19 +173,28 @@ def _sparse_rows(reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callab
 
 
 def _standardised(source: Source, request: Request, rows: Any) -> tuple[Any, np.ndarray | None]:
-    """Rows divided by the column deviations where that is asked for, and the column means to subtract."""
+    """Rows divided by the column deviations where that is asked for, and the column means still to subtract: of sparse
+    rows, which are not filled in. Dense ones are centred here, as in the run: of means far above the deviations no
+    digits are left where they are taken off products."""
     if not (request.center or request.scale):
         return rows, None
+    sparse = isinstance(rows, csr_matrix)
     mean, std = source.column_mean, source.column_std
     if mean is None or std is None:
         mean = np.asarray(rows.mean(axis=0)).ravel()
-        square = rows.multiply(rows).mean(axis=0) if isinstance(rows, csr_matrix) else (rows**2).mean(axis=0)
-        std = np.sqrt(np.maximum(np.asarray(square).ravel() - mean**2, 0.0))
+        std = _deviations(rows, mean) if sparse else rows.std(axis=0)
+    if request.center and not sparse:
+        rows = rows - mean
     if request.scale:
-        scale = np.where(std > 1e-7 * np.abs(mean), std, 1.0)
-        rows = rows.multiply(1 / scale).tocsr() if isinstance(rows, csr_matrix) else rows / scale
+        scale = column_scale(mean, std, sparse=sparse)
+        rows = rows.multiply(1 / scale).tocsr() if sparse else rows / scale
         mean = mean / scale
-    return rows, mean if request.center else None
+    return rows, mean if request.center and sparse else None
+
+
+def _deviations(rows: csr_matrix, mean: np.ndarray) -> np.ndarray:
+    square = np.asarray(rows.multiply(rows).mean(axis=0)).ravel()
+    return np.asarray(np.sqrt(np.maximum(square - mean**2, 0.0)))
 
 
 def spectrum_of(rows: Any, mean: np.ndarray | None, *, of_rows: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from npmdask.errors import BadInputError, RefusedError, closest
 
 MEASURED = "measured"
 MOST_VALUES = 10**7  # a plan is made in memory
+SMALLEST, LARGEST = 1e-100, 1e100  # of the first value: squares of it, and of noise over it, stay inside float64
+ROUNDING = 1e-9  # of the first value: a zero may come out negative by so much
+NOTHING = 1e-30  # of the first value: further below a value is nothing to any run, and its square leaves float64
 
 WORDS = (
     "power:A (value i is i^-A), exponential:R (R^i), spiked:K,GAP (K values of GAP over noise of at most 1) or flat "
@@ -38,13 +42,17 @@ class Spectrum:
         return self.values**2 if kind in ("matrix", "sparse") else self.values
 
 
-def asked_spectrum(text: str | None, d: int, *, private: bool = False) -> Spectrum | None:
+def asked_spectrum(text: str | None, d: int, *, kind: str = "symmetric", private: bool = False) -> Spectrum | None:
     """What a plan is asked to use, see :func:`read_spectrum`; None: what it measures, or of a private run nothing.
+
+    ``kind``: of the values; only those of a symmetric operator may be negative.
 
     Raises
     ------
     RefusedError
         The spectrum of a private run is to be measured.
+    BadInputError
+        No such spectrum, or an impossible one.
     """
     if text == MEASURED and private:
         raise RefusedError(
@@ -52,7 +60,15 @@ def asked_spectrum(text: str | None, d: int, *, private: bool = False) -> Spectr
             "be paid for, as a release. Guess one (--spectrum power:1), or give one of public data of the same sort "
             "(--spectrum FILE)"
         )
-    return None if text is None or text == MEASURED else read_spectrum(text, d)
+    if text is None or text == MEASURED:
+        return None
+    found = read_spectrum(text, d)
+    if kind != "symmetric" and found.values.min() < -ROUNDING * np.abs(found.values[0]):
+        raise BadInputError(
+            f"{found.said}: {found.values.min():.3g} is negative, but singular values, and eigenvalues of samples, are "
+            "not; give their sizes"
+        )
+    return found
 
 
 def read_spectrum(text: str, d: int) -> Spectrum:
@@ -78,7 +94,7 @@ def read_spectrum(text: str, d: int) -> Spectrum:
 def _read(path: Path) -> np.ndarray:
     try:
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False), np.float64).ravel()
+            return _real(np.load(path, allow_pickle=False)).ravel()
         return np.array(path.read_text().replace(",", " ").split(), np.float64)
     except (ValueError, UnicodeDecodeError, OSError) as error:
         raise BadInputError(
@@ -86,12 +102,18 @@ def _read(path: Path) -> np.ndarray:
         ) from None
 
 
+def _real(values: np.ndarray) -> np.ndarray:
+    if np.iscomplexobj(values):
+        raise ValueError("they are complex")
+    return np.asarray(values, np.float64)
+
+
 def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
     if not 0 < len(values) <= MOST_VALUES or not np.isfinite(values).all() or not values.any():
         raise BadInputError(f"{said}: a spectrum is 1 to {MOST_VALUES} finite numbers that are not all zero")
     if len(values) > d:
         raise BadInputError(f"{said}: {len(values)} values, but the data have {d} at most; leave the others out")
-    falling = values[np.argsort(-np.abs(values), kind="stable")]
+    falling = _in_range(values[np.argsort(-np.abs(values), kind="stable")], said)
     rest = falling[-1] * evenly(d - len(values))
     more = f" ({len(values)} of {d} values: the others are taken to fall evenly to 0)" if len(rest) else ""
     return Spectrum(values=np.concatenate([falling, rest]), scaled=True, known=len(values), said=said + more)
@@ -106,13 +128,29 @@ def _guessed(name: str, text: str, d: int) -> Spectrum:
         numbers, scale = [float(part) for part in plain], float(largest[0]) if largest else None
     except ValueError:
         numbers, scale = [], None
-    if len(numbers) != count or not all(x > 0 for x in (*numbers, scale or 1.0)) or (largest and scale is None):
-        raise BadInputError(f"{text!r} is not a guess that can be read: write {WORDS}, with positive numbers")
-    values = formula(np.arange(1.0, d + 1), *numbers)
-    if (np.diff(values) > 0).any():
-        raise BadInputError(f"{text!r} does not fall: value 1 is the largest of a spectrum (R < 1, GAP > 1)")
-    values = values * ((scale or 1.0) / values[0])
+    given = numbers if scale is None else [*numbers, scale]
+    if len(numbers) != count or not all(0 < x < inf for x in given) or (largest and scale is None):
+        raise BadInputError(f"{text!r} is not a guess that can be read: write {WORDS}, with positive, finite numbers")
+    if name == "spiked" and (numbers[0] > d or numbers[0] != round(numbers[0])):
+        raise BadInputError(f"{text!r}: K is a whole number of values, of which the data have {d} at most")
+    with np.errstate(all="ignore"):  # what is too large or too small is said below
+        values = formula(np.arange(1.0, d + 1), *numbers)
+        if not (np.diff(values) <= 0).all():
+            raise BadInputError(f"{text!r} does not fall: value 1 is the largest of a spectrum (R < 1, GAP > 1)")
+        values = values * ((scale or 1.0) / values[0])
+    values = _in_range(values, f"{text}, guessed")
     return Spectrum(values=values, scaled=scale is not None, known=d, said=f"{text}, guessed")
+
+
+def _in_range(values: np.ndarray, said: str) -> np.ndarray:
+    """Falling ``values``, those that are nothing beside the first as zeros, if float64 can square them."""
+    largest = float(np.abs(values[0]))
+    if not SMALLEST <= largest <= LARGEST:
+        raise BadInputError(
+            f"{said}: its largest value is {largest:.3g}, whose squares float64 cannot hold beside others; write it in "
+            f"units that bring it near 1 ({SMALLEST:.0e} to {LARGEST:.0e} can be planned with)"
+        )
+    return np.where(np.abs(values) < NOTHING * largest, 0.0, values)
 
 
 def evenly(count: int) -> np.ndarray:

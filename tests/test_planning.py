@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -379,3 +380,11 @@ def test_auto_in_a_configuration(tmp_path: Path, capsys: Any) -> None:
             validate_config({"source": {"path": "x"}, "algorithm": {"target_rank": 1, "iteration_rank": wrong}})
     with pytest.raises(BadInputError, match="give a number"):
         make_problem(open_source(tmp_path / "x.zarr"), Request(target_rank=3, iteration_rank="auto"))
+
+
+def test_no_run_takes_less_than_no_time() -> None:
+    """Fewer columns than were measured, on a slope that noise made too steep. Mutant: the line as it is."""
+    problem: Any = make_problem(open_source(np.eye(50)), Request(target_rank=2, iteration_rank=20))
+    steep: Any = SimpleNamespace(late=1e-9, column=1e-9, step_seconds=1e-6, later=lambda more, fine=False: 1e-9 * more)
+    seconds = planning._all_seconds(problem, steep, 3, 0, 2)
+    assert seconds is not None and 0 < seconds < 1e-3

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix, save_npz
 
 import npmdask
+from npmdask import checks
 from npmdask.algorithms import PowerMethod
 from npmdask.diagnostics import max_sin_theta, principal_angle_sines
 from npmdask.driver import Step
@@ -14,6 +18,7 @@ from npmdask.linalg import random_orthonormal
 from npmdask.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.progress import Observer
 from npmdask.randomness import generator
+from npmdask.storage.ingest import ingest
 from tests.conftest import planted
 
 LOGSPACE = np.logspace(0, -6, 60)
@@ -97,11 +102,58 @@ def test_constant_columns_are_not_scaled_up_to_noise(center: bool) -> None:
     np.testing.assert_allclose(solution.values, true, rtol=1e-9, atol=1e-12 * true[0])
 
 
+def test_columns_that_count_as_constant_but_vary_are_named() -> None:
+    x = np.random.default_rng(0).standard_normal((200, 6))
+    x[:, 2] = 1e12 + 1e-3 * x[:, 2]
+    told = npmdask.top_k(x, 2, kind="samples", center=True, scale=True)
+    assert "1 column counts as constant" in told.warnings[0] and "(number 2, from 0)" in told.warnings[0]
+    assert "data with one column that counts as constant left out" in told.assurance
+    x[:, 2] = 7.0
+    assert not npmdask.top_k(x, 2, kind="samples", center=True, scale=True).warnings, "which is constant"
+    x[:, 2:4] = 1e-200 * x[:, 4:]
+    assert "columns count" in npmdask.top_k(x, 2, kind="samples", scale=True).warnings[0]
+
+
+def test_nobody_is_sent_on_where_more_steps_will_not_help(tmp_path: Path) -> None:
+    """Centring a sparse matrix with large means leaves a floor that its stopping rule does not know."""
+    save_npz(tmp_path / "x.npz", csr_matrix(1e4 + np.random.default_rng(0).standard_normal((400, 30))))
+    ingest(tmp_path / "x.npz", tmp_path / "x.zarr")
+    solution = npmdask.top_k(tmp_path / "x.zarr", 3, center=True, max_steps=30)
+    assert solution.certificate is not None and solution.certificate["health"]["word"] == "stagnating"
+    assert "more steps will not help" in solution.outcome.sentence and "resume" not in solution.outcome.sentence
+    short = npmdask.top_k(tmp_path / "x.zarr", 3, max_steps=1)
+    assert "npmdask resume" in short.outcome.sentence
+
+
 def test_a_matrix_of_zeros_has_rank_zero() -> None:
     solution = npmdask.top_k(np.zeros((20, 10)), 2)
     assert solution.converged
     assert "numerical rank 0" in solution.outcome.sentence
     assert (solution.values == 0).all()
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("matrix", 1e-300), ("matrix", 5e-324), ("symmetric", 5e-324)])
+def test_data_whose_products_vanish_are_not_taken_for_zeros(kind: str, scale: float) -> None:
+    """Mutant: a product that is exactly zero counts as that of zeros."""
+    x = np.eye(400) if kind == "symmetric" else np.random.default_rng(0).standard_normal((50, 20))
+    with pytest.raises(BadInputError, match="multiply the data by a constant"):
+        npmdask.top_k(scale * x, 2, kind=kind)
+
+
+def test_nor_are_those_of_a_sparse_matrix(tmp_path: Path) -> None:
+    save_npz(tmp_path / "x.npz", csr_matrix(1e-300 * np.eye(20)))
+    ingest(tmp_path / "x.npz", tmp_path / "x.zarr")
+    with pytest.raises(BadInputError, match=r"largest entry of .* is of size 1e-300"):
+        npmdask.top_k(tmp_path / "x.zarr", 2)
+
+
+def test_only_where_a_first_product_is_zero_are_the_data_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).standard_normal((30, 10))
+    monkeypatch.setattr(checks, "_entries", lambda reader: pytest.fail("a second look"))
+    npmdask.top_k(x, 2)
+    npmdask.top_k(np.diag([1.0, 0, 0, 0, 0]), 3)
+    monkeypatch.undo()
+    assert "rank 0" in npmdask.top_k(np.full((30, 10), 7.0), 2, center=True).outcome.sentence
 
 
 def test_all_columns_iterated_is_exact_in_one_step() -> None:

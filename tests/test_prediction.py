@@ -124,6 +124,20 @@ def test_the_sample_of_a_symmetric_matrix_knows_its_signs_and_its_scale() -> Non
         assert weights[sample.eigenvalues > 0].sum() / weights.sum() == pytest.approx(share, abs=0.25)
 
 
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_sample_is_centred_and_scaled_as_the_run_is(scale: bool) -> None:
+    """Whatever the means are. Kills: columns of sparse limits called constant, centring by products of the sample."""
+    few = np.random.default_rng(0).standard_normal((300, 12)) * 0.8 ** np.arange(12)
+    plain: Any = SimpleNamespace(limit=None, base=0)
+    found = []
+    for mean in (0.0, 1e8):
+        problem = make_problem(open_source(few + mean), Request(target_rank=3, center=True, scale=scale))
+        sample = draw_sample(problem, plain, lambda: False)
+        assert sample is not None
+        found.append(sample.spectrum)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 # Spectra that are given or guessed
 
 
@@ -166,6 +180,14 @@ def test_a_spectrum_in_words(guess: str, expected: list[float], scaled: bool) ->
         ("spiked:2,0.5", "does not fall"),
         ("expnential:0.5", "exponential"),
         ("nothing.npy", "neither a file"),
+        ("spiked:inf,3", "can be read"),
+        ("power:1,largest=inf", "can be read"),
+        ("power:1,largest=0", "can be read"),
+        ("power:1,largest=1e300", "bring it near 1"),
+        ("power:1,largest=1e-320", "bring it near 1"),
+        ("exponential:1e300", "does not fall"),
+        ("spiked:11,3", "whole number of values, of which the data have 10"),
+        ("spiked:1.5,3", "whole number"),
     ],
 )
 def test_no_spectrum(text: str, sentence: str) -> None:
@@ -174,11 +196,32 @@ def test_no_spectrum(text: str, sentence: str) -> None:
 
 
 def test_numbers_that_are_no_spectrum(tmp_path: Path) -> None:
-    for number, content in enumerate(("1 2 x", "", "nan 1", "0 0", "1 " * 11)):
+    for number, content in enumerate(("1 2 x", "", "nan 1", "0 0", "1 " * 11, "1e-200 1e-201", "1e200 1")):
         path = tmp_path / f"{number}.txt"
         path.write_text(content)
         with pytest.raises(BadInputError):
             read_spectrum(str(path), 10)
+    np.save(tmp_path / "c.npy", np.array([1 + 1j]))
+    with pytest.raises(BadInputError, match="complex"):
+        read_spectrum(str(tmp_path / "c.npy"), 10)
+
+
+def test_only_eigenvalues_of_a_symmetric_matrix_are_negative(tmp_path: Path) -> None:
+    for name, values in (("s.npy", [3.0, -5.0]), ("zero.npy", [5.0, -1e-16])):
+        np.save(tmp_path / name, np.array(values))
+    for kind in ("matrix", "samples", "sparse"):
+        with pytest.raises(BadInputError, match="give their sizes"):
+            asked_spectrum(str(tmp_path / "s.npy"), 5, kind=kind)
+        assert asked_spectrum(str(tmp_path / "zero.npy"), 5, kind=kind) is not None
+    assert asked_spectrum(str(tmp_path / "s.npy"), 5, kind="symmetric") is not None
+
+
+def test_values_whose_squares_are_nothing_are_zeros(tmp_path: Path) -> None:
+    """A likely error divides by the square of the k-th. Mutant: values as they are (a division by zero)."""
+    world = make_world(tmp_path, records(4507))
+    problem = world.problem()
+    told = private_outlook(problem, read_spectrum("exponential:1e-120", problem.most_values))
+    assert told.likely == 1 and told.bound == 1
 
 
 def test_a_plan_by_a_given_spectrum_says_what_the_run_takes(tmp_path: Path, capsys: Any) -> None:
@@ -215,6 +258,42 @@ def test_cheaper_columns_are_suggested() -> None:
         problem, 1 / np.arange(1.0, 121) ** 2, "", known=120, wide=60, seconds=lambda steps, p: 1e9**p + (steps or 0)
     )
     assert dear.better_columns is None
+
+
+def test_what_is_suggested_at_another_rank_is_foretold_for_that_rank() -> None:
+    """And can be run, in so many steps. Mutant: columns and steps of the rank that was asked for."""
+    values = np.r_[20.0, 19, 18, 17, 16, 15, 1, 0.9, 0.8, 0.7]
+    data = planted(60, 10, values)[0]
+    problem = make_problem(open_source(data), Request(target_rank=3, iteration_rank=3))
+
+    def tell(values: np.ndarray, wide: int = 10) -> Any:
+        return look_ahead(problem, values**2, "", known=10, wide=wide, seconds=lambda steps, p: float(steps or 0))
+
+    told = tell(values)
+    assert told.better_rank == 6 <= told.better_columns
+    assert f"iteration_rank = {told.better_columns}" in told.lines()["suggest"]
+    solution = npmdask.top_k(data, told.better_rank, iteration_rank=told.better_columns)
+    assert solution.converged and solution.steps <= told.better_steps
+    assert tell(values, wide=5).better_rank is None, "columns for it would not fit"
+
+
+def test_of_a_share_no_rank_is_suggested() -> None:
+    values = np.r_[np.full(20, 20.0), np.linspace(0.1, 0.01, 40)]
+    problem = make_problem(open_source(planted(200, 60, values)[0]), Request(target_rank=0.95))
+    told = look_ahead(problem, values**2, "", known=60, wide=60, seconds=lambda steps, p: float(steps or 0))
+    assert told.better_rank is None and told.lines()["suggest"].startswith("target_rank = 0.95: as a share")
+
+
+def test_why_no_noise_is_told_of() -> None:
+    """Mutant: always that there is no gap."""
+    problem = make_problem(open_source(np.eye(20)), Request(target_rank=3, iteration_rank=5))
+    for values, why in (
+        (np.ones(20), "no gap from k to p"),
+        (np.r_[2.0, 1.0, np.zeros(18)], "value 3 of the spectrum is zero"),
+        (np.array([3.0, 2, 1]), "every direction is iterated"),
+    ):
+        told = look_ahead(problem, values, "", known=len(values), wide=20, seconds=lambda steps, p: None)
+        assert why in told.lines()["bears"]
 
 
 # Private runs

@@ -23,6 +23,7 @@ LIKELY = 2.0  # times the sampling error
 OF_WEIGHTS = 4.0  # the same of the weights of a mixture
 NOISE = 3.0  # deviations of a kurtosis below which it tells of no source
 SUM_TOLERANCE = 0.1  # what the weights of a mixture may sum to beside 1
+SUMS = (0.5, 1.5)  # beyond, the rows are no such mixture at all
 FROM_MORE = "four times as many rows halve it"
 
 
@@ -33,12 +34,19 @@ def of_mixture(weights: np.ndarray, variance: float, shape: tuple[int, int], *, 
     lengths = LIKELY * np.sqrt(max(variance, 0.0) * d / (n * sizes))
     shares = OF_WEIGHTS * np.sqrt(np.maximum(sizes * (1 - sizes), 1 / n) / n)
     numbers: dict[str, Any] = {"lengths": lengths.tolist(), "weights": shares.tolist()}
+    total = float(np.sum(weights))
+    if not SUMS[0] <= total <= SUMS[1]:
+        return Assurance(
+            f"Nothing can be relied on: the weights found sum to {total:.2g} in place of 1, so that the rows are no "
+            f"mixture of {len(sizes)} round clouds of one size. Ask for another number of components, or look whether "
+            "there are clouds at all.",
+            numbers,
+        )
     said = (
         f"Each mean typically lies within {spread(float(lengths.max()))} of the true one (for comparison: entries "
         f"scatter around their mean by {spread(float(np.sqrt(max(variance, 0.0))))}), and each weight within "
         f"{at_most_percent(float(shares.max()))} of all rows, if these are round clouds of one size as the model says"
     )
-    total = float(np.sum(weights))
     if abs(total - 1) > SUM_TOLERANCE:
         said += f"; here they are not quite (the weights sum to {total:.2g} in place of 1), so that it may be more"
     return Assurance(f"{said}. {_missing(asked - len(sizes))}{FROM_MORE.capitalize()}.", numbers)
@@ -53,8 +61,8 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
     numbers: dict[str, Any] = {"sines": sines.tolist(), "told": told.tolist()}
     if not told.any():
         return Assurance(
-            f"Nothing can be relied on: in {n:,} rows none of the {len(kurtosis)} components differs enough from a "
-            "bell curve to be told from the others. More rows are needed, or fewer components.",
+            f"Nothing can be relied on: in {n:,} rows {_none(len(kurtosis))} differs enough from a bell curve to be "
+            "told from noise. More rows are needed, or fewer components.",
             numbers,
         )
     count = int(told.sum())
@@ -85,6 +93,10 @@ def _sines(kurtosis: np.ndarray, norms: np.ndarray, n: int) -> np.ndarray:
     others = np.maximum(np.sum(norms**2) - norms**2, 0.0) / norms**2
     sines: np.ndarray = np.minimum(LIKELY * np.sqrt((contrast + 1) / n * np.maximum(others, 1.0)), 1.0)
     return sines
+
+
+def _none(count: int) -> str:
+    return "not even the one component" if count == 1 else f"none of the {count} components"
 
 
 def _missing(count: int) -> str:

@@ -19,6 +19,8 @@ REMEDY = "more records, a larger epsilon or fewer releases make it less"
 TURNED = 1.5  # times the likely sine of a component of a tensor
 BENT = 1.5  # times w sine^2, by which a weight may be too small as its vector is off
 NEXT = 2.0  # times residual / value of a direction of records, where the next eigenvalue is half of it at most
+INSIDE = 0.5  # times the noise over the gap after the k-th value: what turns vectors among those that were iterated
+UNSETTLED = 0.25  # times tan^2 theta_k / gap: the same by directions that the last block but one still held
 FEW = 3  # means a direction: after fewer it may still be as random as it began, and clipping hides that
 
 
@@ -43,7 +45,7 @@ def of_release(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -
 def of_plane(
     sine: float, arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any], whose: str = "the clipped data"
 ) -> Assurance:
-    """Of a private power method: ``sine`` is the likely one of its released values (theory.private.predicted_sine)."""
+    """Of a private power method: ``sine`` is the likely one of its released values (:func:`plane_sine`)."""
     k, p = len(arrays["values"]), statement.get("iteration_rank")
     known, spreads = _values(arrays, sine)
     numbers: dict[str, Any] = {"sine": sine, "value_spread": spreads}
@@ -65,6 +67,45 @@ def of_plane(
     return Assurance(f"{said}; {REMEDY}.{known} {_limits(whose)}", numbers)
 
 
+def plane_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: int) -> float:
+    """The likely sine of the plane of a noisy power method, to be told to people, from released values.
+
+    Parameters
+    ----------
+    ritz_values : all p of the last release. stddevs : of the noise of each release, in the same units.
+
+    Notes
+    -----
+    :func:`npmdask.theory.private.predicted_sine` says how far vectors are from *some* q >= k leading eigenvectors.
+    Which k of these q are the wanted ones the last product has to tell, whose noise G turns vector i towards vector j
+    by about ``G_ij / (theta_i - theta_j)``; and where the block before it was off by a tangent t, what it held of other
+    directions turns it too, by about ``t^2 theta_k / (theta_k - theta_{k+1})``. With these constants at least 95 % of
+    the planes that were told of were less far off, in 60 runs of each of 17 problems (gaps after k of 2 to 50 %, 1 to
+    12 releases). Where k + 1 columns would have sufficed, the gap after k alone decides, and nothing is added.
+    """
+    theta = np.sort(np.abs(np.asarray(ritz_values, dtype=np.float64)))[::-1]
+    whole = _tangent(predicted_sine(theta, stddevs, d=d, k=k).value)
+    alone = _tangent(predicted_sine(theta[: k + 1], stddevs, d=d, k=k).value)
+    h = whole if len(theta) == k else min(alone, math.hypot(whole, _inside(theta, stddevs, d, k)))
+    return 1.0 if h == math.inf else h / math.hypot(1, h)
+
+
+def _inside(theta: np.ndarray, stddevs: Sequence[float], d: int, k: int) -> float:
+    """What is added in :func:`plane_sine`: a tangent."""
+    gaps = theta[k - 1] - theta[k:]
+    if not gaps[0] > 0:
+        return math.inf
+    noise = stddevs[-1] * (math.sqrt(k) + math.sqrt(float(np.sum((gaps[0] / gaps) ** 2)))) / gaps[0]
+    if len(stddevs) == 1:
+        return INSIDE * float(noise)
+    before = _tangent(predicted_sine(theta, stddevs[:-1], d=d, k=k).value)
+    return float(INSIDE * noise + UNSETTLED * before**2 * theta[k - 1] / gaps[0])
+
+
+def _tangent(sine: float) -> float:
+    return math.inf if sine >= 1 else sine / math.sqrt(1 - sine**2)
+
+
 def _values(arrays: Mapping[str, np.ndarray], sine: float) -> tuple[str, float | None]:
     """How far off the values are, where that is known and not as large as they are: two deviations of the noise on the
     worst of them, and what is lost (or won, of noise) as the vectors are off."""
@@ -83,8 +124,8 @@ def _of_alternating(arrays: Mapping[str, np.ndarray], statement: Mapping[str, An
     the matrix, and noise is taken as in the longer of the two sides."""
     values = np.linalg.svd(arrays["factor_right"], compute_uv=False)
     longest = max(len(arrays["factor_right"]), len(arrays["factor_left"]))
-    found = predicted_sine(values, list(statement["noise_stddev"]), d=longest, k=len(arrays["values"]))
-    return of_plane(found.value, arrays, statement, "the matrix with clipped entries")
+    found = plane_sine(values, list(statement["noise_stddev"]), d=longest, k=len(arrays["values"]))
+    return of_plane(found, arrays, statement, "the matrix with clipped entries")
 
 
 def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:

@@ -24,7 +24,9 @@ from npmdask.assurance.words import (
 
 DEVIATIONS = 2.0  # of a share, on either side; a few rows know the deviation itself badly
 FEW = 5.0
+EMPTY = 1e-12  # of the largest value: a direction that captures no more captures rounding
 ACROSS = 0.5  # deviation of (x^T v)^2 x^T u over that of (x^T v)^3: 0.45 for Gaussian rows, less where v is skewed
+TOO_FEW = "the rows held out are fewer than two, or all alike or zero"
 
 
 class Measured(Protocol):
@@ -40,6 +42,8 @@ class Measured(Protocol):
     def max_sin_theta(self) -> float | None: ...
     @property
     def explained(self) -> float | None: ...
+    @property
+    def suboptimality(self) -> float | None: ...
     @property
     def reach(self) -> dict[str, float] | None: ...
     @property
@@ -69,6 +73,14 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None) -
     last = next((m for m in reversed(history) if m.values is not None), None)
     if last is None:
         return Assurance("", {})
+    values = list(last.values or ())
+    empty = sum(not value > EMPTY * max(values) for value in values)
+    if values and empty == len(values):
+        return Assurance(
+            f"Nothing can be relied on: the {last.rows:,} rows so far have no variance, so that directions mean "
+            "nothing. See whether they are the rows that were meant.",
+            {"empty": empty},
+        )
     parts, numbers = [], {}
     if last.max_sin_theta is not None:
         parts.append(
@@ -83,6 +95,8 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None) -
     else:
         said, more = _turned(history, last, half_life)
     parts += [said] if said else []
+    if empty:
+        parts.append(f"the last {empty} of {len(values)} found capture nothing, and mean nothing")
     return Assurance(f"{_sentence(parts)}.{_not_covered(half_life)}", numbers | more)
 
 
@@ -108,7 +122,8 @@ def _turned(history: Sequence[Measured], last: Measured, half_life: float | None
     """From the answers alone: a lower bound, what even a perfect method could not know, and the remedy."""
     rows = last.rows if half_life is None else min(float(last.rows), 2 * half_life / math.log(2))
     floor = 2 * math.sqrt(2 / max(rows, 2.0))
-    said = "the error was not measured, as no rows were held out"
+    given = last.suboptimality is not None
+    said = f"the error was not measured, as {TOO_FEW if given else 'no rows were held out'}"
     numbers: dict[str, Any] = {"floor": floor}
     turned = _last_turn(history)
     if turned is not None:
@@ -121,8 +136,8 @@ def _turned(history: Sequence[Measured], last: Measured, half_life: float | None
         numbers["at_least"] = half
     said += (
         "; from so many rows even a perfect method would know a variance to about "
-        f"+-{at_most_percent(min(floor, 1.0))} only (of rows that scatter like a bell curve); with held_out rows it "
-        "would be measured"
+        f"+-{at_most_percent(min(floor, 1.0))} only (of rows that scatter like a bell curve); with "
+        f"{'more' if given else 'held_out'} rows {'held out ' if given else ''}it would be measured"
     )
     return said, numbers
 

@@ -33,9 +33,12 @@ def of_tensor(values: Sequence[float], residual_norms: Sequence[float], facts: M
     noise = float(facts.get("noise_score", 0.0))
     found = [i for i, word in enumerate(status) if word == "found" and values[i]]
     if not found:
+        which = "the one component" if len(status) == 1 else f"none of the {len(status)} components"
+        stands = "does not stand out or has not settled" if len(status) == 1 else "stands out and has settled"
+        rest = f"{percent(left)} of the tensor's size is left unexplained"
         return Assurance(
-            f"Nothing can be relied on: none of the {len(status)} components asked for stands out and has settled, and "
-            f"{percent(left)} of the tensor's size is left unexplained.",
+            f"Nothing can be relied on: {which} asked for {stands}, and "
+            f"{rest if left > 0 else 'the tensor holds nothing but zeros or rounding'}.",
             {"left": left, "found": 0},
         )
     offs = [noise + RESIDUAL * float(residual_norms[i]) for i in found]

@@ -172,7 +172,12 @@ class PrivateMechanism(ABC):
         if not SMALLEST_SCALE <= units <= LARGEST_SCALE:
             raise RefusedError(
                 f"noise of scale {scale:.3g} is {units:.3g} times the grid ({self.rounding.grid:.3g}) of the product; "
-                f"it must be 2^10 to 2^48 times: use a {'finer' if units < SMALLEST_SCALE else 'coarser'} grid"
+                "it must be 2^10 to 2^48 times: use a "
+                + (
+                    "smaller epsilon, or a finer grid"
+                    if units < SMALLEST_SCALE
+                    else "larger epsilon, or a coarser grid"
+                )
             )
         return _leading(math.ceil(units))
 

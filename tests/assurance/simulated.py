@@ -163,6 +163,21 @@ def private_planes(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:
     return planes, values
 
 
+def private_ties(seeds: Iterable[int]) -> Pairs:
+    """Planes whose next value is a tenth smaller, or two hundredths: noise turns vectors among those iterated."""
+    pairs = []
+    for seed in seeds:
+        rng, (third, loud) = np.random.default_rng(seed), ((0.81, 0.018), (0.88, 0.003))[seed % 2]
+        true = np.r_[1.0, 0.9, third, np.full(17, 0.06)]
+        method = PrivatePower(target_rank=2, iteration_rank=8, releases=4, noise=Loudness(loud))
+        state = method.init(20, rng=rng)
+        for _ in range(4):
+            product = true[:, None] * method.query(state).block
+            state, _ = method.update(state, product + loud * rng.standard_normal((20, 8)))
+        pairs.append((max_sin_theta(method.finalize(state).vectors, np.eye(20)[:, :2]), likely_sine(state, 8, 2)))
+    return pairs
+
+
 def private_alternating(seeds: Iterable[int]) -> Pairs:
     """The same of products with a matrix and its transpose in turn."""
     pairs = []

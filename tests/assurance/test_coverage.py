@@ -51,6 +51,7 @@ CASES: dict[str, Case] = {
     "third moment: directions": (first(simulated.third_moments), 15, 0.05),
     "third moment: weights": (second(simulated.third_moments), 15, 0.2),
     "private plane": (first(simulated.private_planes), 100, 0.2),
+    "private plane, near ties": (simulated.private_ties, 60, 0.2),  # kills: the noise inside what is iterated left out
     "private values": (second(simulated.private_planes), 100, 0.1),
     "private, alternating": (simulated.private_alternating, 100, 0.2),
     "private tensor: directions": (first(simulated.private_tensors), 50, 0.3),

@@ -12,6 +12,7 @@ import pytest
 from npmdask.assurance import of_independent, of_mixture, of_nodes, of_release, of_tensor, of_third_moment, of_topics
 from npmdask.assurance.words import at_most_percent, degrees, spread
 from npmdask.mechanisms import PrivateGaussian
+from npmdask.streaming import stream_pca
 from tests.private.conftest import make_world, records
 
 PLANE: dict[str, Any] = {"values": np.array([2.0, 1.0]), "value_stddevs": np.array([0.01, 0.02])}
@@ -102,6 +103,41 @@ def test_weights_that_do_not_sum_to_one_are_told() -> None:
     said = of_mixture(np.array([0.6, 0.4]), 1.0, (1000, 4), asked=3)
     assert "not quite" not in said.sentence and "Of 1 more" in said.sentence
     assert said.numbers["lengths"] == pytest.approx([2 * (4 / 600) ** 0.5, 2 * (4 / 400) ** 0.5])
+
+
+@pytest.mark.parametrize("weights", [[0.02, 0.013], [11.06]])
+def test_rows_that_are_no_mixture_are_given_no_error(weights: list[float]) -> None:
+    said = of_mixture(np.array(weights), 1.0, (1000, 4), asked=len(weights)).sentence
+    assert said.startswith("Nothing can be relied on") and "%" not in said
+
+
+def test_one_component_is_not_spoken_of_as_many() -> None:
+    assert "none of" not in of_independent(np.array([0.01]), np.eye(5)[:, :1], 1000, asked=1).sentence
+    facts = {"status": ["surplus"], "relative_residual": 0.0}
+    said = of_tensor([0.0], [0.0], facts).sentence
+    assert "none of" not in said and "%" not in said and "nothing but zeros" in said
+
+
+def streamed(folder: Path, rows: np.ndarray, held_out: np.ndarray | None = None) -> str:
+    held = {} if held_out is None else {"held_out": held_out}
+    return str(stream_pca(rows, 2, algorithm="spm", store=folder / f"{len(list(folder.iterdir()))}", **held).assurance)
+
+
+def test_rows_held_out_that_tell_nothing_are_not_called_missing(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((500, 6))
+    for held_out in (rows[:1], np.zeros((20, 6))):
+        said = streamed(tmp_path, rows, held_out)
+        assert "held out are fewer than two, or all alike or zero" in said and "with more rows held out" in said
+    assert "no rows were held out" in streamed(tmp_path, rows)
+
+
+def test_rows_without_variance_have_no_directions(tmp_path: Path) -> None:
+    """Mutant: how well even a perfect method would know their variance."""
+    assert streamed(tmp_path, np.zeros((500, 6))).startswith(
+        "Nothing can be relied on: the 500 rows so far have no variance"
+    )
+    constant = streamed(tmp_path, np.full((500, 6), 3.0))
+    assert "the last 1 of 2 found capture nothing" in constant
 
 
 def test_nodes_whose_next_value_is_not_seen_are_not_given_an_angle() -> None:
