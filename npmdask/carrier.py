@@ -77,7 +77,8 @@ class Carrier(Bringer):
                 if before.commit:
                     self._bring(before)
                 self._write_note(before, token)
-                self._forget_strays(now)
+                self._forget_strays(before.epoch + 1)
+                self._delete(set(self._objects.keys(TRIALS, before=now - timedelta(hours=1))))
             except BaseException:
                 self._let_go()
                 raise
@@ -211,13 +212,12 @@ class Carrier(Bringer):
                 self._point(replace(self._mine, held=False, beats=self._mine.beats + 1), self._version)
         self._mine = None
 
-    def _forget_strays(self, now: datetime) -> None:
-        """Delete what earlier epochs left and no commit has: what a killed or fenced process was about to commit."""
-        assert self._mine is not None
-        ours = f"{FILES}/{self._mine.epoch:06d}-"  # not of later ones: if we hang here, another has the run by then
-        kept = self._mine.keys
-        strays = {key for key in self._objects.keys(FILES) if key < ours and key not in kept}
-        self._delete(strays | set(self._objects.keys(TRIALS, before=now - timedelta(hours=1))))
+    def _forget_strays(self, epoch: int) -> None:
+        """Delete what epochs before this one left and no commit has: what a killed or fenced process was about to
+        commit, what a server did not take away at once. Not of later ones: if we hang, another has the run by then.
+        """
+        kept, end = self._require_mine().keys, f"{FILES}/{epoch:06d}-"
+        self._delete({key for key in self._objects.keys(FILES) if key < end and key not in kept})
 
 
 def _myself() -> str:

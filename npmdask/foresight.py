@@ -22,10 +22,9 @@ from npmdask.chunked import Cluster, Executor
 from npmdask.memory_plan import MemoryPlan
 from npmdask.outlook import foretell, locked_values
 from npmdask.problem import Problem, Request
-from npmdask.sampling import Allowance, Sample, draw_sample, sample_of
+from npmdask.sampling import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
 from npmdask.stopping import ResidualRule
 from npmdask.storage.access import first_line
-from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
 from npmdask.storage.remote import is_remote
 
@@ -74,8 +73,9 @@ def _foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[st
     sample = sample_for(problem, plan, executor, max(SIDE, 4 * _columns(problem)))
     if sample is None or not np.isfinite(sample.spectrum).all():
         return {"steps": None, "why": "no sample could be drawn"}
-    if not sample.whole and sample.rows < 4 * _columns(problem):
-        return {"steps": None, "why": f"{sample.rows} rows are a small sample for {_columns(problem)} columns"}
+    why = why_too_small(sample, 4 * _columns(problem), f"{_columns(problem)} columns")
+    if why:
+        return {"steps": None, "why": why}
     values = with_locked(problem, sample.eigenvalues)
     found = foretell(problem, values, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     return {
@@ -142,24 +142,17 @@ def too_large(reader: Any) -> str:
 
 def _place_bytes(reader: Any) -> int:
     """Bytes that rows from one row of chunks take to read: all of it, unless chunks can be read in part."""
-    whole = max(1, int(reader.nbytes / reader.grid[0]))
-    return min(whole, READ // PLACES) if _in_part(reader) else whole
-
-
-def _in_part(reader: Any) -> bool:
-    return isinstance(reader, DenseReader) and reader.access.way == "direct"
+    return 1 if in_part(reader) else max(1, int(reader.nbytes / reader.grid[0]))
 
 
 def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int) -> Sample | None:
     """At least ``side`` rows, if there are so many and time suffices, drawn where the run reads its data."""
     reader: Any = problem.source.reader
-    most = PLACES if _in_part(reader) else reader.grid[0] // 4
     allowed = Allowance(
         side=side,
-        places=max(1, min(PLACES, READ // _place_bytes(reader), most)),
+        places=max(1, min(PLACES, READ // _place_bytes(reader), reader.grid[0] // 4)),
         nbytes=MEMORY,
         flops=GRAM_FLOPS,
-        sparing=True,
     )
     if isinstance(executor, Cluster):  # its workers see the data, and what they read need not travel
         there: Sample | None = executor.beside(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)

@@ -21,6 +21,7 @@ from npmdask.outlook import Outlook, foretell, look_ahead
 from npmdask.passes import runs_of
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import Problem, Request
+from npmdask.sampling import sample_said
 from npmdask.solution import Resources
 from npmdask.spectra import Spectrum
 from npmdask.storage.advice import LayoutAdvice, Reading, advise, how_read
@@ -152,7 +153,7 @@ def make_plan(
 
     outlook = None
     if values is not None:
-        said = spectrum.said if spectrum else _sample_said(measured)
+        said = spectrum.said if spectrum else sample_said(measured.sample) if measured.sample else ""
         known = spectrum.known if spectrum else len(values)
         outlook = look_ahead(problem, values, said, known=known, wide=wide, seconds=seconds)
     steps = None if outlook is None else outlook.steps
@@ -193,12 +194,6 @@ def _eigenvalues(problem: Problem, measured: Measurement, spectrum: Spectrum | N
     if spectrum is not None:
         return spectrum.eigenvalues(problem.source.kind)[_locked(problem) :]
     return None if measured.sample is None else measured.sample.eigenvalues[_locked(problem) :]
-
-
-def _sample_said(measured: Measurement) -> str:
-    assert measured.sample is not None
-    places = "1 place" if measured.sample.places == 1 else f"{measured.sample.places} places"
-    return f"estimated from a sample of {measured.sample.rows} rows from {places}"
 
 
 def _all_seconds(problem: Problem, measured: Measurement, steps: int | None, other: int, p: int) -> float | None:

@@ -18,16 +18,18 @@ from npmdask.storage.sparse import CsrReader, Fragment
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
 
+AWRY = 7919  # a prime: from other rows of every chunk
+ALIKE = 0.5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Allowance:
     """What a sample may cost: of a plan as much as a person waits for; of a run that begins, next to nothing."""
 
     side: int = 1200  # of the eigenproblem: a tenth of a second
-    places: int = 32  # rows of chunks that rows are taken from
+    places: int = 32  # rows of chunks that rows are taken from, where chunks cannot be read in part
     nbytes: int = 128 * 2**20  # of the sample in memory
     flops: float = 2e10  # of the product of the sample with itself: half a second of one slow core
-    sparing: bool = False  # read no more than the rows of the sample, where chunks can be read in part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,9 @@ class Sample:
     whole: bool
     spectrum: np.ndarray
     positive: float = 1.0
+    alike: float = (
+        0.0  # how much rows of one place have in common: 0 nothing, 1 they are the same (time series, classes)
+    )
     unseen: int = 0  # eigenvalues that the operator has and the sample, with fewer rows than columns, has not
     unit: float = 1.0  # what makes eigenvalues of the operator of the spectrum
 
@@ -58,6 +63,27 @@ class Sample:
         sizes = np.concatenate([self.spectrum, self.spectrum[-1] * evenly(self.unseen)])
         passed = np.floor(share * np.arange(len(sizes) + 1) + 0.5)
         return np.where(np.diff(passed) > 0, sizes, -sizes) * self.unit
+
+
+def why_too_small(sample: Sample, rows: int, what: str) -> str:
+    """Why a sample of so many rows, or from so few places where neighbours are alike, says nothing; or nothing."""
+    if sample.whole:
+        return ""
+    if sample.rows < rows:
+        return f"{sample.rows} rows are a small sample for {what}"
+    if sample.alike > ALIKE and sample.places < rows:
+        return f"neighbouring rows are alike, and a sample from {_places(sample.places)} is small for {what}"
+    return ""
+
+
+def sample_said(sample: Sample) -> str:
+    """Where a number comes from, for a person."""
+    alike = ", where neighbouring rows are alike: it may take more" if sample.alike > ALIKE and not sample.whole else ""
+    return f"estimated from a sample of {sample.rows} rows from {_places(sample.places)}{alike}"
+
+
+def _places(count: int) -> str:
+    return "1 place" if count == 1 else f"{count} places"
 
 
 def draw_sample(
@@ -75,13 +101,15 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     reader, (m, d) = source.reader, source.shape
     assert not isinstance(reader, TensorReader)  # refused before
     wanted = _rows_wanted(reader, m, d, allowed)
-    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, min(allowed.places, reader.grid[0])).astype(int))
+    places = min(wanted if in_part(reader) else allowed.places, reader.grid[0])
+    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, places).astype(int))
+    slabs = np.random.default_rng(0).permutation(slabs)  # if it becomes late, the first are from everywhere
     traces: list[float] = []
     if isinstance(reader, CsrReader):
         parts = _sparse_rows(reader, wanted, slabs, late)
     else:
         symmetric = source.kind == "symmetric"
-        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None, allowed.sparing)
+        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None)
     count = sum(part.shape[0] for part in parts)
     if count < 2:
         return None
@@ -98,6 +126,7 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         whole=count == m,
         spectrum=spectrum,
         positive=positive,
+        alike=_alike(parts),
         unseen=unseen,
         unit=unit,
     )
@@ -127,25 +156,47 @@ def _dense_rows(
     slabs: np.ndarray,
     late: Callable[[], bool],
     traces: list[float] | None,
-    sparing: bool,
 ) -> list[np.ndarray]:
-    """Every n-th row of some rows of chunks. ``traces`` takes the sums of their entries on the diagonal."""
+    """Every n-th row of some rows of chunks, and no other is read where that can be.
+
+    ``traces`` takes the sums of their entries on the diagonal.
+    """
     each, parts = -(-wanted // len(slabs)), list[np.ndarray]()
     for slab in slabs:
         if parts and late():
             break
         height = min(reader.chunks[0], reader.shape[0] - int(slab) * reader.chunks[0])
         stride = max(1, height // each)
+        first = int(slab) * AWRY % stride if in_part(reader) else 0
         if isinstance(reader, TriangleReader):
             parts.append(reader.some_rows(int(slab), slice(None, None, stride))[:each].astype(np.float64))
-        elif sparing and reader.access.way == "direct":
-            parts.append(reader.some_rows(int(slab), range(0, height, stride)[:each]).astype(np.float64))
+        elif in_part(reader):
+            parts.append(reader.some_rows(int(slab), range(first, height, stride)[:each]).astype(np.float64))
         else:
             parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
         if traces is not None:
             rows = np.arange(len(parts[-1]))
-            traces.append(float(parts[-1][rows, int(slab) * reader.chunks[0] + stride * rows].sum()))
+            traces.append(float(parts[-1][rows, int(slab) * reader.chunks[0] + first + stride * rows].sum()))
     return parts
+
+
+def in_part(reader: Any) -> bool:
+    """Whether single rows can be read: rows are then taken from as many places as there are rows in the sample."""
+    return isinstance(reader, DenseReader) and reader.access.way == "direct"
+
+
+def _alike(parts: list[Any]) -> float:
+    """The intraclass correlation of rows, a place being a class: between places over all, less what chance makes."""
+    count, places = sum(part.shape[0] for part in parts), len(parts)
+    if not 1 < places < count:
+        return 0.0
+    sums = [np.asarray(part.sum(axis=0)).ravel() for part in parts]
+    squares = sum(float(part.multiply(part).sum() if issparse(part) else (part**2).sum()) for part in parts)
+    mean = float((np.sum(sums, axis=0) ** 2).sum()) / count
+    between = sum(float((s**2).sum()) / part.shape[0] for s, part in zip(sums, parts, strict=True)) - mean
+    chance = (places - 1) / (count - 1)
+    share = between / (squares - mean) if squares > mean else 0.0
+    return max(0.0, (share - chance) / (1 - chance))
 
 
 def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:

@@ -20,6 +20,7 @@ from npmdask.posing import default_rank, make_problem
 from npmdask.problem import FIRST_STAGE, Problem
 from npmdask.randomness import generator
 from npmdask.rehearsal import SPARE, TINY, Played, play, thinned
+from npmdask.sampling import why_too_small
 from npmdask.share import STAGE_STEPS, ShareRule, next_columns, smallest_rank
 from npmdask.warm_start import turned
 
@@ -53,8 +54,9 @@ def _foretold(problem: Problem, stage: Problem, plan: MemoryPlan, executor: Exec
     found = rehearse_search(problem, sample.eigenvalues, stage.rule.trace)
     if found is None:
         return {"steps": None, "why": f"a sample of {sample.rows} rows does not show how many components are needed"}
-    if not sample.whole and sample.rows < 2 * found.components:
-        return {"steps": None, "why": f"{sample.rows} rows are a small sample for {found.components} components"}
+    why = why_too_small(sample, 2 * found.components, f"{found.components} components")
+    if why:
+        return {"steps": None, "why": why}
     return asdict(found) | {"residual": None, "how": "rehearsed", "rows": sample.rows, "places": sample.places}
 
 

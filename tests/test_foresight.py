@@ -158,3 +158,19 @@ def test_of_plain_chunks_no_more_than_the_rows_of_the_sample_is_read(tmp_path: P
     npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "run")
     (line,) = told_in(tmp_path, FORESEEN)
     assert (line["rows"], line["places"]) == (2600, 5), "600 of 700 rows of each, and all 200 of the last"
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_neighbouring_rows_that_are_alike_are_no_sample(tmp_path: Path, plain: bool) -> None:
+    """A time series: rows change slowly. Of plain chunks single rows are read, from everywhere; of compressed ones it
+    is said that the few places tell too little. Kills: few rows of chunks (3 steps foretold, 8 taken), no correlation.
+    """
+    slow = np.cos(np.pi * np.outer(np.arange(40_000) + 0.5, np.arange(1, 61)) / 40_000)
+    data = (slow / np.arange(1, 61) ** 0.5).astype("f4")
+    write_zarr(tmp_path / "x.zarr", data, chunks=(100, 60), **({"compressors": None} if plain else {}))
+    solution = npmdask.top_k(tmp_path / "x.zarr", 5, store=tmp_path / "run", iteration_rank=10)
+    (line,) = told_in(tmp_path, FORESEEN)
+    if plain:
+        assert line["places"] == 400 and solution.steps <= line["steps"] <= 1.5 * solution.steps
+    else:
+        assert line["steps"] is None and "neighbouring rows are alike" in line["why"]
