@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from npmdask.algorithms._factors import carried_moment, factor_eigen, leading_pairs
+from npmdask.algorithms._factors import carried_moment, leading_pairs, straightened, updated_eigen
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
@@ -33,6 +33,8 @@ from npmdask.algorithms._stream_protocol import (
 from npmdask.algorithms.capped_simplex import project_spectrum
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
+
+STRAIGHTENED_EVERY = 128  # steps: each adds about 1e-16 to the error of U^T U, always in the same sense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +106,21 @@ class MSG:
         rows = checked_batch(batch, len(state.vectors))
         eta = self.step_size(state.step + 1)
         keep = 1 - eta * self.shrinkage
-        above = np.sqrt(keep * np.maximum(state.weights - state.level, 0.0))
-        thin = factor_eigen(_side_by_side(state.vectors, above, rows, sqrt(eta / len(rows))))
+        above = keep * np.maximum(state.weights - state.level, 0.0)
+        images = rows @ state.vectors
+        moved = updated_eigen(state.vectors, above, rows, eta / len(rows), images)
         level = keep * state.level
         found = project_spectrum(
-            level + thin.values,
+            level + moved.values,
             self.target_rank,
             exactly=self.trace == "exactly",
             rest=level,
-            multiplicity=len(rows.T) - len(thin.values),
+            multiplicity=len(rows.T) - len(moved.values),
         )
-        count = int(np.sum(found.values > found.rest))  # the first ones: a projection keeps the order
-        vectors = thin.leading(count)
+        count = int(np.count_nonzero(found.values > found.rest))  # the first ones: a projection keeps the order
+        vectors = moved.leading(count)
+        if (state.step + 1) % STRAIGHTENED_EVERY == 0:
+            vectors = straightened(vectors)
         weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
         after = ConvexState(
             step=state.step + 1,
@@ -123,7 +128,7 @@ class MSG:
             level=found.rest,
             vectors=vectors,
             weights=found.values[:count],
-            moment=carried_moment(state.moment, state.vectors, vectors, rows @ state.vectors, weight),
+            moment=carried_moment(state.moment, moved.turn(count), images, weight),
         )
         rank = len(vectors) if found.rest > 0 else vectors.shape[1]
         return after, StreamInfo(rows=len(rows), rank=rank, steps=1, step_size=eta, batch_rows=len(rows))
@@ -140,15 +145,6 @@ class MSG:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return ConvexState(**fields)
-
-
-def _side_by_side(vectors: Block, scale: np.ndarray, rows: Block, weight: float) -> Block:
-    """[vectors diag(scale), weight rows^T] (d x (r + n)), without a copy of either on the way."""
-    r = vectors.shape[1]
-    factor = np.empty((len(vectors), r + len(rows)))
-    np.multiply(vectors, scale, out=factor[:, :r])
-    np.multiply(rows.T, weight, out=factor[:, r:])
-    return factor
 
 
 @dataclass(frozen=True, kw_only=True)
