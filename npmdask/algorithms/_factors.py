@@ -13,9 +13,10 @@ from npmdask.linalg import Block, add_product, fix_signs, orth, tall_qr
 from npmdask.randomness import generator
 
 TURNED_AT_ONCE = 1024  # rows of [U, Q] that are put side by side, in cache, to be turned
-ROUNDING = 8 * float(np.finfo(np.float64).eps)  # times the larger side: singular values so far below the largest are none
+# Singular values that are less than this times the longer side of the matrix below the largest one are rounding.
+ROUNDING = 8 * float(np.finfo(np.float64).eps)
 HALF_THE_DIGITS = 1e-8  # an overlap whose square is rounding: what is left without it is orthonormal as it is
-PASSES = 3  # of orthogonalisation after the first; two are enough
+PASSES = 2  # of orthogonalisation after the first: one is not enough where rows are of very different sizes
 
 
 class ThinEigen(NamedTuple):
@@ -94,9 +95,9 @@ def updated_eigen(basis: Block, values: np.ndarray, rows: Block, weight: float, 
 def _split(basis: Block, columns: Block, inside: Block, largest: float) -> _Split:
     """``columns`` (d x n, overwritten) with ``inside`` = U^T columns taken out; ``largest``: of all there is beside.
 
-    A second look tells whether once was enough: it is unless columns lie in span(U), or in that of others, to half the
-    digits. What remains of those is rounding, and gives a direction where it is more than that: then again (Kahan and
-    Parlett: twice is enough; once more after directions are dropped). No column of rounding is ever one of the basis.
+    A second look tells whether once was enough: it is unless columns lie in span(U), or in that of the others, to half
+    the digits. Then again, with the directions sorted by what the columns have of them: what is rounding is dropped and
+    spoils no other one (QR would mix them).
     """
     (d, n), j = columns.shape, len(inside)
     if j + n >= d:  # all directions there are: no rank to be found out
@@ -109,13 +110,12 @@ def _split(basis: Block, columns: Block, inside: Block, largest: float) -> _Spli
     for _ in range(PASSES):
         if np.linalg.norm(overlap) <= HALF_THE_DIGITS:
             break
-        inside = inside + overlap @ outside
         fresh, turn = tall_qr(fresh - basis @ overlap)
         left, sizes, right = np.linalg.svd(turn @ outside, full_matrices=False)
         kept = sizes > least
         fresh, outside = fresh @ left[:, kept], sizes[kept, None] * right[kept]
         overlap = basis.T @ fresh
-    return _Split(inside + overlap @ outside, fresh, outside, overlap)
+    return _Split(inside, fresh, outside, overlap)
 
 
 def straightened(vectors: Block) -> Block:

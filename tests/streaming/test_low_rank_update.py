@@ -63,15 +63,15 @@ def test_small_eigenvalues_count() -> None:
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-6, 1e6])
-@pytest.mark.parametrize("tail", [0, 1e-17])
-def test_rows_inside_the_span_add_no_direction(unit: float, tail: float) -> None:
+@pytest.mark.parametrize("kind", ["unit vectors", "in their span", "anything"])
+def test_rows_inside_the_span_add_no_direction(unit: float, kind: str) -> None:
     """Zero rows, rows of U, copies of one another, beside new ones, in any unit; values as with matrices.
 
-    U holds unit vectors, so that what is left of a row is exactly zero and QR offers a direction of U for it. Mutants:
-    no directions dropped (more values than the rank), dropped without regard to the size of everything (units), the
-    direction of what is rounding kept (not orthonormal)."""
+    Where unit vectors are in span(U), QR offers one of them for a row of which nothing is left. Mutants: no directions
+    dropped, dropped without regard to the size of everything (units), or what is rounding mixed with what is not."""
     rng = np.random.default_rng(1)
-    u = np.eye(20)[:, :6] if not tail else basis_of(20, 6, rng)
+    u = basis_of(20, 6, rng) if kind == "anything" else np.eye(20)[:, :6]
+    u = u @ basis_of(6, 6, rng) if kind == "in their span" else u
     inside, new = rng.standard_normal((4, 6)) @ u.T, rng.standard_normal((2, 20))
     zero = np.zeros((1, 20))
     for rows, added in [
@@ -81,19 +81,21 @@ def test_rows_inside_the_span_add_no_direction(unit: float, tail: float) -> None
         (np.concatenate([new, new @ rng.standard_normal((20, 20))]), 4),
     ]:  # fmt: skip
         values = unit**2 * np.array([3.0, 2.0, 1.0, 0.5, 0.1, 0.01])
-        found = updated(u, values, unit * (rows + tail * rng.standard_normal(rows.shape)))
+        found = updated(u, values, unit * rows)
         exact = np.linalg.eigvalsh(u * values @ u.T + unit**2 * rows.T @ rows)[::-1]
-        assert len(found.values) == 6 + added
+        assert len(found.values) == 6 + added and found.fresh.shape[1] == added
         np.testing.assert_allclose(found.values, exact[: 6 + added], rtol=1e-11)
         assert off(found.leading(6 + added)) < 2e-14
 
 
 def test_all_directions_are_had_only_once() -> None:
-    """Rank d: nothing can be added, however many rows come; one direction short of it: one."""
+    """Rank d: nothing can be added, however many rows come; one direction short of it: one, and only if it is there."""
     rng = np.random.default_rng(2)
     for d, r, n in [(5, 5, 1), (5, 5, 9), (5, 4, 1), (5, 4, 6), (5, 3, 1), (6, 3, 2)]:
         found = updated(basis_of(d, r, rng), np.ones(r), rng.standard_normal((n, d)))
         assert len(found.values) == min(d, r + n) and off(found.leading(min(d, r + n))) < 1e-14
+        u = basis_of(d, d - 1, rng)
+        assert len(updated(u, np.ones(d - 1), rng.standard_normal((n, d - 1)) @ u.T).values) == d - 1
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -112,8 +114,25 @@ def test_what_is_hardly_outside_is_orthonormal(n: int) -> None:
         assert off(found.leading(len(found.values))) < 2e-14, small
 
 
+def test_rows_of_all_sizes_inside_and_outside() -> None:
+    """1e-15 to 10, or nothing, of both; weights of 1e-11 to 1. Fails where what is left of the rows is orthogonalised
+    only once more (four of the 400 cases: off by 3e-14 to 5e-9) or without being sorted."""
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        d, r, n = int(rng.integers(16, 30)), int(rng.integers(1, 8)), int(rng.integers(2, 7))
+        u = np.eye(d)[:, :r] @ np.linalg.qr(rng.standard_normal((r, r)))[0]
+        inside, outside = (10.0 ** rng.integers(-15, 2, (n, 1)) * (rng.random((n, 1)) < 0.7) for _ in range(2))
+        rows = inside * (rng.standard_normal((n, r)) @ u.T) + outside * rng.standard_normal((n, d))
+        values = 10.0 ** -rng.integers(0, 12, r)
+        found = updated(u, values, rows)
+        vectors, exact = found.leading(len(found.values)), u * values @ u.T + rows.T @ rows
+        assert off(vectors) < 2e-14, seed
+        np.testing.assert_allclose(vectors * found.values @ vectors.T, exact, atol=1e-13 * np.abs(exact).max())
+
+
 def test_only_what_is_new_is_orthonormalised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step costs: no factorisation of anything d long but of the rows themselves, and none is formed again.
+    """What a step costs: no factorisation of anything d long but of the rows; one more where they add nothing, and
+    with as many rows as there are dimensions one of U instead.
 
     Fails for the QR of [U, rows], whose cost is that of r + n columns."""
     shapes: list[tuple[int, ...]] = []
@@ -124,19 +143,23 @@ def test_only_what_is_new_is_orthonormalised(monkeypatch: pytest.MonkeyPatch) ->
         return qr(a, *given, **named)
 
     state = fed(MSG(target_rank=K), stream(200)[0], batch=1)
-    assert state.vectors.shape[1] > 3
-    rows = stream(4, seed=5)[0]
+    r, rows = state.vectors.shape[1], stream(D, seed=5)[0]
+    assert r > 3
     monkeypatch.setattr(_factors.np.linalg, "qr", counted)
-    for n in (1, 4):
+    for batch, wanted in [
+        (rows[:1], [(D, 1)]), (rows[:4], [(D, 4)]), (rows, [(D, r)]),
+        (state.vectors.sum(axis=1)[None], [(D, 1), (D, 1)]),
+    ]:  # fmt: skip
         shapes.clear()
-        MSG(target_rank=K).update(state, rows[:n])
-        assert shapes == [(D, n)]
+        MSG(target_rank=K).update(state, batch)
+        assert shapes == wanted
 
 
 @pytest.mark.parametrize("algorithm", [MSG(target_rank=K, eta0=1.0), RMSG(target_rank=K, ridge=0.2)])
 @pytest.mark.parametrize("trace", ["at_most", "exactly"])
 def test_a_long_run_of_single_rows_is_that_of_matrices(algorithm: MSG, trace: Any) -> None:
-    """400 steps with zero rows, repeated ones and rows of the iterate's own span among them; ranks as well."""
+    """400 steps with zero rows, repeated ones and rows of the iterate's own span among them; ranks as well, but with
+    the printed trace: there a zero row makes the level zero or, by rounding, more than that."""
     algorithm = type(algorithm)(**{**vars(algorithm), "trace": trace})
     d = 12
     rows = stream(400, d=d)[0]
@@ -149,8 +172,9 @@ def test_a_long_run_of_single_rows_is_that_of_matrices(algorithm: MSG, trace: An
         state, info = algorithm.update(state, row[None])
         p = stepped(p, row[None], algorithm.step_size(t), algorithm.shrinkage, trace == "exactly")
         np.testing.assert_allclose(whole(state), p, atol=1e-11)
-        assert info.rank == np.linalg.matrix_rank(p, tol=1e-11)
-        assert state.vectors.shape[1] <= before + (row.any() and t % 10 != 0)
+        if trace == "at_most":
+            assert info.rank == np.linalg.matrix_rank(p, tol=1e-11)
+            assert info.rank <= before + (row.any() and t % 10 != 0)
 
 
 def leaning(size: float, step: int) -> ConvexState:
