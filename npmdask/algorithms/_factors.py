@@ -1,5 +1,5 @@
-"""Symmetric matrices of low rank held as factors F F^T (F is d x m): their leading eigenpairs, never d x d for m < d;
-and second moments along a basis that moves."""
+"""Symmetric matrices of low rank, held by their eigenpairs or as factors: what a few more rows make of the eigenpairs,
+never d x d for less than d of them; and second moments along a basis that moves."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Split(NamedTuple):
 
 
 def updated_eigen(basis: Block, values: np.ndarray, rows: Block, weight: float, images: Block) -> UpdatedEigen:
-    """All eigenpairs above rounding of U diag(values) U^T + weight rows^T rows: O(d (r + n)(n + count) + (r + n)^3).
+    """All eigenpairs above rounding of U diag(values) U^T + weight rows^T rows: O(d (r + n) n + (r + n)^3).
 
     U (``basis``): d x r, orthonormal; ``values`` >= 0; ``rows``: n x d; ``images``: rows U.
 

@@ -7,8 +7,9 @@ Pi projects onto {0 <= P <= I, tr P <= k}. The papers print tr P = k; there a ba
 the projection positive, which lifts all d zero eigenvalues: the iterate has rank d at once. The optimum is the same,
 because C >= 0, and so are the shifts from when the trace is used up. ``trace = "exactly"`` is as printed.
 
-P is held as level I + U diag(s - level) U^T (level > 0 only for "exactly"), so that nothing is d x d: a step is the
-thin SVD of the d x (r + n) factor [sqrt(weights) U, sqrt(eta / n) batch^T] and a projection of its spectrum.
+P is held as level I + U diag(s - level) U^T (level > 0 only for "exactly"), so that nothing is d x d: a step is an
+update of these eigenpairs by the n rows of the batch (``updated_eigen``) and a projection of the spectrum. Rows inside
+of span(U) add no vector, and eigenvalues that are projected to zero take theirs with them: the rank adapts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from npmdask.algorithms.capped_simplex import project_spectrum
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 
-STRAIGHTENED_EVERY = 128  # steps: each adds about 1e-16 to the error of U^T U, always in the same sense
+STRAIGHTENED_EVERY = 128  # steps, by their number: each adds about 1e-16 to the error of U^T U, which adds up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,8 @@ class MSG:
     Neighbours: none, not private.
     Guarantee: suboptimality eps after O(k / eps^2) steps on average, RMSG after O(k / (ridge^2 eps)).
     Needs: rows of mean square norm about 1, eta0 > 0, k <= d, and ridge >= 0; else BadInputError.
-    Cost: O(d (r + n)^2) a batch of n rows, r the rank of the iterate, which the data decide; O(d (r + n)) memory.
+    Cost: O(d (r^2 + n^2) + (r + n)^3) a batch of n rows, r the rank of the iterate, which the data decide; of one row
+    O(d r^2 + r^3). O(d (r + n)) memory.
     """
 
     name: ClassVar[str] = "msg"

