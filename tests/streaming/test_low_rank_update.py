@@ -208,7 +208,7 @@ def test_a_checkpoint_around_a_straightening_goes_on_with_the_same_bits(cut: int
 
 @pytest.mark.slow
 def test_orthonormal_after_ten_thousand_rows() -> None:
-    """3e-14 at most, then as after a hundred thousand; 5e-13, and growing in proportion, where nothing straightens."""
+    """4e-14 at most, from the first thousand steps on; 5e-13, and growing in proportion, where nothing straightens."""
     scale = 0.95 ** np.arange(100)
     rows = np.random.default_rng(0).standard_normal((2000, 100)) * scale / np.linalg.norm(scale)
     algorithm = RMSG(target_rank=K, ridge=0.05)
