@@ -12,7 +12,7 @@ import scipy.linalg  # noqa: F401  an algorithm imports it when it first needs i
 
 from benchmarks.paper_data import Split, deviations
 from npmdask.algorithms import MSG, RMSG, BatchState, MiniBatchMSG, MiniBatchRMSG, Oja
-from npmdask.algorithms._factors import factor_eigen
+from npmdask.algorithms._factors import updated_eigen
 from npmdask.algorithms.capped_simplex import project_spectrum
 
 METHODS = ("msg", "rmsg", "mb-msg", "mb-rmsg", "oja")
@@ -129,6 +129,6 @@ class Judge:
 def projected_rank(algorithm: MiniBatchMSG, before: BatchState, rows: np.ndarray) -> int:
     """rank Pi(P + eta C): what the step would have without the truncation to the k leading directions."""
     eta = algorithm.step_size(before.step)
-    kept = before.vectors * sqrt(1 - algorithm.shrinkage * eta)
-    mixed = factor_eigen(np.concatenate([kept, rows.T * sqrt(eta / len(rows))], axis=1))
+    kept = np.full(before.vectors.shape[1], 1 - algorithm.shrinkage * eta)
+    mixed = updated_eigen(before.vectors, kept, rows, eta / len(rows), rows @ before.vectors)
     return int((project_spectrum(mixed.values, algorithm.target_rank).values > 0).sum())

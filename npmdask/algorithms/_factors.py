@@ -1,5 +1,5 @@
-"""Symmetric matrices of low rank held as factors F F^T (F is d x m): their leading eigenpairs, never d x d for m < d;
-and second moments along a basis that moves."""
+"""Symmetric matrices of low rank, held by their eigenpairs or as factors: what a few more rows make of the eigenpairs,
+never d x d for less than d of them; and second moments along a basis that moves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import numpy as np
 
 from npmdask.linalg import Block, add_product, fix_signs, orth, tall_qr
 from npmdask.randomness import generator
+
+TURNED_AT_ONCE = 1024  # rows of [U, Q] that are put side by side, in cache, to be turned
+# Singular values that are less than this times the longer side of the matrix below the largest one are rounding.
+ROUNDING = 8 * float(np.finfo(np.float64).eps)
+HALF_THE_DIGITS = 1e-8  # an overlap whose square is rounding: what is left without it is orthonormal as it is
+PASSES = 2  # of orthogonalisation after the first: one is not enough where rows are of very different sizes
 
 
 class ThinEigen(NamedTuple):
@@ -27,31 +33,104 @@ class SumEigen(NamedTuple):
     vectors: Callable[[], Block]
 
 
-class FactorEigen(NamedTuple):
-    """All eigenvalues by falling size, and vectors that are not formed before it is known how many are wanted."""
+class UpdatedEigen(NamedTuple):
+    """Eigenvalues by falling size; their vectors are not formed before it is known how many are wanted.
+
+    They are [U, Q - U overlap] rotation, U the ``basis`` (d x r) before the update and Q the directions (d x m) that
+    are ``fresh`` in it.
+    """
 
     values: np.ndarray
-    q: Block
+    basis: Block
+    fresh: Block
+    overlap: Block
     rotation: Block
 
     def leading(self, count: int) -> Block:
-        """The first ``count`` eigenvectors (d x count)."""
-        vectors: Block = self.q @ self.rotation[:, :count]
-        if count:
-            vectors *= fix_signs(vectors)
+        """The first ``count`` eigenvectors (d x count), by blocks of rows: [U, Q] is never whole."""
+        j = self.basis.shape[1]
+        rotation = self.rotation[:, :count].copy()
+        rotation[:j] -= self.overlap @ rotation[j:]
+        vectors = np.empty((len(self.basis), count))
+        for start in range(0, len(vectors), TURNED_AT_ONCE):
+            part = slice(start, start + TURNED_AT_ONCE)
+            np.matmul(np.concatenate([self.basis[part], self.fresh[part]], axis=1), rotation, out=vectors[part])
         return vectors
 
+    def turn(self, count: int) -> Block:
+        """leading(count)^T U (count x r), for the price of reading it off."""
+        return self.rotation[: self.basis.shape[1], :count].T
 
-def factor_eigen(factor: Block) -> FactorEigen:
-    """All eigenpairs of F F^T above rounding (r <= min(d, m)): QR, then the SVD of the small factor. O(d m^2).
 
-    F may be overwritten. No Gram matrix: small eigenvalues count as much as large ones where a projection keeps them
-    all.
+class _Split(NamedTuple):
+    """Columns as U inside + (Q - U overlap) outside, [U, Q - U overlap] orthonormal to rounding."""
+
+    inside: Block
+    fresh: Block
+    outside: Block
+    overlap: Block
+
+
+def updated_eigen(basis: Block, values: np.ndarray, rows: Block, weight: float, images: Block) -> UpdatedEigen:
+    """All eigenpairs above rounding of U diag(values) U^T + weight rows^T rows: O(d (r + n) n + (r + n)^3).
+
+    U (``basis``): d x r, orthonormal; ``values`` >= 0; ``rows``: n x d; ``images``: rows U.
+
+    Only what the rows have outside of span(U) is orthonormalised; the rest is the SVD of the small factor
+    [[sqrt(values), inside], [0, outside]] (Brand 2006, Linear Algebra and its Applications 415). No Gram matrix: small
+    eigenvalues count as much as large ones where a projection keeps them all.
     """
-    q, r = tall_qr(factor)
-    rotation, sizes, _ = np.linalg.svd(r)
-    kept = int(np.sum(sizes > 8 * max(r.shape) * np.finfo(np.float64).eps * sizes.max(initial=0.0)))
-    return FactorEigen(sizes[:kept] ** 2, q, rotation[:, :kept])
+    scale, sizes = sqrt(weight), np.sqrt(values)
+    split = _split(basis, np.multiply(rows.T, scale), scale * images.T, sizes.max(initial=0.0))
+    j, (m, n) = len(sizes), split.outside.shape
+    core = np.zeros((j + m, j + n))
+    np.fill_diagonal(core[:j], sizes)
+    core[:j, j:] = split.inside
+    core[j:, j:] = split.outside
+    rotation, found, _ = np.linalg.svd(core, full_matrices=False)
+    kept = int(np.count_nonzero(found > ROUNDING * max(core.shape) * found.max(initial=0.0)))
+    return UpdatedEigen(found[:kept] ** 2, basis, split.fresh, split.overlap, rotation[:, :kept])
+
+
+def _split(basis: Block, columns: Block, inside: Block, largest: float) -> _Split:
+    """``columns`` (d x n, overwritten) with ``inside`` = U^T columns taken out; ``largest``: of all there is beside.
+
+    A second look tells whether once was enough: it is unless columns lie in span(U), or in that of the others, to half
+    the digits. Then again, with the directions sorted by what the columns have of them: what is rounding is dropped and
+    spoils no other one (QR would mix them).
+    """
+    (d, n), j = columns.shape, len(inside)
+    if j + n >= d:  # all directions there are: no rank to be found out
+        fresh = np.linalg.qr(basis, mode="complete")[0][:, j:]
+        return _Split(inside, fresh, fresh.T @ columns, np.zeros((j, d - j)))
+    add_product(columns, basis, -inside)
+    fresh, outside = tall_qr(columns)
+    overlap = basis.T @ fresh
+    least = ROUNDING * (j + n) * max(largest, _largest(inside), _largest(outside))
+    for _ in range(PASSES):
+        if np.linalg.norm(overlap) <= HALF_THE_DIGITS:
+            break
+        fresh, turn = tall_qr(fresh - basis @ overlap)
+        left, sizes, right = np.linalg.svd(turn @ outside, full_matrices=False)
+        kept = sizes > least
+        fresh, outside = fresh @ left[:, kept], sizes[kept, None] * right[kept]
+        overlap = basis.T @ fresh
+    return _Split(inside, fresh, outside, overlap)
+
+
+def straightened(vectors: Block) -> Block:
+    """The orthonormal basis nearest to ``vectors`` (d x r, changed in place), which are E from orthonormal, E small.
+
+    One step of Newton's for the polar factor: 3/4 E^2 is left. Two products, no other basis of the space.
+    """
+    excess = vectors.T @ vectors
+    np.fill_diagonal(excess, excess.diagonal() - 1)
+    add_product(vectors, vectors, excess / -2)
+    return vectors
+
+
+def _largest(matrix: Block) -> float:
+    return float(np.abs(matrix).max(initial=0.0))
 
 
 def spectrum(rows: Block) -> np.ndarray:
@@ -111,14 +190,13 @@ def gram_of_sides(vectors: Block, a: float, rows: Block, c: float, images: Block
     return gram
 
 
-def carried_moment(moment: Block, before: Block, after: Block, images: Block, weight: float) -> Block:
-    """The second moment of the rows along ``after`` (r' x r'), from that along ``before`` (r x r) and one batch.
+def carried_moment(moment: Block, turn: Block, images: Block, weight: float) -> Block:
+    """The second moment of the rows along a new basis (r' x r'), from that along the old one (r x r) and one batch.
 
-    ``images``: rows @ before (n x r), seen before the rows changed the basis, so that the average is out of sample.
-    What lies outside of ``before`` is not known and counts as zero.
+    ``turn``: new^T old. ``images``: rows @ old (n x r), seen before the rows changed the basis, so that the average is
+    out of sample. What lies outside of the old basis is not known and counts as zero.
     """
     mixed = (1 - weight) * moment + (weight / len(images)) * (images.T @ images)
-    turn = after.T @ before
     turned: Block = turn @ mixed @ turn.T
     return turned
 

@@ -7,8 +7,9 @@ Pi projects onto {0 <= P <= I, tr P <= k}. The papers print tr P = k; there a ba
 the projection positive, which lifts all d zero eigenvalues: the iterate has rank d at once. The optimum is the same,
 because C >= 0, and so are the shifts from when the trace is used up. ``trace = "exactly"`` is as printed.
 
-P is held as level I + U diag(s - level) U^T (level > 0 only for "exactly"), so that nothing is d x d: a step is the
-thin SVD of the d x (r + n) factor [sqrt(weights) U, sqrt(eta / n) batch^T] and a projection of its spectrum.
+P is held as level I + U diag(s - level) U^T (level > 0 only for "exactly"), so that nothing is d x d: a step is an
+update of these eigenpairs by the n rows of the batch (``updated_eigen``) and a projection of the spectrum. Rows inside
+of span(U) add no vector, and eigenvalues that are projected to zero take theirs with them: the rank adapts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from npmdask.algorithms._factors import carried_moment, factor_eigen, leading_pairs
+from npmdask.algorithms._factors import carried_moment, leading_pairs, straightened, updated_eigen
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
@@ -33,6 +34,8 @@ from npmdask.algorithms._stream_protocol import (
 from npmdask.algorithms.capped_simplex import project_spectrum
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
+
+STRAIGHTENED_EVERY = 128  # steps, by their number: each adds about 1e-16 to the error of U^T U, which adds up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,8 @@ class MSG:
     Neighbours: none, not private.
     Guarantee: suboptimality eps after O(k / eps^2) steps on average, RMSG after O(k / (ridge^2 eps)).
     Needs: rows of mean square norm about 1, eta0 > 0, k <= d, and ridge >= 0; else BadInputError.
-    Cost: O(d (r + n)^2) a batch of n rows, r the rank of the iterate, which the data decide; O(d (r + n)) memory.
+    Cost: O(d (r^2 + n^2) + (r + n)^3) a batch of n rows, r the rank of the iterate, which the data decide; of one row
+    O(d r^2 + r^3). O(d (r + n)) memory.
     """
 
     name: ClassVar[str] = "msg"
@@ -104,18 +108,21 @@ class MSG:
         rows = checked_batch(batch, len(state.vectors))
         eta = self.step_size(state.step + 1)
         keep = 1 - eta * self.shrinkage
-        above = np.sqrt(keep * np.maximum(state.weights - state.level, 0.0))
-        thin = factor_eigen(_side_by_side(state.vectors, above, rows, sqrt(eta / len(rows))))
+        above = keep * np.maximum(state.weights - state.level, 0.0)
+        images = rows @ state.vectors
+        moved = updated_eigen(state.vectors, above, rows, eta / len(rows), images)
         level = keep * state.level
         found = project_spectrum(
-            level + thin.values,
+            level + moved.values,
             self.target_rank,
             exactly=self.trace == "exactly",
             rest=level,
-            multiplicity=len(rows.T) - len(thin.values),
+            multiplicity=len(rows.T) - len(moved.values),
         )
-        count = int(np.sum(found.values > found.rest))  # the first ones: a projection keeps the order
-        vectors = thin.leading(count)
+        count = int(np.count_nonzero(found.values > found.rest))  # the first ones: a projection keeps the order
+        vectors = moved.leading(count)
+        if (state.step + 1) % STRAIGHTENED_EVERY == 0:
+            vectors = straightened(vectors)
         weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
         after = ConvexState(
             step=state.step + 1,
@@ -123,7 +130,7 @@ class MSG:
             level=found.rest,
             vectors=vectors,
             weights=found.values[:count],
-            moment=carried_moment(state.moment, state.vectors, vectors, rows @ state.vectors, weight),
+            moment=carried_moment(state.moment, moved.turn(count), images, weight),
         )
         rank = len(vectors) if found.rest > 0 else vectors.shape[1]
         return after, StreamInfo(rows=len(rows), rank=rank, steps=1, step_size=eta, batch_rows=len(rows))
@@ -140,15 +147,6 @@ class MSG:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return ConvexState(**fields)
-
-
-def _side_by_side(vectors: Block, scale: np.ndarray, rows: Block, weight: float) -> Block:
-    """[vectors diag(scale), weight rows^T] (d x (r + n)), without a copy of either on the way."""
-    r = vectors.shape[1]
-    factor = np.empty((len(vectors), r + len(rows)))
-    np.multiply(vectors, scale, out=factor[:, :r])
-    np.multiply(rows.T, weight, out=factor[:, r:])
-    return factor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,7 +204,7 @@ class MiniBatchMSG:
             return self._wait_for(state, waiting, largest), condition
         weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
         vectors = mixed.vectors()
-        moment = carried_moment(state.moment, state.vectors, vectors, images, weight)
+        moment = carried_moment(state.moment, vectors.T @ state.vectors, images, weight)
         return self._next(state, waiting, vectors, moment), condition
 
     def _try(self, vectors: Block, rows: Block, t: int) -> tuple[SumEigen, bool, Block]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._factors import completed, factor_eigen, gram_of_sides
+from npmdask.algorithms._factors import completed, gram_of_sides, updated_eigen
 from npmdask.algorithms._stream_protocol import (
     RowsQuery,
     StreamInfo,
@@ -25,7 +25,7 @@ from npmdask.algorithms._stream_protocol import (
     require_rank,
 )
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, add_product
+from npmdask.linalg import Block, add_product, fix_signs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +117,11 @@ class FrequentDirections:
         """The k leading right singular vectors of B. Raises BadInputError before the first row."""
         if not state.rows:
             raise BadInputError("no rows were streamed: there is nothing to answer with yet")
-        k, found = self.target_rank, factor_eigen(state.sketch.T.copy())
-        values, vectors = np.zeros(k), found.leading(k)
-        count = vectors.shape[1]
+        k, (j, d) = self.target_rank, state.sketch.shape
+        found = updated_eigen(np.zeros((d, 0)), np.zeros(0), state.sketch, 1.0, np.zeros((j, 0)))
+        count = min(k, len(found.values))
+        values, vectors = np.zeros(k), found.leading(count)
+        vectors *= fix_signs(vectors)
         values[:count] = found.values[:count] / state.weight
         vectors = completed(vectors, k) if count < k else vectors
         return StreamResult(vectors=vectors, values=values, rows=state.rows)

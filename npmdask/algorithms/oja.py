@@ -142,7 +142,7 @@ class Oja:
             rows=state.rows + len(rows),
             basis=basis,
             squares=squares,
-            moment=carried_moment(state.moment, state.basis, basis, images, 2 / (remembered + 1)),
+            moment=carried_moment(state.moment, basis.T @ state.basis, images, 2 / (remembered + 1)),
         )
         size = float(np.max(steps))
         info = StreamInfo(rows=len(rows), rank=self.target_rank, steps=1, step_size=size, batch_rows=len(rows))

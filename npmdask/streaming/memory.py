@@ -67,7 +67,7 @@ def columns_held(algorithm: Any, batch_rows: int, rank: int) -> int:
     if isinstance(algorithm, MiniBatchMSG):
         return 8 * k
     if grows(algorithm):
-        return 7 * (max(4 * k, rank) + batch_rows)
+        return 3 * max(4 * k, rank) + 5 * batch_rows
     return 8 * k
 
 

@@ -32,7 +32,7 @@ class Watch(Observer):
 watch, (source, options) = Watch(), json.loads(sys.argv[1])
 solution = stream_pca(source, 4, observer=watch, commit_seconds=0.2, **options)
 grown = max(solution.last.rank - 16, 0)  # of MSG, beyond the 4 k that were planned for
-needed = watch.plan.predicted_peak + 7 * 8 * len(solution.basis) * grown
+needed = watch.plan.predicted_peak + 3 * 8 * len(solution.basis) * grown
 facts = {"predicted": watch.plan.predicted_peak, "needed": needed, "peak": solution.peak_rss_bytes}
 print(json.dumps(facts | {"rows": solution.rows}))
 """
