@@ -35,7 +35,7 @@ FLOORS = [
     ["theory.power", "theory.stochastic", "theory.tensor"],
     ["theory.composition", "theory.convex", "theory.intermediate", "theory.samples"],
     ["theory.subroutines"],
-    ["theory", "assurance.words"],
+    ["theory", "assurance.words", "spread"],
     ["certificates.residuals", "certificates.start"],
     ["certificates.levels"],
     ["certificates.recursion", "certificates.words"],
