@@ -71,7 +71,7 @@ def test_distances_are_those_of_matrices_that_are_formed(quantile: float) -> Non
 
 @pytest.mark.parametrize("a", [0.5, 1.0, 2.0])
 def test_gamma_and_the_tail_against_all_pairs_of_directions_of_the_plane(a: float) -> None:
-    """A grid of angles: nowhere is the tail much worse than for the pairs that were tried. Mutant: a where 1 / a should be."""
+    """A grid of angles: nowhere is the tail much worse than for pairs that were tried. Mutant: a instead of 1 / a."""
     rows = np.random.default_rng(3).standard_normal((300, 2)) * [2.0, 1.0]
     found = assumption_a(of(rows), 1, a=a)
     apart = np.einsum("ni,nj->nij", rows, rows) - rows.T @ rows / 300
