@@ -147,10 +147,11 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
 
 
 def _triplets(solution: Solution, m: int, k: int) -> Triplets:
-    """From pairs (theta, (u; v)): those of the positive theta, both parts at length 1.
+    """From pairs (theta, x = (u; v)): those of the positive theta, both parts at length 1.
 
-    With r = ||D x - theta x||, Bv / |v| - theta u / |u| is at most the residual's upper part over |v|, and theta ||u| /
-    |v| - 1|: the two parts are as long as each other only up to r / theta.
+    Their residual is at most r = ||D x - theta x|| over the shorter length: what of D x - theta x is orthogonal to u
+    and v grows by no more. Along them, with -alpha u and beta v (alpha |u|^2 = beta |v|^2, as x is a Ritz vector),
+    theta (|u|^2 - |v|^2) = 2 alpha |u|^2, and alpha |u| (|u| - |v|) / (|v| (|u| + |v|)) is left of each.
     """
     leading = np.argsort(-solution.values, kind="stable")[:k]
     values, vectors = solution.values[leading], solution.basis[:, leading]
@@ -158,12 +159,10 @@ def _triplets(solution: Solution, m: int, k: int) -> Triplets:
     there = values > floor
     left, right = vectors[:m] * there, vectors[m:] * there
     lengths = [np.where(there, np.linalg.norm(part, axis=0), 1.0) for part in (left, right)]
-    uneven = np.hypot(lengths[0] / lengths[1] - 1, lengths[1] / lengths[0] - 1)
-    residuals = solution.residual_norms[leading] / np.minimum(*lengths) + np.abs(values) * uneven
     return Triplets(
         values=np.where(there, values, 0.0),
         left=left / lengths[0],
         right=right / lengths[1],
-        residual_norms=residuals * there,
+        residual_norms=solution.residual_norms[leading] / np.minimum(*lengths) * there,
         solution=solution,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ def dilated(b: np.ndarray) -> np.ndarray:
     return np.block([[np.zeros((m, m)), b], [b.T, np.zeros((n, n))]])
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(1, 70), st.integers(1, 45)),
     p=st.integers(1, 5),
@@ -59,7 +62,7 @@ def test_the_product_with_any_layout(layout: Any, p: int, dtype: str, codec: Any
     assert record.bytes_read == operator.reader.nbytes and record.chunks == operator.pass_chunks, "every chunk once"
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     m=st.integers(1, 50),
     n=st.integers(1, 20),
@@ -195,6 +198,20 @@ def test_values_far_below_the_root_of_rounding_are_found(shape: tuple[int, int],
     assert (np.array(bounds["upper"]) >= signed * (1 - 1e-9)).all()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_residuals_are_bounds_before_a_run_has_converged(seed: int) -> None:
+    """Where the two parts of a vector are not equally long yet. Mutants: the residual of the pair as it is, of parts
+    that have the length 1 / sqrt(2); over the longer part."""
+    b = np.random.default_rng(seed).standard_normal((50, 30))
+    found = singular_triplets(b, 4, iteration_rank=9, max_steps=2, seed=seed)
+    assert not found.solution.converged
+    residuals = np.hypot(
+        np.linalg.norm(b @ found.right - found.left * found.values, axis=0),
+        np.linalg.norm(b.T @ found.left - found.right * found.values, axis=0),
+    )
+    assert (residuals <= found.residual_norms).all() and (found.residual_norms < 2 * residuals).all()
+
+
 def test_values_that_are_zero_have_no_vectors(tmp_path: Path) -> None:
     """Rank 4, and 6 are asked for."""
     b, _, _ = planted(60, 40, np.array([1.0, 1e-3, 1e-6, 1e-10]))
@@ -229,6 +246,36 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_bits(tmp_path: Path, stop: i
     assert again.solution.data_passes == whole.solution.data_passes - stop
     assert (again.left == whole.left).all() and (again.right == whole.right).all()
     same_bytes(tmp_path / "whole", tmp_path / "cut", parts=("steps", "result"))
+
+
+PROCESS = """
+import json, sys
+from npmdask.dilation import singular_triplets
+from npmdask.progress import Observer
+
+class Plan(Observer):
+    def on_plan(self, plan):
+        self.peak = plan.predicted_peak
+
+plan = Plan()
+found = singular_triplets(sys.argv[1], 5, iteration_rank=20, max_steps=3, threads=2, observer=plan)
+print(json.dumps([found.solution.peak_rss_bytes, plan.peak]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_the_predicted_memory_is_enough_and_not_much_too_much(tmp_path: Path, kind: str) -> None:
+    """With m rows in every block. Mutant: blocks of n rows."""
+    rng = np.random.default_rng(0)
+    if kind == "sparse":
+        matrix = sp.random(80_000, 500, density=0.01, format="csr", rng=rng)
+        path = write_csr(tmp_path / "s.zarr", matrix, 2**16, rows_at_once=20_000)
+    else:
+        path = write_zarr(tmp_path / "b.zarr", rng.standard_normal((80_000, 40)), (4000, 40), compressors=None)
+    done = subprocess.run([sys.executable, "-c", PROCESS, str(path)], capture_output=True, text=True, check=True)
+    peak, predicted = json.loads(done.stdout)
+    assert peak < predicted < (1.7 if kind == "sparse" else 1.4) * peak  # a run is all of such a small matrix
 
 
 @pytest.mark.parametrize(

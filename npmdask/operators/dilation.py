@@ -49,7 +49,7 @@ class Dilated(BySlabs):
     def _apart(self, part: Partial) -> tuple[Block, list[Block]]:
         n = self.reader.shape[1]
         first, *rest = part.products
-        return first[:n], [rows for rows in (first[n:], *rest) if len(rows)]
+        return first[:n], rest or [first[n:]]
 
     def join(self, left: Partial, right: Partial) -> Partial:
         (one, above), (other, below) = self._apart(left), self._apart(right)
@@ -61,8 +61,8 @@ class Dilated(BySlabs):
         return np.concatenate([*rows, back])
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
-        """Sums that wait to be joined; the rows of the product, then put together."""
-        return pending_sums(self.reader.shape[1], p, runs) + 3 * self.block_rows * p * 8
+        """Sums that wait to be joined; the rows of the product, then put together (measured: five blocks)."""
+        return pending_sums(self.reader.shape[1], p, runs) + 5 * self.block_rows * p * 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,4 +137,4 @@ class SparseDilation(Dilated):
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
         rows = max(len(self._rows(slabs)) for slabs in runs)
-        return self.reader.buffer_bytes + pointers + (2 * rows + 4 * self.reader.shape[1]) * p * 8
+        return self.reader.buffer_bytes + pointers + (3 * rows + 4 * self.reader.shape[1]) * p * 8
