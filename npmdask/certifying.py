@@ -40,7 +40,7 @@ def assure(
 
     ``constant``: columns that counted as constant where columns were to be scaled.
     """
-    if problem.parts is not None or not problem.of_matrix or not history or not len(result.values):
+    if problem.parts is not None or not problem.certified or not history or not len(result.values):
         return None
     evidence = evidence_of(problem, result, history, trace, operator)
     certificate = certify(evidence)

@@ -1,7 +1,8 @@
 """How good an answer is where the truth is known, and how hard a matrix or a data set is: measures, not bounds.
 
-Everything here takes matrices in memory. Measures that are defined elsewhere are named here too: ``zeta`` (theory),
-``incoherence`` (theory), ``match`` (moments).
+Everything here takes matrices in memory, but for ``assumption_a``, which asks for records batch by batch. Measures that
+are defined elsewhere are named here too: ``zeta``, ``incoherence`` (theory), ``match`` (moments), ``assumption_a``
+(spread).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.moments import match
+from npmdask.spread import Spread, assumption_a
 from npmdask.theory.measures import zeta
 from npmdask.theory.tensor import incoherence
 
@@ -22,6 +24,8 @@ __all__ = [
     "Iterate",
     "LowRank",
     "Recovery",
+    "Spread",
+    "assumption_a",
     "captured_ratio",
     "coherence",
     "h_rank_k",

@@ -125,6 +125,8 @@ def _why_not(problem: Problem) -> str:
     source = problem.source
     if problem.nodes is not None:
         return "the data lie with the nodes"
+    if problem.lens is not None and problem.lens.certified:
+        return "the operator is the dilation of the data, of which no sample is drawn"
     if problem.lens is not None:
         return "the operator is made of moments, of which there is no sample"
     if type(problem.rule) is not ResidualRule or not isinstance(problem.algorithm, PowerMethod | BlockKrylov):

@@ -84,11 +84,13 @@ class Lens(Protocol):
     """Another operator than the data's own: moments of documents or of samples, as a matrix or as a tensor.
 
     ``kind``: how values are read, "symmetric" (eigenvalues) or "tensor" (weights). ``spec``: its public parameters, and
-    digests of its arrays.
+    digests of its arrays. ``certified``: whether the answer is of the data as they are, so that it gets a certificate.
     """
 
     @property
     def kind(self) -> str: ...
+    @property
+    def certified(self) -> bool: ...
     def dimension(self, source: Source) -> int: ...
     def operator(self, source: Source) -> Operator: ...
     def spec(self) -> dict[str, Any]: ...
@@ -139,6 +141,11 @@ class Problem:
     def of_matrix(self) -> bool:
         """Whether the answer is a subspace of the data's own: what a planted basis can be compared with."""
         return self.lens is None and self.kind != "tensor"
+
+    @property
+    def certified(self) -> bool:
+        """Whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
+        return self.of_matrix or (self.lens is not None and self.lens.certified)
 
     def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
         """The operator, with the column means and deviations that centring and scaling need.

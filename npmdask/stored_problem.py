@@ -46,6 +46,11 @@ def problem_of(held: RunStore) -> Problem:
         return _private_of(spec)
     if "nodes" in spec:
         return _centre_of(spec)
+    if "dilation" in spec.get("lens", {}):
+        raise BadInputError(
+            f"{held.path} is a run on the dilation of a matrix: it goes on where npmdask.dilation.singular_triplets is "
+            "called again with this store"
+        )
     if "lens" in spec or _is_of_job(held.path.parent):
         raise BadInputError(f"{held.path} is a stage of a longer job; go on with {held.path.parent} instead")
     if spec["stop"].get("until_share") is not None:

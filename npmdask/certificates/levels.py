@@ -209,9 +209,14 @@ def _from_start(evidence: Evidence) -> np.ndarray:
 
 
 def _image_sizes(evidence: Evidence) -> np.ndarray:
-    """Singular values of A X for an orthonormal basis X of the space: V^T A^2 V = Theta^2 + R^T R."""
-    squares = np.linalg.eigvalsh(np.diag(evidence.values**2) + evidence.gram)[::-1]
-    return np.sqrt(np.maximum(squares, 0.0))
+    """Singular values of A X for an orthonormal basis X of the space: V^T A^2 V = Theta^2 + R^T R.
+
+    Of Theta above a root of R^T R, not roots of the eigenvalues of the sum: below 1e-8 of the largest, squares are
+    below its rounding.
+    """
+    squares, turn = np.linalg.eigh(evidence.gram)
+    root = np.sqrt(np.maximum(squares, 0.0))[:, None] * turn.T
+    return np.asarray(np.linalg.svd(np.concatenate([np.diag(evidence.values), root]), compute_uv=False))
 
 
 def _from_residuals(evidence: Evidence) -> np.ndarray:

@@ -10,6 +10,7 @@ from npmdask.operators.bounded import BoundedProduct, BoundedSymmetric, BoundedT
 from npmdask.operators.bounded_tensor import BoundedTensor
 from npmdask.operators.clipped import ClippedGram
 from npmdask.operators.clipped_sparse import ClippedSparseGram
+from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct
 from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.multilinear import PackedMultilinear
@@ -33,6 +34,7 @@ __all__ = [
     "ClippedGram",
     "ClippedSparseGram",
     "ColumnMoments",
+    "Dilation",
     "Gram",
     "LeftProduct",
     "MixtureSpread",
@@ -45,6 +47,7 @@ __all__ = [
     "RecordImages",
     "SampleFourth",
     "SampleTriples",
+    "SparseDilation",
     "SparseGram",
     "Symmetric",
     "Triangle",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class MomentLens:
     made: Callable[[Any], Operator]
     facts: dict[str, Any]
     arrays: tuple[np.ndarray, ...] = ()
+
+    certified: ClassVar[bool] = False  # moments are estimates: how far from the model's is another question
 
     def dimension(self, source: Source) -> int:
         return self.side

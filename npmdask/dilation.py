@@ -1,0 +1,168 @@
+"""Small singular values: singular triplets by the dilation of a matrix instead of ``B^T B``, out of core.
+
+Through ``B^T B`` a singular value below about 1e-8 of the largest is lost: its square is below rounding. The dilation
+``[[0, B], [B^T, 0]]`` has the values themselves, each with both signs, so that rounding leaves of sigma_i an absolute
+error of the order of 1e-16 sigma_1. A run on it is one of the same driver: checkpoints, memory plan, certificate.
+
+The price: blocks of m + n rows instead of n, two columns for a triplet, and steps by the ratio sigma_{k+1} / sigma_k
+where those through ``B^T B`` have its square (Hardt and Price 2014, Theorem 2.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.api import solve
+from npmdask.errors import BadInputError
+from npmdask.linalg import Block
+from npmdask.operators import Dilation, Operator, SparseDilation
+from npmdask.passes import COMMIT_SECONDS
+from npmdask.posing import default_rank, make_problem
+from npmdask.problem import Problem, Request
+from npmdask.progress import Observer
+from npmdask.sizes import parse_memory
+from npmdask.solution import Resources, Solution
+from npmdask.stopping import DOUBLE_EPS, ResidualRule
+from npmdask.storage.dense import DenseReader
+from npmdask.storage.layout import Source, open_source
+from npmdask.storage.sparse import CsrReader
+
+KINDS = ("samples", "matrix", "sparse")  # whose stored array has rows and columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class DilationLens:
+    """A stored matrix seen as its dilation."""
+
+    kind: ClassVar[str] = "symmetric"
+    certified: ClassVar[bool] = True
+
+    def dimension(self, source: Source) -> int:
+        return int(sum(source.shape))
+
+    def operator(self, source: Source) -> Operator:
+        reader: Any = source.reader
+        return SparseDilation(reader=reader) if isinstance(reader, CsrReader) else Dilation(reader=reader)
+
+    def spec(self) -> dict[str, Any]:
+        return {"dilation": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triplets:
+    """Singular triplets, by falling value: ``B v_i = sigma_i u_i`` and ``B^T u_i = sigma_i v_i``.
+
+    ``values`` (k); ``left`` (m x k) and ``right`` (n x k), columns of length 1, orthogonal to the residual over the
+    value; of a value that is 0 to rounding the value is 0 and both columns are. ``residual_norms`` (k): bounds of
+    ``(||B v_i - sigma_i u_i||^2 + ||B^T u_i - sigma_i v_i||^2)^(1/2)``. ``solution``: the run on the dilation, whose
+    answer are 2 k eigenpairs of both signs, with its outcome, cost and certificate. Residuals below 1e-15 sigma_1 or so
+    are those of rounding, theirs and of whoever looks.
+    """
+
+    values: np.ndarray
+    left: Block
+    right: Block
+    residual_norms: np.ndarray
+    solution: Solution
+
+
+def singular_triplets(
+    source: Any,
+    k: int,
+    *,
+    kind: str | None = None,
+    iteration_rank: int | None = None,
+    algorithm: str = "auto",
+    tol: float | None = None,
+    max_steps: int | None = None,
+    seed: int = 0,
+    store: str | Path | None = None,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+) -> Triplets:
+    """The k leading singular triplets of a stored matrix, small ones as well as large, from its dilation.
+
+    Parameters
+    ----------
+    source, kind : as for :func:`npmdask.top_k`: m x n, dense or CSR; of samples the rows as they are stored.
+    k : how many, 1 <= k <= min(m, n).
+    iteration_rank : p, columns iterated, 2 k <= p <= m + n; ``max(2 k + 10, min(4 k, 64))`` if None.
+    algorithm : "krylov" (or "auto"); or "power", whose certificate says what a random start cannot have missed.
+    tol : relative residual of every pair, ``||D x - theta x|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
+        Rounding leaves a few times 1e-16 sigma_1 / sigma_i: with a smaller tolerance the run stops there, and says so.
+    max_steps, seed, store, memory, workers, threads, commit_seconds, observer : as for :func:`npmdask.top_k`. A run
+        that was killed goes on when this is called again with its ``store``.
+
+    Raises
+    ------
+    BadInputError
+        Data without rows and columns, or numbers that do not fit them.
+    RefusedError
+        Too little memory, a store of another run, or a run held by another process.
+    """
+    opened = open_source(source, kind)
+    request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
+    problem = dilated(opened, request, iteration_rank)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
+    return _triplets(solve(problem, store, resources, observer), opened.shape[0], k)
+
+
+def dilated(source: Source, request: Request, iteration_rank: int | None) -> Problem:
+    """The problem of the dilation: 2 k pairs for the k triplets of ``request``; ``iteration_rank`` of their columns.
+
+    Raises
+    ------
+    BadInputError
+        As :func:`singular_triplets`.
+    """
+    stored = source.kind in KINDS and isinstance(source.reader, DenseReader | CsrReader)
+    if not stored or isinstance(request.target_rank, float):
+        raise BadInputError(
+            f"the dilation is of a stored matrix with rows and columns, k a number of triplets: {source.path} of kind "
+            f"{source.kind} and k = {request.target_rank!r} do not fit; use npmdask.top_k"
+        )
+    plain = make_problem(source, request)
+    algorithm: Any = plain.algorithm
+    k, d = plain.algorithm.target_rank, int(sum(source.shape))
+    p = default_rank(2 * k, d) if iteration_rank is None else iteration_rank
+    if not 2 * k <= p <= d:
+        raise BadInputError(
+            f"iteration_rank = {p} is of the dilation, which has two columns for a triplet: give {2 * k} to {d}, or "
+            "leave it out"
+        )
+    return replace(
+        plain,
+        request=replace(request, target_rank=2 * k, iteration_rank=p),
+        algorithm=replace(algorithm, target_rank=2 * k, iteration_rank=p, mixed_precision=False),
+        rule=ResidualRule(tol=plain.rule.tol, max_steps=plain.rule.max_steps, d=d),
+        lens=DilationLens(),
+    )
+
+
+def _triplets(solution: Solution, m: int, k: int) -> Triplets:
+    """From pairs (theta, x = (u; v)): those of the positive theta, both parts at length 1.
+
+    Their residual is at most r = ||D x - theta x|| over the shorter length: what of D x - theta x is orthogonal to u
+    and v grows by no more. Along them, with -alpha u and beta v (alpha |u|^2 = beta |v|^2, as x is a Ritz vector),
+    theta (|u|^2 - |v|^2) = 2 alpha |u|^2, and alpha |u| (|u| - |v|) / (|v| (|u| + |v|)) is left of each.
+    """
+    leading = np.argsort(-solution.values, kind="stable")[:k]
+    values, vectors = solution.values[leading], solution.basis[:, leading]
+    floor = 4 * DOUBLE_EPS * len(vectors) ** 0.5 * np.abs(solution.values).max()  # what the stopping rule takes for 0
+    there = values > floor
+    left, right = vectors[:m] * there, vectors[m:] * there
+    lengths = [np.where(there, np.linalg.norm(part, axis=0), 1.0) for part in (left, right)]
+    return Triplets(
+        values=np.where(there, values, 0.0),
+        left=left / lengths[0],
+        right=right / lengths[1],
+        residual_norms=solution.residual_norms[leading] / np.minimum(*lengths) * there,
+        solution=solution,
+    )

@@ -1,0 +1,140 @@
+"""The dilation of a rectangular matrix: symmetric, with the singular values of the matrix and their negatives.
+
+``D = [[0, B], [B^T, 0]]`` for B (m x n) has d = m + n, the eigenvalues +-sigma_i with the eigenvectors (u_i; +-v_i) /
+sqrt(2), and m + n - 2 rank(B) zeros (Golub and Van Loan, Matrix Computations, 8.6.1; Hardt and Price 2014, appendix B).
+Unlike those of ``B^T B``, small singular values are not squared away. D itself is never formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.linalg import Block
+from npmdask.operators._protocol import (
+    BySlabs,
+    Partial,
+    add_back,
+    add_product,
+    as_dtype,
+    pending_sums,
+    require_finite,
+    strips,
+    tile_bytes,
+    zeros_for_sum,
+)
+from npmdask.operators.sparse import cut_rows
+from npmdask.storage.dense import DenseReader, SlabRecord
+from npmdask.storage.sparse import CsrReader, Fragment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dilated(BySlabs):
+    """What both have in common: a run gives the sum ``B^T X_1`` (n rows) over its own rows, and these rows of
+    ``B X_2``. A partial product is the sum, then the rows (which follow in the same array if it was kept on disk)."""
+
+    reader: Any
+
+    @property
+    def block_rows(self) -> int:
+        return int(sum(self.reader.shape))
+
+    def _halves(self, block: Block) -> tuple[Block, Block]:
+        """X_1 (m rows) and X_2 (n rows)."""
+        m = self.reader.shape[0]
+        return block[:m], block[m:]
+
+    def _apart(self, part: Partial) -> tuple[Block, list[Block]]:
+        n = self.reader.shape[1]
+        first, *rest = part.products
+        return first[:n], rest or [first[n:]]
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        (one, above), (other, below) = self._apart(left), self._apart(right)
+        record, fragments = left.record.add(right.record), left.fragments + right.fragments
+        return Partial([one + other, *above, *below], record, fragments)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        back, rows = self._apart(total)
+        return np.concatenate([*rows, back])
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Sums that wait to be joined; the rows of the product, then put together (measured: five blocks)."""
+        return pending_sums(self.reader.shape[1], p, runs) + 5 * self.block_rows * p * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dilation(Dilated):
+    """``[B X_2; B^T X_1]`` of a stored dense m x n array B; each chunk is read once and used for both."""
+
+    reader: DenseReader
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, (left, right) = SlabRecord(), self._halves(block)
+        first, last = self.reader.slab_rows(slabs.start).start, self.reader.slab_rows(slabs.stop - 1).stop
+        product, back = np.zeros((last - first, block.shape[1])), zeros_for_sum(len(right), block)
+        for slab in self.reader.ahead(slabs):
+            for rows, tile in self.reader.tiles(slab, record):
+                for columns, values in tile:
+                    for part in strips(len(values), values.shape[1], block.dtype):
+                        some = as_dtype(values[part], block.dtype)
+                        here = slice(rows.start + part.start, rows.start + part.stop)
+                        add_product(product[here.start - first : here.stop - first], some, right[columns])
+                        add_back(back[columns], some, left[here])
+        require_finite(product, self.reader, slabs)
+        require_finite(back, self.reader, slabs)
+        return Partial([np.ascontiguousarray(back), product], record)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        rows = max(self.reader.slab_rows(run.stop - 1).stop - self.reader.slab_rows(run.start).start for run in runs)
+        return tile_bytes(self.reader, p) + (3 * self.reader.shape[1] + rows) * p * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseDilation(Dilated):
+    """The same of a CSR matrix, without filling in a zero."""
+
+    reader: CsrReader
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, (left, right), rows = SlabRecord(), self._halves(block), self._rows(slabs)
+        product, back = np.zeros((len(rows), block.shape[1])), np.zeros(right.shape)
+        at, fragments = self.reader.rows_of(slabs)[0], []  # the row that comes next; rows before it are empty
+        for piece in self.reader.blocks(slabs, record):
+            if isinstance(piece, Fragment):
+                fragments.append(piece)
+                at = piece.row + 1
+                continue
+            some, here = piece.astype(block.dtype, copy=False), slice(at, at + piece.shape[0])
+            product[here.start - rows.start : here.stop - rows.start] = some @ right
+            back += some.T @ left[here]
+            at = here.stop
+        require_finite(product, self.reader, slabs)
+        require_finite(back, self.reader, slabs)
+        return Partial([back, product], record, fragments)
+
+    def _rows(self, slabs: range) -> range:
+        """The rows that a run stands for: to that which the next run begins in, itself left out."""
+        first = self.reader.slab_first_row
+        last = slabs.stop == self.units
+        return range(
+            int(first[slabs.start]) if slabs.start else 0, self.reader.shape[0] if last else int(first[slabs.stop])
+        )
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        left, right = self._halves(block)
+        product = super().finish(total, block)
+        above, below = self._halves(product)
+        cut, rows = cut_rows(self.reader, total.fragments), list(dict.fromkeys(part.row for part in total.fragments))
+        above[rows] += cut @ right
+        below += cut.T @ left[rows]
+        return product
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
+        rows = max(len(self._rows(slabs)) for slabs in runs)
+        return self.reader.buffer_bytes + pointers + (3 * rows + 4 * self.reader.shape[1]) * p * 8
