@@ -1,9 +1,10 @@
-"""Runs that stop by what is left over: never more than they say, long before components settle; and go on from there."""
+"""Runs that stop by what is left over: no more than they say, long before components settle; and go on from there."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import npmdask
 from benchmarks.low_rank_stops import as_markdown, measure, wrong
+from npmdask.certificates import Evidence, certify
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.low_rank import excess_of
@@ -78,15 +80,14 @@ def test_a_run_without_a_gap_stops_early_and_keeps_its_word(tmp_path: Path, kind
 
 
 def test_units_of_what_is_left() -> None:
-    """Values 4 and 2 of a trace of 10, exact: up to 4 is left beside them, and 2 at least. Roots of a matrix."""
-    from npmdask.certificates import Evidence
-
-    values = np.array([4.0, 2.0])
-    known: dict[str, Any] = {"values": values, "gram": np.zeros((2, 2)), "k": 1, "d": 3, "trace": 10.0}
-    evidence = Evidence(nonnegative=True, **known)
-    assert excess_of(evidence, "samples") == pytest.approx(1.0)
-    assert excess_of(evidence, "matrix") == pytest.approx(math.sqrt(2) - 1)
-    assert excess_of(Evidence(nonnegative=True, **(known | {"k": 2})), "samples") == math.inf  # nothing to compare with
+    """What is left over the next value: variances of samples, roots of them of a matrix."""
+    known: dict[str, Any] = {"values": np.array([4.0, 2.0]), "gram": np.zeros((2, 2)), "d": 3, "trace": 10.0}
+    evidence = Evidence(nonnegative=True, multiplied=0, k=1, **known)
+    left = certify(evidence).best.left
+    assert left == pytest.approx(8)  # 10 less 2: the start may have missed the largest value
+    assert excess_of(evidence, "samples") == pytest.approx(3)
+    assert excess_of(evidence, "matrix") == pytest.approx(1)
+    assert excess_of(replace(evidence, k=2), "samples") == math.inf  # nothing to compare with
 
 
 def test_it_goes_on_to_settled_components_in_the_same_bits(tmp_path: Path) -> None:
