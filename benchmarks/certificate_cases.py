@@ -25,6 +25,7 @@ SPECTRA = (
     "spiked",
     "flat",
     "above a bulk",
+    "broken off",
     "indefinite",
 )
 
@@ -63,6 +64,9 @@ def spectrum_of(name: str, d: int, k: int, rng: np.random.Generator) -> np.ndarr
         spikes = np.sort(rng.uniform(1.05, 2, int(rng.integers(1, k + 1))))[::-1]
         bulk = np.linspace(1, rng.choice([0.5, 0.95, 1.0]), d - len(spikes))
         return np.concatenate([spikes, bulk])
+    if name == "broken off":  # slow, and then nothing: Krylov finds the zeros as soon as the large ones
+        slow = np.sort(i ** -rng.choice([0.05, 0.2, 0.5, 1.0]) * rng.uniform(1, rng.choice([1.0, 1.3]), d))[::-1]
+        return np.where(i <= max(k + 1, rng.choice([0.1, 0.3, 0.5, 0.8]) * d), slow, 0.0)
     base = rng.uniform(0.6, 0.97) ** i
     if name == "cluster at k":
         base[max(k - 2, 0) : k + 2] = base[k - 1] * (1 + 1e-5 * rng.standard_normal(len(base[max(k - 2, 0) : k + 2])))
