@@ -224,8 +224,8 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     at the residuals of the leading pairs alone; how often it has held is in docs/certificates.md.
     The last pair is the first to stand for a smaller one, and says nothing where there are others beyond k.
 
-    Of pairs beyond the p-th, which only a Krylov space has, that many columns tell less: what they held of a direction is
-    no better kept than that of the p-th pair, and the low ones (below FAR of it) stand for the other end of the spectrum.
+    Pairs beyond the p-th, which only a Krylov space has, say less, because p columns held no more than p directions:
+    those behind are kept no better than the p-th, and low ones (below FAR of it) may stand for the smallest values.
     """
     a = np.abs(evidence.values)
     p = min(evidence.iterated or evidence.k, len(a))
