@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, islice
+from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, Result
 from npmdask.certificates.levels import Certificate, Evidence, certify, rounding_of
 from npmdask.randomness import generator
+from npmdask.stopping import StepView, view_of
 
 SPECTRA = (
     "geometric",
@@ -20,6 +25,7 @@ SPECTRA = (
     "spiked",
     "flat",
     "above a bulk",
+    "broken off",
     "indefinite",
 )
 
@@ -58,6 +64,9 @@ def spectrum_of(name: str, d: int, k: int, rng: np.random.Generator) -> np.ndarr
         spikes = np.sort(rng.uniform(1.05, 2, int(rng.integers(1, k + 1))))[::-1]
         bulk = np.linspace(1, rng.choice([0.5, 0.95, 1.0]), d - len(spikes))
         return np.concatenate([spikes, bulk])
+    if name == "broken off":  # slow, and then nothing: Krylov finds the zeros as soon as the large ones
+        slow = np.sort(i ** -rng.choice([0.05, 0.2, 0.5, 1.0]) * rng.uniform(1, rng.choice([1.0, 1.3]), d))[::-1]
+        return np.where(i <= max(k + 1, rng.choice([0.1, 0.3, 0.5, 0.8]) * d), slow, 0.0)
     base = rng.uniform(0.6, 0.97) ** i
     if name == "cluster at k":
         base[max(k - 2, 0) : k + 2] = base[k - 1] * (1 + 1e-5 * rng.standard_normal(len(base[max(k - 2, 0) : k + 2])))
@@ -101,16 +110,26 @@ def draw(seed: int) -> Drawn:
     )
 
 
-def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
-    """What the algorithm finds, and what it knows of it."""
-    kind = PowerMethod if drawn.algorithm == "power" else BlockKrylov
-    options = {"mixed_precision": True} if drawn.single else {}
-    algorithm = kind(target_rank=drawn.k, iteration_rank=drawn.p, **options)
-    d = len(drawn.matrix)
-    state = algorithm.init(d, rng=generator(seed, "start"))
+@dataclass(frozen=True)
+class Made:
+    """After a step: the view that a stopping rule has of it, and, when it is asked for, what is known."""
+
+    view: StepView
+    known: Callable[[], tuple[Result, Evidence]]
+
+
+def algorithm_of(drawn: Drawn) -> PowerMethod | BlockKrylov:
+    if drawn.algorithm == "krylov":
+        return BlockKrylov(target_rank=drawn.k, iteration_rank=drawn.p)
+    return PowerMethod(target_rank=drawn.k, iteration_rank=drawn.p, mixed_precision=drawn.single)
+
+
+def steps_of(drawn: Drawn, seed: int) -> Iterator[Made]:
+    """The algorithm on the problem, step by step."""
+    algorithm: Any = algorithm_of(drawn)
+    state = algorithm.init(len(drawn.matrix), rng=generator(seed, "start"))
     narrow, any_single = drawn.matrix.astype(np.float32), False
-    converged = False
-    for step in range(drawn.steps):
+    for step in count():
         block = algorithm.query(state).block
         coarse = block.dtype == np.float32
         any_single |= coarse
@@ -118,14 +137,14 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
         if drawn.stddev:
             product = product + drawn.stddev * generator(seed, "noise", step).standard_normal(product.shape)
         state, info = algorithm.update(state, product)
-        size = np.abs(info.ritz_values).max()
-        if (
-            info.precision == "float64"
-            and (info.residual_norms <= drawn.tol * np.maximum(np.abs(info.ritz_values), 1e-13 * size)).all()
-        ):
-            converged = True
-            break
-    result = algorithm.finalize(state)
+        view = view_of(state.step, info)
+        yield Made(view, partial(_known, drawn, seed, algorithm, state, view.precision == "float32", any_single))
+
+
+def _known(
+    drawn: Drawn, seed: int, algorithm: Any, state: Any, single: bool, any_single: bool
+) -> tuple[Result, Evidence]:
+    result, d = algorithm.finalize(state), len(drawn.matrix)
     size = float(np.abs(result.values).max())
     positive = drawn.spectrum != "indefinite"
     evidence = Evidence(
@@ -139,12 +158,23 @@ def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
         multiplied=state.step - 1,
         degree=result.seen.degree,
         powers=result.seen.powers,
-        rounding=rounding_of(d, size, single=info.precision == "float32"),
+        rounding=rounding_of(d, size, single=single),
         start_rounding=rounding_of(d, size, single=any_single),
         stddev=drawn.stddev,
         iterated=drawn.p,
     )
-    return result, evidence, converged
+    return result, evidence
+
+
+def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
+    """What the algorithm finds, and what it knows of it."""
+    for made in islice(steps_of(drawn, seed), drawn.steps):
+        sizes = np.abs(made.view.ritz_values)
+        small = made.view.residual_norms <= drawn.tol * np.maximum(sizes, 1e-13 * sizes.max())
+        converged = made.view.precision == "float64" and bool(small.all())
+        if converged:
+            break
+    return *made.known(), converged
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class Publisher(LivePublisher):
 
     def on_end(self, solution: Solution) -> None:
         self._thread.shutdown()
-        self._reached = solution.converged
+        self._reached = solution.answered
         self._advance(solution.outcome.sentence, 100.0)
         if self._history:
             self._plot(said_of(solution.outcome.sentence, solution.assurance), self._history)

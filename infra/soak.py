@@ -180,7 +180,8 @@ def soak(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
 def _figures(one: Soak, seconds: float) -> dict[str, Any]:
     wanted, deadline = ROWS * len(one.rows), time.monotonic() + CALM
     stuck: list[str] = ["not asked yet"]
-    while time.monotonic() < deadline and (stuck or one.taken() != wanted):
+    runs: list[dict[str, Any]] = []
+    while time.monotonic() < deadline and (stuck or one.taken() != wanted or not _completed(runs)):
         time.sleep(2)
         with suppress(OSError):
             runs = one.flow_runs()
@@ -191,6 +192,7 @@ def _figures(one: Soak, seconds: float) -> dict[str, Any]:
     failed = [f"{run['name']}: {(run['state'] or {}).get('message')}" for run in runs if run["state_type"] == "FAILED"]
     failures += [f"failed: {said[:300]}" for said in failed]
     failures += [f"{one.taken()} of {wanted} rows were taken"] if one.taken() != wanted else []
+    failures += [] if _completed(runs) else ["no run completed"]
     failures += [] if one.sums_are_exact() else ["the sum over all rows is wrong: one was lost or taken twice"]
     return {
         "seconds": round(seconds),
@@ -202,6 +204,10 @@ def _figures(one: Soak, seconds: float) -> dict[str, Any]:
         "nobody_there": dict(one.missed),
         "failures": failures,
     }
+
+
+def _completed(runs: list[dict[str, Any]]) -> bool:
+    return any(run["state_type"] == "COMPLETED" for run in runs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

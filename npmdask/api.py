@@ -41,6 +41,7 @@ def top_k(
     options: dict[str, Any] | None = None,
     memory: str | int | None = None,
     tol: float | None = None,
+    low_rank_tol: float | None = None,
     max_steps: int | None = None,
     store: str | Path | None = None,
     seed: int = 0,
@@ -75,6 +76,9 @@ def top_k(
     options : parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``.
     memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
     tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
+    low_rank_tol : stop too as soon as the k components leave at most 1 + low_rank_tol times the least that any k leave
+        (of a matrix ||A - A V V^T||, of samples the variance in any direction), by the certificate: a few passes where
+        a missing gap makes the components themselves take hundreds. None or 0: only settled components will do.
     max_steps : give up (not converged) after so many passes, 200 if None. Of a private run: how many are released.
     store : folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run goes on from there, a
         finished one answers without a pass. A temporary folder if None.
@@ -105,6 +109,7 @@ def top_k(
         options=options,
         max_steps=max_steps,
         tol=tol,
+        low_rank_tol=low_rank_tol,
         center=center,
         scale=scale,
         seed=seed,
@@ -156,6 +161,7 @@ def resume(
     certificates: str | Path | None = None,
     max_steps: int | None = None,
     tol: float | None = None,
+    low_rank_tol: float | None = None,
     observer: Observer | None = None,
 ) -> Solution | StreamSolution | Answer:
     """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
@@ -163,7 +169,7 @@ def resume(
     ``memory``, ``workers``, ``threads`` and ``cluster`` stay what they were unless given (a cluster takes the place
     of workers and threads, and the other way round; ``cluster=""``: none; ``certificates`` go with it); none changes a
     bit of the result.
-    ``max_steps`` and ``tol`` may be changed: they decide when a run stops, not what its steps are.
+    ``max_steps``, ``tol`` and ``low_rank_tol`` may be changed: they decide when a run stops, not what its steps are.
 
     The store of a stream takes what is new since its last commit; only ``memory`` may be given. That of a job (topics,
     a mixture, independent components) goes on with its stages.
@@ -177,14 +183,16 @@ def resume(
     if not (path / "run.json").exists():
         raise BadInputError(f"there is no run in {store}; start one with `npmdask run CONFIG.toml --store {store}`")
     spec = RunStore(path).read_spec() or {}
+    stop = {"max_steps": max_steps, "tol": tol, "low_rank_tol": low_rank_tol}
     if spec.get("data", {}).get("kind") in JOBS:
-        return _resume_job(path, spec, memory, workers, threads, (cluster, certificates, max_steps, tol), observer)
+        return _resume_job(path, spec, memory, workers, threads, (cluster, certificates, *stop.values()), observer)
     if "stream" in spec:
-        return _resume_stream(path, memory, (workers, threads, cluster, certificates, max_steps, tol), observer)
+        return _resume_stream(path, memory, (workers, threads, cluster, certificates, *stop.values()), observer)
     with RunStore(path) as held:
         problem = problem_of(held)
-        if max_steps is not None or tol is not None:
-            problem = _restop(held, problem, max_steps, tol)
+        changed = {name: value for name, value in stop.items() if value is not None}
+        if changed:
+            problem = _restop(held, problem, changed)
         asked = {"memory": parse_memory(memory), "threads": threads, "workers": workers, "cluster": cluster}
         asked["certificates"] = None if certificates is None else str(Path(certificates).absolute())
         given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
@@ -232,15 +240,14 @@ def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Obs
     return Driver(problem, held, resources, observer or Observer()).run()
 
 
-def _restop(held: RunStore, problem: Problem, max_steps: int | None, tol: float | None) -> Problem:
+def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
     if problem.parts is not None:
         raise RefusedError(
             "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
             "noise of every step depends on their number; start a new run, on a new budget"
         )
-    changed = {name: value for name, value in (("max_steps", max_steps), ("tol", tol)) if value is not None}
-    request = replace(problem.request, **changed)  # type: ignore[arg-type]
+    request = replace(problem.request, **changed)
     other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
     if other.spec() == problem.spec():
         return problem

@@ -12,9 +12,10 @@ from npmdask.algorithms import Result
 from npmdask.certificates.levels import Certificate, Evidence, Level, certify, rounding_of
 from npmdask.certificates.recursion import noisy_recursion
 from npmdask.certificates.words import health, sentence
+from npmdask.low_rank import LowRankRule, excess_of
 from npmdask.operators import Operator
 from npmdask.problem import Problem
-from npmdask.stopping import DOUBLE_EPS, Outcome
+from npmdask.stopping import DOUBLE_EPS, Outcome, StepView
 from npmdask.storage.sparse import CsrReader
 
 MORE = 64
@@ -42,7 +43,7 @@ def assure(
     """
     if problem.parts is not None or not problem.certified or not history or not len(result.values):
         return None
-    evidence = evidence_of(problem, result, history, trace, operator)
+    evidence = evidence_of(problem, result, [str(step["precision"]) for step in history], trace, operator)
     certificate = certify(evidence)
     singular = problem.kind in ("matrix", "sparse")
     residuals = [float(step["worst_residual"]) for step in history]
@@ -75,10 +76,21 @@ def told(outcome: Outcome, assured: Assured | None) -> dict[str, Any]:
     return {"outcome": asdict(outcome), **asdict(assured)}
 
 
+def with_excess(
+    problem: Problem, view: StepView, before: list[StepView], state: Any, trace: float | None, operator: Operator
+) -> StepView:
+    """``view`` of a step, with what the certificate says is left over after it, if that is what ends the run."""
+    if not isinstance(problem.rule, LowRankRule):
+        return view
+    precisions = [step.precision for step in (*before, view)]
+    evidence = evidence_of(problem, problem.algorithm.finalize(state), precisions, trace, operator)
+    return replace(view, excess=excess_of(evidence, problem.kind))
+
+
 def evidence_of(
-    problem: Problem, result: Result, history: list[dict[str, Any]], trace: float | None, operator: Operator
+    problem: Problem, result: Result, precisions: list[str], trace: float | None, operator: Operator
 ) -> Evidence:
-    """What the run knows, in the units of the operator."""
+    """What the run knows after steps of these ``precisions``, in the units of the operator."""
     seen, p = result.seen, problem.algorithm.iteration_rank
     values, gram = (seen.values, seen.gram) if seen is not None else (result.values, _gram(result))
     kept = max(p, len(result.values) + MORE)  # beyond them Ritz pairs say little, and there may be thousands
@@ -93,12 +105,12 @@ def evidence_of(
         d=problem.d,
         nonnegative=problem.kind in ("samples", "matrix", "sparse"),
         trace=trace,
-        multiplied=len(history) - (problem.start is None),
+        multiplied=len(precisions) - (problem.start is None),
         columns=p if random else 0,
         degree=seen.degree if seen is not None and random else None,
         powers=seen is not None and seen.powers,
-        rounding=_rounding(history[-1:], problem.d, size, operator),
-        start_rounding=_rounding(history, problem.d, size, operator),
+        rounding=_rounding(precisions[-1:], problem.d, size, operator),
+        start_rounding=_rounding(precisions, problem.d, size, operator),
         stddev=stddev,
         iterated=p,
     )
@@ -110,9 +122,9 @@ def _gram(result: Result) -> np.ndarray:
     return np.asarray(residuals.T @ residuals)
 
 
-def _rounding(history: list[dict[str, Any]], d: int, size: float, operator: Any) -> float:
+def _rounding(precisions: list[str], d: int, size: float, operator: Any) -> float:
     """Absolute error that arithmetic can make in an eigenvalue: of the products, and of centring."""
-    single = any(step["precision"] == "float32" for step in history)
+    single = "float32" in precisions
     mean, scale = getattr(operator, "mean", None), getattr(operator, "scale", None)
     moved = 0.0
     if mean is not None:

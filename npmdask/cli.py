@@ -118,6 +118,9 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--certificates", help="of a cluster at tls://: folder with ca.pem, cert.pem and key.pem")
     p.add_argument("--max-steps", type=int, help="go on further than was first asked for")
     p.add_argument("--tol", type=float, help="another tolerance than was first asked for")
+    p.add_argument(
+        "--low-rank-tol", type=float, help="another low_rank_tol; 0: only components that are settled will do"
+    )
     add_output(p)
     p.set_defaults(command=_resume)
 
@@ -137,6 +140,7 @@ def _resume(a: argparse.Namespace) -> int:
         certificates=a.certificates,
         max_steps=a.max_steps,
         tol=a.tol,
+        low_rank_tol=a.low_rank_tol,
         observer=ProgressBar(quiet=a.quiet),
     )
     return print_answer(solution, a.json) if is_job(solution) else _print_solution(solution, a.json)

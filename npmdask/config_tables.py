@@ -114,6 +114,12 @@ class StopTable(Table):
         lt=1,
         description="relative residual ||A v - theta v|| / |theta|; 1e-9, float32 data: 1e-6",
     )
+    low_rank_tol: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="also stop when k components leave at most 1 + so much times the least that any k leave, like 0.1",
+    )
 
 
 class MechanismTable(Table):

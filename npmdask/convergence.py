@@ -21,7 +21,7 @@ def steps_to(residuals: Sequence[float], tol: float) -> int | None:
     The rates of an earlier and of a later half must agree: a run that stagnates, or has only begun, has none.
     """
     last = np.array(residuals[-SEEN:])
-    if len(last) < FEWEST or not tol > 0 or not (last > 0).all():
+    if len(last) < FEWEST or not tol > 0 or not ((last > 0) & np.isfinite(last)).all():
         return None
     logs, half = np.log(last), len(last) // 2
     slope, early, late = _slope(logs), _slope(logs[: half + 1]), _slope(logs[half:])
@@ -43,7 +43,12 @@ def seconds_left(spec: dict[str, Any], history: list[dict[str, Any]], telemetry:
     if not passes or spec["algorithm"].get("name") not in MONOTONE:
         return None
     stop, left = spec["stop"], spec["stop"]["max_steps"] - len(history)
-    if stop.get("tol"):
+    if stop.get("low_rank_tol"):
+        soon = steps_to([step.get("excess", math.inf) for step in history], stop["low_rank_tol"])
+        if soon is None:
+            return None
+        left = min(left, soon)
+    elif stop.get("tol"):
         needed = steps_to([step["worst_residual"] for step in history], stop["tol"])
         if needed is None:
             return None

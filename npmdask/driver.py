@@ -18,7 +18,7 @@ from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.assurance import with_assurance
 from npmdask.binding import bind
-from npmdask.certifying import assure, told
+from npmdask.certifying import assure, told, with_excess
 from npmdask.checkpoint import RunStore
 from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
@@ -39,7 +39,7 @@ from npmdask.randomness import generator
 from npmdask.record_parts import of_batch
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
-from npmdask.stopping import Outcome, StepView, view_of, views_of
+from npmdask.stopping import Outcome, StepView, remembered, view_of, views_of
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source
 from npmdask.storage.tensor import TensorReader
@@ -138,7 +138,8 @@ class Driver:
                     state, info = self.problem.algorithm.update(state, released)
                     require_symmetric(self.problem, info.asymmetry, first=not self._history)
                     operator = self._hold_to_checksums(executor, operator, record, state.step)
-                    views.append(view_of(state.step, info))
+                    view = view_of(state.step, info)
+                    views.append(with_excess(self.problem, view, views, state, self._trace, operator))
                     outcome = self.problem.rule(views)
                     self._remember(views[-1], state, record, said)
                     arrays, scalars = state_fields(state)
@@ -146,7 +147,7 @@ class Driver:
                     yield self._step(seconds if self.problem.parts is None else 0.0)  # times follow the rows
                 result = self.problem.algorithm.finalize(state)
                 self._answer(state, result, views[-1], outcome, executor, operator)
-                if outcome.converged:
+                if outcome.answered:
                     look_back(self.problem, result.values, self.store.telemetry(), self._passes.log)
                 self._far = executor.peaks()
             finally:
@@ -234,15 +235,9 @@ class Driver:
         angle = self._angle(state.ritz_vectors) if self.problem.parts is None and self.problem.of_matrix else None
         self._history.append(
             said
+            | remembered(view)
             | {
-                "step": view.step,
-                "ritz_values": view.ritz_values.tolist(),
-                "residual_norms": view.residual_norms.tolist(),
                 "worst_residual": float(self.problem.rule.relative(view).max()),
-                "precision": view.precision,
-                "finished": view.finished,
-                "settled": view.settled,
-                "said": view.said,
                 "max_sin_theta": angle,
                 "bytes_read": 0 if public else record.bytes_read,
                 "chunks": 0 if public else record.chunks,

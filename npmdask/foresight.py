@@ -19,6 +19,7 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
 from npmdask.chunked import Cluster, Executor
+from npmdask.low_rank import LowRankRule
 from npmdask.memory_plan import MemoryPlan
 from npmdask.outlook import foretell, locked_values
 from npmdask.problem import Problem, Request
@@ -129,7 +130,9 @@ def _why_not(problem: Problem) -> str:
         return "the operator is the dilation of the data, of which no sample is drawn"
     if problem.lens is not None:
         return "the operator is made of moments, of which there is no sample"
-    if type(problem.rule) is not ResidualRule or not isinstance(problem.algorithm, PowerMethod | BlockKrylov):
+    if type(problem.rule) not in (ResidualRule, LowRankRule) or not isinstance(
+        problem.algorithm, PowerMethod | BlockKrylov
+    ):
         return "it stops by more than residuals"
     if 4 * _columns(problem) > LARGEST_SIDE:
         return f"{_columns(problem)} columns need a larger sample than is drawn for a prediction"

@@ -10,6 +10,7 @@ import numpy as np
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, PrivatePower
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.low_rank import low_rank_rule, refuse_low_rank
 from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.nodes.parts import make_parts
 from npmdask.nodes.total import Group
@@ -69,6 +70,7 @@ def make_problem(
         noise_stddev=mechanism.stddev,
         squared=source.kind in ("matrix", "sparse"),
     )
+    rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
     if start is not None:  # no more of it than is used: it stays in memory as long as the problem
         start = replace(start, basis=np.ascontiguousarray(start.basis[:, :p]))
     return Problem(
@@ -130,6 +132,7 @@ def _require_tensor_options(source: Source, request: Request, earlier: object) -
         raise BadInputError(
             "iteration_rank is of matrices: leave it out, and say options = { restarts = ... } for a tensor"
         )
+    refuse_low_rank(request.low_rank_tol, "a tensor has none")
     if request.mechanism != "none":
         raise RefusedError(f"mechanism = {request.mechanism!r} is of matrices: leave it out for a tensor")
     if earlier is not None:
@@ -148,6 +151,7 @@ def _centre_problem(source: Source, request: Request, earlier: object) -> Proble
     algorithm: Algorithm[Any]
     rule: Rule
     if nodes.releases is not None:
+        refuse_low_rank(request.low_rank_tol, "private nodes release a fixed number of products")
         if request.tol is not None:
             raise RefusedError("private nodes release a fixed number of products: leave tol out, it would end nothing")
         algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
@@ -157,6 +161,7 @@ def _centre_problem(source: Source, request: Request, earlier: object) -> Proble
         steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
         algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
         rule = ResidualRule(tol=tol, max_steps=steps, d=source.shape[1], squared=source.kind == "sparse")
+        rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
     return Problem(source=source, request=request, algorithm=algorithm, mechanism=nodes, rule=rule, nodes=nodes)
 
 
@@ -191,6 +196,7 @@ def _require_public(source: Source, request: Request, earlier: object) -> None:
         )
     if request.tol is not None:
         raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
+    refuse_low_rank(request.low_rank_tol, "a private run makes the releases that are paid for, whatever they say")
     if request.mechanism != "none" or request.algorithm not in ("auto", "power", TENSOR, *RECORD_ORACLES):
         raise RefusedError(
             f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
@@ -253,6 +259,7 @@ def _require_search(request: Request, start: Start | None) -> None:
         raise BadInputError(f"{asked} is a share, whose iteration_rank follows from what is found; leave it out")
     if request.mechanism != "none":
         raise RefusedError(f"{asked} is a share, which cannot be told under noise; give a whole number")
+    refuse_low_rank(request.low_rank_tol, f"{asked} is a share, whose search has stages that end otherwise")
     if start is not None:
         raise RefusedError(f"{asked} is a share, whose search starts from its own stages; leave `start` out")
 

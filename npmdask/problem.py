@@ -54,6 +54,7 @@ class Request:
     options: dict[str, Any] | None = None  # of an oracle of records, or of the tensor power method
     max_steps: int | None = None  # 200, but a private run must say it
     tol: float | None = None
+    low_rank_tol: float | None = None  # see low_rank.py
     center: bool = False
     scale: bool = False
     seed: int = 0
@@ -226,6 +227,7 @@ class Problem:
                 "tol": self.rule.tol,
                 "max_steps": self.rule.max_steps,
                 "until_share": self.rule.until_share,
+                **({"low_rank_tol": self.request.low_rank_tol} if self.request.low_rank_tol else {}),
             },
             "run": {
                 "seed": self.request.seed,

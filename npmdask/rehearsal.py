@@ -15,6 +15,7 @@ import numpy as np
 
 from npmdask.algorithms import Algorithm, Result
 from npmdask.linalg import Block, orth
+from npmdask.low_rank import LowRankRule
 from npmdask.prediction import ZERO
 from npmdask.randomness import generator
 from npmdask.stopping import ResidualRule, StepView
@@ -22,6 +23,7 @@ from npmdask.stopping import ResidualRule, StepView
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.
 DRAWS, UNLUCKY = 40, 4  # of 40 starts the one that holds fourth least of the wanted vectors: nine of ten hold more
 SPARE = 3.0  # tol is divided by it: entries beyond the wanted ones differ from start to start by such a factor
+LOW_RANK_SPARE = 1.5  # and low_rank_tol by so much: 3.4 % promise too little, without it 6.8 %
 MOST_SPARE = 1.5  # that may not cost more than half of the steps: at the floor of rounding it would never end
 LEADING = 8  # times p eigenvalues are kept one by one (twice what Krylov holds), and
 THINNED = 8  # times p stand for all the others, which are far from the wanted ones
@@ -77,6 +79,8 @@ def rehearse(
     state = algorithm.init(len(values), rng=generator(0, "rehearsal"), locked=known, start=start)
     rule = replace(rule, noise_stddev=rule.noise_stddev / largest)
     spare = replace(rule, tol=rule.tol / SPARE)
+    if isinstance(spare, LowRankRule):
+        spare = replace(spare, low_rank_tol=spare.low_rank_tol / LOW_RANK_SPARE)
     run = play(algorithm, state, values, rule, spare=spare, noise=noise, flops=flops)
     if run is None:
         return None
@@ -116,6 +120,8 @@ def play(
         if flops < 0:
             return None
         state, view = _step(algorithm, state, values, noise)
+        if isinstance(rule, LowRankRule):
+            view = rule.rehearsed(algorithm, state, view)
         views.append(view)
         if outcome is None:
             outcome = rule(views)
@@ -123,7 +129,7 @@ def play(
                 most = min(most, view.step if noise.any() else int(MOST_SPARE * view.step))
         if outcome is not None and (spare is rule or spare(views) is not None):
             break
-    return Played(state=state, views=views, converged=outcome is not None and outcome.converged, flops=flops)
+    return Played(state=state, views=views, converged=outcome is not None and outcome.answered, flops=flops)
 
 
 def _locked(values: np.ndarray, count: int) -> Result | None:

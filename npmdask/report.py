@@ -21,6 +21,7 @@ from npmdask.foresight import comparison, prediction_facts
 from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.private_report import name_of, nodes_section, private_page
+from npmdask.stopping import Outcome
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.streaming.report import stream_page
 from npmdask.streaming.standing import is_stream
@@ -125,7 +126,7 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
         return page(name, private_page(name, spec, history, result, left, assurance_of(spec, result)))
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
-    good = outcome["name"] in ("converged", "released")
+    good = Outcome(**outcome).answered
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sections = [
         *heading(run.path.name, outcome["sentence"], good=good, assurance=assurance_of(spec, result)),

@@ -102,7 +102,7 @@ class Solution:
 
     @property
     def answered(self) -> bool:
-        """Converged, or all released that a private run was to release."""
+        """Converged, as little left over as was asked for, or all released that a private run was to release."""
         return self.outcome.answered
 
     def left_basis(self) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -15,7 +16,8 @@ PATIENCE = 5  # steps without progress, at the rounding or noise floor, before g
 class Outcome:
     """Why a run ended; ``sentence`` says it to a person.
 
-    ``name`` is one of converged, stagnated, max_steps, or, of a private run, released.
+    ``name`` is one of converged, low_rank (what is left over is as little as was asked for, the components may still
+    turn), stagnated, max_steps, or, of a private run, released.
     """
 
     name: str
@@ -27,8 +29,8 @@ class Outcome:
 
     @property
     def answered(self) -> bool:
-        """Whether the answer is what was asked for: converged, or all that a private run was to release."""
-        return self.name in ("converged", "released")
+        """Whether the answer is what was asked for: converged, little left over, or all that was to be released."""
+        return self.name in ("converged", "low_rank", "released")
 
 
 def default_tol(dtype: np.dtype) -> float:
@@ -47,6 +49,7 @@ class StepView:
     finished: bool = False  # the algorithm says that there is nothing more to ask
     settled: bool = True  # and that it has found what was to be found
     said: str = ""  # the same in a sentence
+    excess: float = math.inf  # of what is left over, where a rule asks for it (low_rank.py)
 
 
 def view_of(step: int, info: Any) -> StepView:
@@ -62,6 +65,20 @@ def view_of(step: int, info: Any) -> StepView:
     )
 
 
+def remembered(view: StepView) -> dict[str, Any]:
+    """A view as a checkpoint remembers it, see :func:`views_of`."""
+    excess = {"excess": view.excess} if math.isfinite(view.excess) else {}
+    return excess | {
+        "step": view.step,
+        "ritz_values": view.ritz_values.tolist(),
+        "residual_norms": view.residual_norms.tolist(),
+        "precision": view.precision,
+        "finished": view.finished,
+        "settled": view.settled,
+        "said": view.said,
+    }
+
+
 def views_of(history: list[dict[str, Any]]) -> list[StepView]:
     """The views of the steps that a checkpoint remembers."""
     return [
@@ -73,6 +90,7 @@ def views_of(history: list[dict[str, Any]]) -> list[StepView]:
             finished=h.get("finished", False),
             settled=h.get("settled", True),
             said=h.get("said", ""),
+            excess=h.get("excess", math.inf),
         )
         for h in history
     ]

@@ -62,6 +62,7 @@ def problem_of(held: RunStore) -> Problem:
         options=algorithm.get("options"),
         max_steps=spec["stop"]["max_steps"],
         tol=spec["stop"]["tol"],
+        low_rank_tol=spec["stop"].get("low_rank_tol"),
         center=data["center"],
         scale=data["scale"],
         seed=spec["run"]["seed"],
@@ -85,6 +86,7 @@ def _centre_of(spec: dict[str, Any]) -> Problem:
         target_rank=spec["algorithm"]["target_rank"],
         max_steps=spec["stop"]["max_steps"],
         tol=None if private else spec["stop"]["tol"],
+        low_rank_tol=spec["stop"].get("low_rank_tol"),
         seed=spec["run"]["seed"],
     )
     return make_problem(open_nodes(spec["source"].split()), request)

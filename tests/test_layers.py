@@ -134,6 +134,7 @@ FLOORS = [
         "prediction",
         "mechanisms.entropy",
     ],
+    ["low_rank"],
     ["rehearsal", "mechanisms.sampler"],
     ["mechanisms.private"],
     ["mechanisms.private_entries", "mechanisms.private_tensor"],

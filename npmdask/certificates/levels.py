@@ -31,6 +31,7 @@ ALWAYS, START, SEEN = "always", "random start", "none missed"
 SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
 SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
 BLIND = 0.01  # share of random starts that hold less of one direction than is taken for granted where none was missed
+FAR = 0.5  # of the p-th Ritz value: what is below it may stand for the smallest eigenvalues as well
 HALVINGS = 40  # of an interval that holds a bound
 SHARP = 2.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
 
@@ -227,17 +228,24 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     that after L multiplications: lambda is at most where both agree. Not proved, because it looks at one direction and
     at the residuals of the leading pairs alone; how often it has held is in docs/certificates.md.
     The last pair is the first to stand for a smaller one, and says nothing where there are others beyond k.
+
+    Pairs beyond the p-th, which only a Krylov space has, say less, because p columns held no more than p directions:
+    those behind are kept no better than the p-th, and low ones (below FAR of it) may stand for the smallest values.
     """
     a = np.abs(evidence.values)
+    p = min(evidence.iterated or evidence.k, len(a))
+    last = a[p - 1]
+    kept = np.append(a[:p], np.full(len(a) - p, last))
     reach = norms_of_leading(evidence.gram)
     spread = evidence.d / smallest_singular_value(1, evidence.iterated or evidence.k, BLIND) ** 2
     low, high = a, a + reach * math.sqrt(1 + spread)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        shrunk = (a / np.maximum(middle, np.finfo(float).tiny)) ** (2 * evidence.multiplied)
+        shrunk = np.minimum(kept / np.maximum(middle, np.finfo(float).tiny), 1.0) ** (2 * evidence.multiplied)
         seen = middle - a > reach * np.sqrt(1 + spread * shrunk)
         low, high = np.where(seen, low, middle), np.where(seen, middle, high)
     tau = np.append(high, np.inf)
+    tau[p : len(a)][a[p:] < FAR * last] = np.inf
     if len(a) > evidence.k + 1:
         tau[len(a) - 1] = np.inf
     return np.minimum.accumulate(tau)

@@ -140,6 +140,6 @@ def test_a_pair_of_both_signs_keeps_its_bounds_apart() -> None:
     r = 0.05
     exact = np.linalg.eigvalsh([[3.0, 0, 0, r], [0, -2.9999, 0, r], [0, 0, 0.1, 0], [r, r, 0, 0.05]])
     gram = r**2 * np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 0]])
-    pair = Evidence(values=np.array([3.0, -2.9999, 0.1]), gram=gram, k=2, d=4, nonnegative=False)
+    pair = Evidence(values=np.array([3.0, -2.9999, 0.1]), gram=gram, k=2, d=4, nonnegative=False, iterated=3)
     sizes = np.sort(np.abs(exact))[::-1]
     assert (certify(pair).levels[-1].upper >= sizes[:2]).all() and certify(pair).levels[-1].upper[1] < 3.1

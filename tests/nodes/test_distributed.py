@@ -148,6 +148,18 @@ def test_without_noise_it_is_the_run_on_all_data_together(kind: str, sites: Site
 
 
 @pytest.mark.slow
+def test_it_stops_by_what_is_left_over_too(sites: Sites, tmp_path: Path) -> None:
+    """Without a pass more: from the products that the nodes sent. Mutant: the rule of a run with its own data only."""
+    rows = np.random.default_rng(5).standard_normal((700, D)) * np.arange(1, D + 1) ** -0.25
+    made = sites([rows[:300], rows[300:]], epsilon=None, p=6, steps=150)
+    found = run_centre(tmp_path / "centre", [site.url for site in made], "[stop]\nlow_rank_tol = 0.2\n")
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    rest = np.eye(D) - found.basis @ found.basis.T
+    assert found.outcome.name == "low_rank"
+    assert np.linalg.norm(rest @ (vectors * values) @ vectors.T @ rest, 2) <= 1.2 * values[-3]
+
+
+@pytest.mark.slow
 def test_a_stranger_is_told_nothing(sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants: the token not asked for, compared by its beginning, or asked for after the body was read."""
     (site,) = sites([records(80, 12)], epsilon=2.0, p=3, steps=1)

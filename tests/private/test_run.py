@@ -135,6 +135,7 @@ BAD = [
     ({}, {"target_rank": 0.9, "iteration_rank": None}, "share"),
     ({}, {"iteration_rank": "auto"}, "auto"),
     ({}, {"tol": 1e-3}, "tolerance"),
+    ({}, {"low_rank_tol": 0.1}, "whatever they say"),
     ({}, {"center": True}, "centre"),
     ({}, {"mechanism": "gaussian", "stddev": 1.0}, "leave both out"),
     ({}, {"algorithm": "krylov"}, "leave both out"),

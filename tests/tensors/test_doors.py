@@ -138,6 +138,7 @@ def test_a_tensor_of_zeros_has_none(tmp_path: Path) -> None:
         (3, {"options": {"iterations": 5, "harvest": True}}, BadInputError, "leave one of them out"),
         (3, {"tol": 2.0}, BadInputError, "tol = 2.0"),
         (3, {"memory": "1MiB"}, RefusedError, "is too small"),
+        (3, {"low_rank_tol": 0.1}, RefusedError, "a tensor has none"),
     ],
 )
 def test_what_a_tensor_does_not_take(
