@@ -113,6 +113,7 @@ def evidence_of(
         start_rounding=_rounding(precisions, problem.d, size, operator),
         stddev=stddev,
         iterated=p,
+        locked=0 if problem.locked is None else len(problem.locked.result.values),
     )
 
 

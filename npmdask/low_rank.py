@@ -63,7 +63,8 @@ class LowRankRule(ResidualRule):
 
     def rehearsed(self, algorithm: Any, state: Any, view: StepView) -> StepView:
         """``view`` with what a run would know after this step of a rehearsal, of values up to 1."""
-        seen, k, p = algorithm.finalize(state).seen, len(view.ritz_values), algorithm.iteration_rank
+        result, p = algorithm.finalize(state), algorithm.iteration_rank
+        seen, k = result.seen, len(result.values)
         random = not self.noise_stddev and not state.locked_vectors.shape[1]
         rounding = rounding_of(self.d, 1.0, single=view.precision == "float32")
         evidence = Evidence(
@@ -80,6 +81,7 @@ class LowRankRule(ResidualRule):
             start_rounding=rounding,
             stddev=self.noise_stddev,
             iterated=p,
+            locked=state.locked_vectors.shape[1],
         )
         return replace(view, excess=excess_of(evidence, self.kind))
 

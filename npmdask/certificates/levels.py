@@ -50,7 +50,7 @@ class Evidence:
     degree, powers : see npmdask.algorithms.Seen.
     rounding : absolute error that rounding can make in an eigenvalue.
     start_rounding : absolute error of the products that formed the space (larger, where some were in float32).
-    iterated : p, the columns of a product.
+    iterated, locked : p, the columns of a product, and pairs that were found before (deflation).
     stddev : of Gaussian noise on each entry of the last product.
     """
 
@@ -68,6 +68,7 @@ class Evidence:
     start_rounding: float = 0.0
     stddev: float = 0.0
     iterated: int = 0
+    locked: int = 0
     confidence: float = 0.99
 
 
@@ -233,7 +234,7 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     those behind are kept no better than the p-th, and low ones (below FAR of it) may stand for the smallest values.
     """
     a = np.abs(evidence.values)
-    p = min(evidence.iterated or evidence.k, len(a))
+    p = min((evidence.iterated or evidence.k) + evidence.locked, len(a))
     last = a[p - 1]
     kept = np.append(a[:p], np.full(len(a) - p, last))
     reach = norms_of_leading(evidence.gram)
