@@ -80,7 +80,7 @@ def opened(folder: Path, a: np.ndarray, side: int, layout: str, codec: Any) -> T
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     d=st.integers(1, 70),
     side=st.integers(1, 80),
