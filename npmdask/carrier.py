@@ -192,10 +192,10 @@ class Carrier(Bringer):
         if self._ready:
             with suppress(NpmdaskError):
                 self.carry()
-        if self._ready:
-            self._workers.submit(self._delete, self._gone)
         self._workers.shutdown()
         if self._ready:
+            with suppress(ObjectError, ChangedError):  # also what a server did not take away when it was asked to
+                self._forget_strays(self._require_mine().epoch + 1)
             self._let_go()
         self._over.set()
         self._mine, self._ready = None, False
