@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from npmdask.certificates.levels import Evidence, certify, rounding_of
 from npmdask.certificates.words import tells
 from npmdask.errors import BadInputError, RefusedError
@@ -56,10 +54,6 @@ class LowRankRule(ResidualRule):
         if not history or (outcome is not None and outcome.converged) or not self._enough(history[-1]):
             return outcome
         return Outcome(name=LOW_RANK, sentence=self._captured(history[-1]))
-
-    def unresolved(self, view: StepView, values: np.ndarray) -> Outcome | None:
-        """Of components that are not asked for one by one nothing is open."""
-        return None if self._enough(view) else super().unresolved(view, values)
 
     def rehearsed(self, algorithm: Any, state: Any, view: StepView) -> StepView:
         """``view`` with what a run would know after this step of a rehearsal, of values up to 1."""
@@ -123,8 +117,7 @@ def low_rank_rule(rule: ResidualRule, low_rank_tol: float | None, kind: str, k: 
             f"low_rank_tol compares with the next component, and iteration_rank = {p} leaves none behind "
             f"target_rank = {k}: use a larger iteration_rank, or leave low_rank_tol out"
         )
-    plain = {name: getattr(rule, name) for name in ("tol", "max_steps", "d", "noise_stddev", "squared")}
-    return LowRankRule(**plain, low_rank_tol=low_rank_tol, kind=kind)
+    return LowRankRule(**vars(rule), low_rank_tol=low_rank_tol, kind=kind)
 
 
 def refuse_low_rank(low_rank_tol: float | None, why: str) -> None:

@@ -88,6 +88,7 @@ def test_units_of_what_is_left() -> None:
     assert excess_of(evidence, "samples") == pytest.approx(3)
     assert excess_of(evidence, "matrix") == pytest.approx(1)
     assert excess_of(replace(evidence, k=2), "samples") == math.inf  # nothing to compare with
+    assert excess_of(replace(evidence, trace=11.0), "samples") == math.inf  # values may be wrong by more than all
 
 
 def test_it_goes_on_to_settled_components_in_the_same_bits(tmp_path: Path) -> None:

@@ -540,6 +540,25 @@ def test_a_machine_lost_inside_a_pass(
     require_tidy(honest)
 
 
+def test_what_a_server_did_not_take_away_is_gone_at_the_end(
+    tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete that is answered and not carried out. Mutant: only what went with the last commit is taken away."""
+    data(tmp_path)
+    taken_away, lost = Objects.delete, list[str]()
+
+    def forgets_the_first(self: Objects, keys: list[str]) -> None:
+        if not lost and any(key.startswith("files/") for key in keys):
+            lost.extend(keys)
+            return
+        taken_away(self, keys)
+
+    monkeypatch.setattr(Objects, "delete", forgets_the_first)
+    npmdask.top_k(tmp_path / "x.zarr", 4, store=URL)
+    assert lost
+    require_tidy(honest)
+
+
 def test_a_large_array_goes_in_pieces(honest: Honest) -> None:
     large = np.random.default_rng(0).standard_normal((20_000, 60))
     with RunStore(URL) as held:
