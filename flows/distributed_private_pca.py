@@ -1,6 +1,6 @@
 """Components of data that stay with their owners, as a Prefect flow: the centre, which asks the nodes.
 
-``python -m flows.distributed_private_pca CENTRE.toml``, with NPMDASK_NODE_TOKEN in the environment, which stays there:
+``python -m flows.distributed_private_pca CENTRE.toml``, with NPMDASK_NODE_TOKENS in the environment (a file's name):
 what Prefect is told (addresses, promises, released values) is what crosses the wire anyway.
 
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.

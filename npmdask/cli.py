@@ -242,23 +242,28 @@ def _export(a: argparse.Namespace) -> int:
 
 def _add_node(commands: Any) -> None:
     p = commands.add_parser(
-        "node", help="answer a centre with (private) products of the data here, until it is stopped"
+        "node", help="serve this node's data to a coordinator (distributed runs), until it is stopped"
     )
     p.add_argument("config", help="a TOML file: source, [privacy], and what a centre may ask for at most")
     p.add_argument("--port", type=int, default=0, help="default: any that is free; it is printed")
     p.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    p.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate (PEM, with its chain)")
+    p.add_argument("--tls-key", metavar="FILE", help="private key of the certificate (PEM, mode 0600)")
+    p.add_argument("--plain-http", action="store_true", help="allow other machines without TLS: a proxy encrypts it")
     p.set_defaults(command=_node)
 
 
 def _node(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
     from npmdask.nodes.node import open_node
-    from npmdask.nodes.server import serve
-    from npmdask.nodes.wire import shared_token
+    from npmdask.nodes.server import Certificate, serve
+    from npmdask.nodes.wire import node_token
 
-    token = shared_token()
+    if (a.tls_cert is None) != (a.tls_key is None):
+        raise BadInputError("a certificate needs its key: give both --tls-cert and --tls-key, or neither")
+    token, tls = node_token(), None if a.tls_cert is None else Certificate(Path(a.tls_cert), Path(a.tls_key))
     with open_node(load_config(a.config)) as node:
-        serve(node, token, a.host, a.port)
+        serve(node, token, a.host, a.port, tls=tls, plain_http=a.plain_http)
     return 0
 
 

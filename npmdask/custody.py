@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import numpy as np
@@ -130,6 +130,24 @@ def budget_left(privacy: dict[str, Any], source: str) -> str:
     return (
         f"granted is {words.amount(budget)}; runs so far: {len(status.runs)}, which spent "
         f"{words.cost(status.spent, budget)}; one more may have {words.left(status.left_epsilon)}"
+    )
+
+
+def require_room(problem: Problem) -> None:
+    """Check that the ledger covers one more run of a private problem. Nothing is written.
+
+    Raises
+    ------
+    BudgetError
+        The budget of the data set does not suffice, the data changed since the grant, or there is none.
+    """
+    assert problem.private is not None
+    privacy, mechanism = problem.private.privacy, cast(Any, problem.mechanism)
+    _ledger_of(privacy).require_covered(
+        privacy.name_of(problem.source.path),
+        fingerprint=problem.source.fingerprint,
+        relation=mechanism.relation.spec(),
+        charge=mechanism.charge(),
     )
 
 

@@ -21,7 +21,7 @@ from npmdask.accounting import Budget
 from npmdask.config import load_config
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.nodes.wire import TOKEN
+from npmdask.nodes.wire import TOKEN, TOKENS
 from npmdask.storage.ingest import ingest
 from npmdask.theory.private import dist_comm
 
@@ -31,8 +31,13 @@ NODES, P, STEPS, EPSILON, DELTA = 3, 16, 5, 2.0, 1e-6
 def measure(context: Context) -> Measured:
     """Three processes with a share of the rows each; a tap in front of each sees all that TCP carries."""
     d, rows = context.sized(300, 2000), context.sized(900, 9000)
-    with _token(), ExitStack() as stack:
-        taps = [stack.enter_context(_node(context.folder / f"node{i}", rows // NODES, d, i)) for i in range(NODES)]
+    tokens = [secrets.token_hex(32) for _ in range(NODES)]
+    with ExitStack() as stack:
+        taps = []
+        for i, token in enumerate(tokens):
+            stack.enter_context(_environment(TOKEN, token))
+            taps.append(stack.enter_context(_node(context.folder / f"node{i}", rows // NODES, d, i)))
+        stack.enter_context(_environment(TOKENS, str(_tokens(context.folder, taps, tokens))))
         solution = load_config(_centre(context.folder, [tap.url for tap in taps])).solve()
     theory = dist_comm(NODES, P, d, STEPS, "point_to_point").value
     crossed = sum(tap.nbytes for tap in taps)
@@ -54,15 +59,22 @@ def measure(context: Context) -> Measured:
 
 
 @contextmanager
-def _token() -> Iterator[None]:
-    """A secret for this measurement, in the environment of this process and of the nodes."""
-    before = os.environ.get(TOKEN)
-    os.environ[TOKEN] = secrets.token_hex(32)
+def _environment(name: str, value: str) -> Iterator[None]:
+    """A variable for this measurement, in the environment of this process and of those that it starts."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        os.environ.pop(TOKEN)
-        os.environ.update({TOKEN: before} if before is not None else {})
+        os.environ.pop(name)
+        os.environ.update({name: before} if before is not None else {})
+
+
+def _tokens(folder: Path, taps: list[Tap], tokens: list[str]) -> Path:
+    path = folder / "tokens"
+    path.touch(mode=0o600)
+    path.write_text("".join(f"{tap.url} {token}\n" for tap, token in zip(taps, tokens, strict=True)))
+    return path
 
 
 @contextmanager

@@ -129,6 +129,17 @@ class Ledger:
                 book.append(dataset, "reserve", {**asked, "spent": spent.as_dict()}, run_id)
             return run_in(book, run_id)
 
+    def require_covered(self, dataset: str, *, fingerprint: str, relation: dict[str, Any], charge: Charge) -> None:
+        """Check that the grant of ``dataset`` covers one more run of this charge. Nothing is written.
+
+        Raises
+        ------
+        BudgetError
+            No grant, other data, another relation, or all runs together would exceed the grant.
+        """
+        with self._database.reading() as book:
+            _require_covered(book, dataset, {"data": book.mark(fingerprint), "relation": relation}, charge)
+
     def begin(self, run_id: str, step: int) -> None:
         """Write ahead that release ``step`` (1 to ``releases``) is about to be computed."""
         with self._database.writing() as book:

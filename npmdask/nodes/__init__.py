@@ -4,7 +4,7 @@ Balcan, Du, Wang and Yu 2016, Algorithm 2. Each node holds A_i and is a process 
 noise; the centre iterates on the sum. Between them go X_{l-1} and A_i X_{l-1} + G_i, and nothing else.
 
 =============  =========================================================================
-wire           blocks as ``.npy``, public facts as JSON, the shared token
+wire           blocks as ``.npy``, public facts as JSON, tokens and signatures
 link           the centre's side of the connections: patience, counters
 total          the nodes as one operator: their sum, in a fixed order
 parts          what the centre makes of announcements and releases

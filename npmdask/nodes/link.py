@@ -1,14 +1,19 @@
 """The centre's side of the connections to its nodes: patient with nodes that are away, exact about what was sent.
 
 One connection for each request, so that there is none to go stale; a node that was asked twice for the same release
-gives the same bytes. Plain ``http.client``: a request that waits for a long pass can be hung up on (``close``), and
-every byte of a body is counted here.
+gives the same bytes. Every request is signed with the token of its node, and an answer that the node has not signed for
+this very request is none. Plain ``http.client``: a request that waits for a long pass can be hung up on (``close``),
+and every byte of a body is counted here.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import secrets
 import socket
+import ssl
 import threading
 import time
 from dataclasses import dataclass, field
@@ -18,12 +23,23 @@ from urllib.parse import urlsplit
 
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.linalg import Block
-from npmdask.nodes.wire import Announcement, UnansweredError, decode, encode, size_of
+from npmdask.nodes.wire import (
+    DIGEST,
+    NONCE,
+    SIGNATURE,
+    Announcement,
+    Signed,
+    UnansweredError,
+    decode,
+    encode,
+    size_of,
+)
 
 CONNECT_SECONDS = 10.0
 PATIENCE = 60.0  # seconds that a node may be away
 LONGEST_PAUSE = 2.0  # between two attempts
 LARGEST_SENTENCE = 2**20  # bytes of an answer that is not a block
+BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # TLS to a node that died: it may come back
 ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))  # dead peers: 35 s
 
 
@@ -43,10 +59,11 @@ class Traffic:
 
 @dataclass
 class Link:
-    """Connections to the nodes at ``urls``, in this order. ``job`` and ``step`` are said with every block."""
+    """Connections to the nodes at ``urls``, in this order, each with its token. ``job`` and ``step`` are said with
+    every block."""
 
     urls: tuple[str, ...]
-    token: str = field(repr=False)
+    tokens: tuple[str, ...] = field(repr=False)
     patience: float = PATIENCE
     job: str = ""
     step: int = 0
@@ -114,10 +131,13 @@ class Link:
         )
 
     def _exchange(self, which: int, method: str, path: str, body: bytes, most: int) -> bytes:
-        connection = self._connected(self.urls[which])
+        token, url = self.tokens[which], self.urls[which]
+        signed = Signed(method, path, secrets.token_hex(16), hashlib.sha256(body).hexdigest())
+        connection = self._connected(url)
         try:
             self._count(Traffic(bytes_sent=len(body)))
-            connection.request(method, path, body or None, {"Authorization": f"Bearer {self.token}"})
+            headers = {NONCE: signed.nonce, DIGEST: signed.digest, SIGNATURE: signed.request(token)}
+            connection.request(method, path, body or None, headers)
             answer = connection.getresponse()
             due, most = answer.length or 0, most + 1 if answer.status == 200 else LARGEST_SENTENCE
             held = answer.read(most)
@@ -127,6 +147,14 @@ class Link:
             with self._lock:
                 self._open.discard(connection)
             connection.close()
+        said = answer.headers.get(SIGNATURE, "").encode("latin-1", "replace")
+        if answer.status == 401:  # from a node that does not know our token, and so cannot sign
+            raise self._refusal(which, answer.status, held)
+        if not hmac.compare_digest(said, signed.answer(token, answer.status, held).encode()):
+            raise RefusedError(
+                f"the answer from {url} is not signed for this request with the token of that node: something else "
+                "listens there, or changed it on the way; nothing was taken from it"
+            )
         if answer.status == 200:
             return held
         raise self._refusal(which, answer.status, held)
@@ -135,7 +163,16 @@ class Link:
         parts = urlsplit(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(str(parts.hostname), parts.port, timeout=CONNECT_SECONDS)
-        connection.connect()
+        try:
+            connection.connect()
+        except BROKEN_OFF:
+            raise
+        except ssl.SSLError as error:
+            raise RefusedError(
+                f"there is no trusted TLS connection to {url} ({error.reason or error}): if this machine does not "
+                "know the authority that signed its certificate, name the authority's file in SSL_CERT_FILE; if the "
+                "node has no certificate, write http://"
+            ) from error
         connection.sock.settimeout(None)  # a pass takes as long as it takes; whether the node lives, the kernel asks
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in ALIVE:

@@ -26,7 +26,7 @@ from npmdask.binding import bind
 from npmdask.checkpoint import PRIVATE, RunStore
 from npmdask.chunked import make_executor, single_threaded_blas
 from npmdask.config import RunConfig
-from npmdask.custody import custody_of
+from npmdask.custody import custody_of, require_room
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.linalg import Block
 from npmdask.memory import tree_rss
@@ -41,6 +41,7 @@ from npmdask.storage.copies import is_url
 from npmdask.storage.dense import SlabRecord
 
 ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
+NO_BUDGET = "the privacy budget of this node does not allow another job; its owner can see why"
 JOB = re.compile(r"[0-9a-f]{32}")
 Form = Callable[[Block], Any]  # the product with a block, before any noise
 
@@ -161,14 +162,18 @@ class Node:
             _require_step(job, step, self.announcement.max_steps)
             if self.problem.private is None:
                 return encode(self._form(block))
-            return encode(self._job(job).release(step, block, self._form))
+            return encode(self._job(job, step).release(step, block, self._form))
 
     def _form(self, block: Block) -> Any:
         return self._executor.run_pass(self._operator, block, _told_nobody, None)[0]
 
-    def _job(self, name: str) -> Job:
+    def _job(self, name: str, step: int) -> Job:
         if name not in self._jobs:
-            self._jobs[name] = Job(self.problem, self._store / "jobs" / name, self._resources)
+            path = self._store / "jobs" / name
+            if not path.exists():  # a job that will be refused leaves nothing behind, however often it is asked for
+                _require_next(step, 0)
+                _require_room(self.problem)
+            self._jobs[name] = Job(self.problem, path, self._resources)
         return self._jobs[name]
 
 
@@ -198,6 +203,18 @@ def _require_step(job: str, step: int, most: int) -> None:
         raise UnansweredError(f"step {step}: the owner of this node allows steps 1 to {most} of a job")
 
 
+def _require_next(step: int, released: int) -> None:
+    if step != released + 1:
+        raise UnansweredError(f"step {step} is not the next one: {released} are released of this job")
+
+
+def _require_room(problem: Problem) -> None:
+    try:
+        require_room(problem)
+    except BudgetError as error:
+        raise UnansweredError(NO_BUDGET) from error
+
+
 class Job:
     """What a private node releases for one run of a centre, in a store of its own (folder 0700).
 
@@ -218,8 +235,7 @@ class Job:
             self._open()
         except BudgetError as error:
             self._store.close()
-            said = "the privacy budget of this node does not allow another job; its owner can see why"
-            raise UnansweredError(said) from error
+            raise UnansweredError(NO_BUDGET) from error
         except BaseException:
             self._store.close()
             raise
@@ -254,8 +270,7 @@ class Job:
             if meta["asked"] != asked:
                 raise UnansweredError(f"step {step} of this job is released, for another block: it is not made twice")
             return arrays["released"]
-        if step != len(self._history) + 1:
-            raise UnansweredError(f"step {step} is not the next one: {len(self._history)} are released of this job")
+        _require_next(step, len(self._history))
         return self._make(step, block, form, asked)
 
     def _make(self, step: int, block: Block, form: Form, asked: str) -> Block:

@@ -19,9 +19,9 @@ from npmdask.accounting import Budget
 from npmdask.algorithms import Result
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.linalg import Block
-from npmdask.nodes.link import PATIENCE, Link
+from npmdask.nodes.link import PATIENCE, Link, require_address
 from npmdask.nodes.total import Group, NodeSum
-from npmdask.nodes.wire import Announcement, shared_token
+from npmdask.nodes.wire import Announcement, tokens_for
 from npmdask.private_parts import MECHANISMS, likely_sine, released_arrays
 from npmdask.relations import make_relation
 from npmdask.rounding import Rounding
@@ -151,7 +151,10 @@ def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
     """
     if isinstance(urls, str) or not all(isinstance(url, str) for url in urls):
         raise BadInputError('nodes must be a list of addresses, like ["http://127.0.0.1:9001"]')
-    link = Link(urls=tuple(url.rstrip("/") for url in urls), token=shared_token(), patience=patience)
+    addresses = tuple(url.rstrip("/") for url in urls)
+    for url in addresses:
+        require_address(url)
+    link = Link(urls=addresses, tokens=tokens_for(addresses), patience=patience)
     group = Group(link=link, announced=link.announced())
     reader: Any = group
     return Source(

@@ -2,14 +2,20 @@
 
 A body is read by what it must be (a float64 matrix of a known shape), so that no header of it decides how much memory
 is taken or what is done.
+
+A request is signed with the token of the node that it is for, and the answer with the request that it answers: the
+token itself never crosses, an answer cannot be put in the place of another, and neither can be changed on the way.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +25,21 @@ from npmdask.linalg import Block
 
 FORMAT = 1
 TOKEN = "NPMDASK_NODE_TOKEN"
+TOKENS = "NPMDASK_NODE_TOKENS"
 LEAST_TOKEN = 16
 HEADER = 128  # bytes of a .npy file before the numbers, of any matrix here
 KINDS = ("samples", "symmetric", "matrix", "sparse")
+
+# Headers of a signed request and of its answer.
+NONCE, DIGEST, SIGNATURE = "X-Npmdask-Nonce", "X-Npmdask-Content-SHA256", "X-Npmdask-Signature"
 
 
 class UnansweredError(RefusedError):
     """A request that a node does not answer. The sentence is made of public facts: it may leave the node."""
 
 
-def shared_token() -> str:
-    """The secret that tells a node its centre.
+def node_token() -> str:
+    """Return the token of this node, from its environment.
 
     Raises
     ------
@@ -37,12 +47,95 @@ def shared_token() -> str:
         It is not set, or short enough to be guessed.
     """
     token = os.environ.get(TOKEN, "")
-    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise BadInputError(
-            f"the environment variable {TOKEN} must hold the secret that the centre and its nodes share, at least "
-            f"{LEAST_TOKEN} printable characters without spaces: make one with `openssl rand -hex 32`"
-        )
+    if not _hard_to_guess(token):
+        raise BadInputError(f"the environment variable {TOKEN} must hold the token of this node: {_GOOD_TOKEN}")
     return token
+
+
+_GOOD_TOKEN = (
+    f"at least {LEAST_TOKEN} printable characters without spaces, another for every node (`openssl rand -hex 32`)"
+)
+
+
+def _hard_to_guess(token: str) -> bool:
+    return len(token) >= LEAST_TOKEN and token.isascii() and token.isprintable() and " " not in token
+
+
+def tokens_for(urls: Iterable[str]) -> tuple[str, ...]:
+    """Return the token of each node in ``urls``, from the file that NPMDASK_NODE_TOKENS names.
+
+    The file has a line ``ADDRESS TOKEN`` for every node; empty lines and lines that begin with ``#`` do not count.
+
+    Raises
+    ------
+    BadInputError
+        There is no such file, an address is missing in it, or a token is short enough to be guessed.
+    RefusedError
+        Other users can read it, or two of these nodes have the same token.
+    """
+    known = _tokens_in(_tokens_file())
+    missing = [url for url in urls if url not in known]
+    if missing:
+        raise BadInputError(f"the file that {TOKENS} names has no token for {missing[0]}: add a line `ADDRESS TOKEN`")
+    found = {url: known[url] for url in urls}
+    for url, token in found.items():
+        if not _hard_to_guess(token):
+            raise BadInputError(f"the token for {url} in the file that {TOKENS} names must have {_GOOD_TOKEN}")
+    if len(set(found.values())) < len(found):
+        raise RefusedError(
+            "two nodes have the same token: the owner of one could answer in the name of the other; give every node "
+            "its own"
+        )
+    return tuple(found.values())
+
+
+def _tokens_file() -> Path:
+    name = os.environ.get(TOKENS, "")
+    if not name:
+        raise BadInputError(
+            f"the environment variable {TOKENS} must name a file (mode 0600) with a line `ADDRESS TOKEN` for every node"
+        )
+    return Path(name)
+
+
+def _tokens_in(path: Path) -> dict[str, str]:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise RefusedError(
+                f"{path}, which holds the tokens of nodes, can be read by others: make new tokens if it was, and "
+                f"`chmod 600 {path}`"
+            )
+        lines = path.read_text("ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"the file that {TOKENS} names, {path}, cannot be read: {error}") from None
+    pairs = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    for pair in pairs:
+        if len(pair) != 2:
+            raise BadInputError(f"{path}: every line must be `ADDRESS TOKEN`, with one space between them")
+    return {url.rstrip("/"): token for url, token in pairs}
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A request as both sides sign it: what is asked, of which body, under a number that is used once."""
+
+    method: str
+    path: str
+    nonce: str
+    digest: str  # SHA-256 of the body, in hexadecimal digits
+
+    def request(self, token: str) -> str:
+        """Sign the request itself."""
+        return self._signature(token, b"request")
+
+    def answer(self, token: str, status: int, body: bytes) -> str:
+        """Sign an answer to this request."""
+        return self._signature(token, b"answer", str(status).encode(), hashlib.sha256(body).digest())
+
+    def _signature(self, token: str, *more: bytes) -> str:
+        said = [text.encode("latin-1", "replace") for text in (self.method, self.path, self.nonce, self.digest)]
+        framed = b"".join(len(part).to_bytes(8, "big") + part for part in (*said, *more))
+        return hmac.new(token.encode(), b"npmdask node 1" + framed, hashlib.sha256).hexdigest()
 
 
 def encode(block: Block) -> bytes:

@@ -1,24 +1,25 @@
 """The centre of a distributed run as a flow: real nodes, one release, and what the server is told of it."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 
 from npmdask.ledger import open_ledger
-from npmdask.nodes.wire import TOKEN
+from npmdask.nodes.wire import TOKENS
 from tests.flows.conftest import Shop, committed
-from tests.nodes.conftest import SECRET, Sites, centre_file, records, sites
+from tests.nodes.conftest import Sites, centre_file, records, sites
 
 __all__ = ["sites"]
 pytestmark = pytest.mark.slow
 
 
-def test_a_centre_releases_once_and_keeps_the_token(client: Shop, sites: Sites) -> None:
-    """Fails when the flow asks the nodes for another job at the second call, shows nothing, or tells the token."""
+def test_a_centre_releases_once_and_keeps_the_tokens(client: Shop, sites: Sites) -> None:
+    """Fails when the flow asks the nodes for another job at the second call, shows nothing, or tells a token."""
     made = sites(np.array_split(records(300, 12), 2), epsilon=2.0, p=4, steps=3)
     config = centre_file(client.folder, [site.url for site in made])
-    client.environment |= {TOKEN: SECRET}
+    client.environment |= {TOKENS: os.environ[TOKENS]}
     assert client.run("-m", "flows.distributed_private_pca", config, "--json") == 0, client.err
     facts = json.loads(client.out.splitlines()[-1])
     assert facts["outcome"] == "released" and len(facts["values"]) == 2
@@ -35,4 +36,5 @@ def test_a_centre_releases_once_and_keeps_the_token(client: Shop, sites: Sites) 
     assert "each of 2 nodes promises epsilon = 2" in artifacts["centre-plan"]
     assert "576 numbers" in artifacts["centre-plan"]  # 2 L s p d
     told = b"".join(path.read_bytes() for path in client.home.rglob("*") if path.is_file())
-    assert SECRET.encode() not in told and SECRET not in client.out + client.err
+    for site in made:
+        assert site.token.encode() not in told and site.token not in client.out + client.err

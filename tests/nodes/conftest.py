@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +21,43 @@ from npmdask.accounting import Budget
 from npmdask.config import load_config
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.nodes.wire import TOKEN
+from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, TOKEN, TOKENS, Signed
 from npmdask.solution import Solution
 from npmdask.storage.ingest import ingest
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRET = "0123456789abcdef0123456789abcdef"
 RELATION, CLIP = "record_replace", 1.0
 
 
-def environment() -> dict[str, str]:
-    """Of the processes of nodes and centres: these sources, the shared token, warnings as errors."""
-    return os.environ | {TOKEN: SECRET, "PYTHONWARNINGS": "error", "PYTHONPATH": str(ROOT)}
+def environment(**more: str) -> dict[str, str]:
+    """Of the processes of nodes and centres: these sources, warnings as errors."""
+    return os.environ | {"PYTHONWARNINGS": "error", "PYTHONPATH": str(ROOT)} | more
+
+
+def signed_headers(token: str, method: str, path: str, body: bytes, nonce: str = "0" * 32) -> dict[str, str]:
+    """What a centre sends with a request."""
+    signed = Signed(method, path, nonce, hashlib.sha256(body).hexdigest())
+    return {NONCE: nonce, DIGEST: signed.digest, SIGNATURE: signed.request(token)}
+
+
+def write_tokens(path: Path, tokens: dict[str, str]) -> Path:
+    """The file of a centre: the token of every address."""
+    path.touch(mode=0o600)
+    path.write_text("# tokens of the nodes\n\n" + "".join(f"{url} {token}\n" for url, token in tokens.items()))
+    return path
 
 
 class Site:
     """The folder of one node, and its process."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        self.folder, self.port = folder, port
+    def __init__(self, folder: Path, port: int = 0, options: Sequence[str] = ()) -> None:
+        self.folder, self.port, self.options = folder, port, tuple(options)
+        self.token = secrets.token_hex(16)
         self.process: subprocess.Popen[str] | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.options else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def err(self) -> str:
@@ -50,13 +65,13 @@ class Site:
 
     def start(self) -> None:
         """Start it, at the same port as before if it had one, and wait until it listens."""
-        command = [sys.executable, "-m", "npmdask.cli", "node", "node.toml", "--port", str(self.port)]
+        command = [sys.executable, "-m", "npmdask.cli", "node", "node.toml", "--port", str(self.port), *self.options]
         with open(self.folder / "err", "w") as err:
             self.process = subprocess.Popen(
-                command, cwd=self.folder, env=environment(), stdout=err, stderr=err, text=True
+                command, cwd=self.folder, env=environment(**{TOKEN: self.token}), stdout=err, stderr=err, text=True
             )
         end = time.monotonic() + 60
-        while (found := re.search(r"listens at http://127.0.0.1:(\d+)", self.err)) is None:
+        while (found := re.search(r"listens at https?://127.0.0.1:(\d+)", self.err)) is None:
             assert self.process.poll() is None and time.monotonic() < end, self.err
             time.sleep(0.02)
         self.port = int(found[1])
@@ -112,12 +127,12 @@ Sites = Callable[..., list[Site]]
 @pytest.fixture
 def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
     """Makes and starts nodes; whatever happens, none of them is left."""
-    monkeypatch.setenv(TOKEN, SECRET)
+    monkeypatch.setenv(TOKENS, str(tmp_path / "tokens"))
     made: list[Site] = []
 
     def make(parts: list[np.ndarray], *, epsilon: float | None, p: int = 4, steps: int = 3, **more: Any) -> list[Site]:
         for rows in parts:
-            site = Site(tmp_path / f"node{len(made)}")
+            site = Site(tmp_path / f"node{len(made)}", options=more.get("options", ()))
             made.append(site)
             relation = more.get("relation", RELATION)
             tables = '[mechanism]\nname = "none"\n' if epsilon is None else private_tables(epsilon, relation)
@@ -125,6 +140,7 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
             if epsilon is not None:
                 grant(site.folder, more.get("granted", epsilon), relation)
             site.start()
+        write_tokens(tmp_path / "tokens", {site.url: site.token for site in made})
         return made[-len(parts) :]
 
     yield make

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from contextlib import ExitStack
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,15 +22,25 @@ from npmdask.cli import main
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.ledger import open_ledger
-from npmdask.nodes.wire import TOKEN, decode, encode
+from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, decode, encode
 from npmdask.operators.exact import prepare
 from npmdask.report import summary, write_report
 from npmdask.storage.bundle import read_bundle
 from npmdask.theory.private import dist_comm
+from tests.cluster.certificates import Authority
 from tests.conftest import write_zarr
-from tests.nodes.conftest import SECRET, Site, Sites, centre_file, records, run_centre
+from tests.nodes.conftest import (
+    Site,
+    Sites,
+    centre_file,
+    records,
+    run_centre,
+    signed_headers,
+    write_tokens,
+)
 
 D, P, L, S = 40, 4, 3, 3
+SIGNED = {name.lower() for name in (NONCE, DIGEST, SIGNATURE)}
 
 
 def parsed(message: bytearray) -> tuple[str, dict[str, str], bytes]:
@@ -51,6 +64,7 @@ def test_nothing_but_blocks_and_noisy_products_crosses(sites: Sites, tmp_path: P
     made = sites(rows, epsilon=3.0, p=P, steps=L)
     with ExitStack() as stack:
         taps = [stack.enter_context(tapped(site.port)) for site in made]
+        write_tokens(tmp_path / "tokens", {tap.url: site.token for tap, site in zip(taps, made, strict=True)})
         solution = run_centre(tmp_path / "centre", [tap.url for tap in taps])
     levels, blocks = [], []
     for site, part, tap in zip(made, rows, taps, strict=True):
@@ -74,9 +88,9 @@ def _block(exchange: Exchange) -> tuple[np.ndarray, np.ndarray]:
     """X and the product; and nothing else in the two messages."""
     first, headers, body = parsed(exchange.asked)
     assert re.fullmatch(r"POST /jobs/[0-9a-f]{32}/steps/[1-3] HTTP/1.1", first)
-    assert set(headers) == {"host", "accept-encoding", "content-length", "authorization"}
+    assert set(headers) == {"host", "accept-encoding", "content-length", *SIGNED}
     status, said, answer = parsed(exchange.answered)
-    assert status == "HTTP/1.1 200 OK" and set(said) == {"content-length", "content-type"}
+    assert status == "HTTP/1.1 200 OK" and set(said) == {"content-length", "content-type", SIGNATURE.lower()}
     return decode(body, (D, P)), decode(answer, (D, P))
 
 
@@ -160,34 +174,135 @@ def test_it_stops_by_what_is_left_over_too(sites: Sites, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_stranger_is_told_nothing(sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutants: the token not asked for, compared by its beginning, or asked for after the body was read."""
-    (site,) = sites([records(80, 12)], epsilon=2.0, p=3, steps=1)
-    body = encode(np.eye(12, 3))
-    for headers in (
-        {},
-        {"Authorization": "Bearer"},
-        {"Authorization": f"Bearer {SECRET[:-1]}"},
-        {"Authorization": SECRET},
-    ):
-        for method, path in (("GET", "/about"), ("POST", f"/jobs/{'ab' * 16}/steps/1")):
+def test_a_stranger_gets_no_answer(sites: Sites, tmp_path: Path) -> None:
+    """Mutants: no signature asked for; method, path, body or nonce not signed; checked after the body was read."""
+    site, other = sites([records(80, 12), records(80, 12, 1)], epsilon=2.0, p=3, steps=1)
+    body, job = encode(np.eye(12, 3)), f"/jobs/{'ab' * 16}/steps/1"
+    for method, path in (("GET", "/about"), ("POST", job)):
+        right = signed_headers(site.token, method, path, body)
+        elsewhere = "GET" if method == "POST" else "POST"
+        for headers in (
+            {},
+            {"Authorization": f"Bearer {site.token}"},
+            signed_headers(other.token, method, path, body),
+            signed_headers(site.token, elsewhere, path, body),
+            signed_headers(site.token, method, path + "0", body),
+            right | {NONCE: "1" * 32},
+            right | {DIGEST: "0" * 64},
+            right | {SIGNATURE: right[SIGNATURE][:-1]},
+            {name: value for name, value in right.items() if name != SIGNATURE},
+        ):
             status, said = http(site, method, path, body, headers)
             assert status == 401 and set(json.loads(said)) == {"sentence"} and b"NPMDASK_NODE_TOKEN" in said
-    mine = {"Authorization": f"Bearer {SECRET}"}
+    status, said = http(site, "POST", job, encode(np.eye(12, 3)[::-1]), signed_headers(site.token, "POST", job, body))
+    assert status == 409 and b"not the one that was signed" in said
     for path in ("/docs", "/openapi.json", "/", "/jobs/x"):
-        assert http(site, "GET", path, b"", mine)[0] in (404, 405)
-    assert http(site, "POST", f"/jobs/{'ab' * 16}/steps/1", body + b"x" * 10, mine)[0] == 413
-    assert http(site, "POST", f"/jobs/{'ab' * 16}/steps/one", body, mine)[0] == 409
+        assert http(site, "GET", path, b"", signed_headers(site.token, "GET", path, b""))[0] in (404, 405)
+    longer, odd = body + b"x" * 10, job[:-1] + "one"
+    assert http(site, "POST", job, longer, signed_headers(site.token, "POST", job, longer))[0] == 413
+    assert http(site, "POST", odd, body, signed_headers(site.token, "POST", odd, body))[0] == 409
     assert not open_ledger(site.folder / "ledger.sqlite").status("here").runs
-    monkeypatch.setenv(TOKEN, "another-token-of-some-length")
-    with pytest.raises(RefusedError, match="token is not that"):
-        run_centre(tmp_path / "centre", [site.url])
-    monkeypatch.setenv(TOKEN, SECRET)
+    assert not (site.folder / "runs" / "node" / "jobs").exists()
+
+
+@pytest.mark.slow
+def test_every_node_has_its_own_token(sites: Sites, tmp_path: Path) -> None:
+    """Mutant: one token that opens all nodes."""
+    site, other = sites([records(80, 12), records(80, 12, 1)], epsilon=2.0, p=3, steps=1)
+    write_tokens(tmp_path / "tokens", {site.url: other.token, other.url: site.token})
+    with pytest.raises(RefusedError, match="not signed with the token of this node"):
+        run_centre(tmp_path / "centre", [site.url, other.url])
+    write_tokens(tmp_path / "tokens", {site.url: site.token})
     with pytest.raises(BadInputError, match="max_steps = 2 is asked for"):
         run_centre(tmp_path / "centre", [site.url], "max_steps = 2\n")
     assert run_centre(tmp_path / "centre", [site.url]).outcome.name == "released"
     with pytest.raises(RefusedError, match="does not allow another job"):
         run_centre(tmp_path / "second", [site.url])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["numbers", "status", "another answer", "no signature"])
+def test_an_answer_that_was_changed_on_the_way_is_refused(how: str, sites: Sites, tmp_path: Path) -> None:
+    """Mutants: the answer not signed, or signed without its status, its body or the request that it belongs to."""
+    (site,) = sites([records(80, 12)], epsilon=3.0, p=3, steps=3)
+    first: list[bytes] = []
+
+    def meddle(asked: bytes, answer: bytes) -> bytes:
+        if not asked.startswith(b"POST"):
+            return answer
+        first.append(answer)
+        return {
+            "numbers": answer[:-1] + bytes([answer[-1] ^ 1]),
+            "status": answer.replace(b"200 OK", b"409 Conflict", 1),
+            "another answer": first[0],  # a right one, of the step before
+            "no signature": re.sub(rb"(?i)x-npmdask-signature: \w+\r\n", b"", answer),
+        }[how]
+
+    with between(site.port, meddle) as url:
+        write_tokens(tmp_path / "tokens", {url: site.token})
+        with pytest.raises(RefusedError, match="is not signed for this request"):
+            run_centre(tmp_path / "centre", [url])
+    assert len(first) == (2 if how == "another answer" else 1)
+    write_tokens(tmp_path / "tokens", {site.url: site.token})
+    assert run_centre(tmp_path / "centre", [site.url]).outcome.name == "released", "and it goes on, charged once"
+    assert len(open_ledger(site.folder / "ledger.sqlite").status("here").runs) == 1
+
+
+@contextmanager
+def between(port: int, meddle: Callable[[bytes, bytes], bytes]) -> Iterator[str]:
+    """The address of a proxy that hands on what ``meddle(request, answer)`` makes of every answer."""
+
+    def serve(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = listening.accept()
+                with near, socket.create_connection(("127.0.0.1", port)) as far:
+                    asked = message(near)
+                    far.sendall(asked)
+                    near.sendall(meddle(asked, message(far)))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def message(source: socket.socket) -> bytes:
+    """One message of HTTP: its head, and as much as it says that follows."""
+    held = b""
+    while b"\r\n\r\n" not in held:
+        held += source.recv(1 << 16)
+    head, _, body = held.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    while length and len(body) < int(length[1]):
+        body += source.recv(1 << 16)
+    return head + b"\r\n\r\n" + body
+
+
+@pytest.mark.slow
+def test_a_node_with_a_certificate(sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants: the certificate not looked at; a name that is not compared; an hour of patience with a wrong one."""
+    ours = Authority("ours").write(tmp_path / "ours", address="127.0.0.1")
+    another = Authority("another").write(tmp_path / "another", address="127.0.0.1")
+    options = ("--tls-cert", str(ours / "cert.pem"), "--tls-key", str(ours / "key.pem"))
+    (site,) = sites([records(80, 12)], epsilon=2.0, p=3, steps=1, options=options)
+    assert site.url.startswith("https://")
+    monkeypatch.setenv("SSL_CERT_FILE", str(another / "ca.pem"))
+    with pytest.raises(RefusedError, match=r"no trusted TLS connection .*SSL_CERT_FILE"):
+        run_centre(tmp_path / "centre", [site.url], patience=3600)
+    monkeypatch.setenv("SSL_CERT_FILE", str(ours / "ca.pem"))
+    other_name = site.url.replace("127.0.0.1", "localhost")
+    write_tokens(tmp_path / "tokens", {site.url: site.token, other_name: site.token})
+    with pytest.raises(RefusedError, match="no trusted TLS connection"):
+        run_centre(tmp_path / "centre", [other_name], patience=3600)
+    with tapped(site.port) as tap:  # sees nothing but noise
+        write_tokens(tmp_path / "tokens", {tap.url.replace("http", "https"): site.token})
+        found = run_centre(tmp_path / "centre", [tap.url.replace("http", "https")])
+    assert found.outcome.name == "released"
+    crossed = b"".join(exchange.asked + exchange.answered for exchange in tap.exchanges)
+    assert len(crossed) > 1000 and not any(word in crossed for word in (b"NUMPY", b"HTTP/1.1", b"Npmdask"))
 
 
 def http(site: Site, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:

@@ -46,7 +46,7 @@ class Direct(Link):
 
 
 def source_of(nodes: list[Node]) -> Source:
-    link = Direct(urls=tuple(f"http://127.0.0.1:{i + 1}" for i in range(len(nodes))), token="", nodes=tuple(nodes))
+    link = Direct(urls=tuple(f"http://127.0.0.1:{i + 1}" for i in range(len(nodes))), tokens=(), nodes=tuple(nodes))
     announced = link.announced()
     group: object = Group(link=link, announced=announced)
     return Source(

@@ -146,6 +146,17 @@ def test_a_second_job_is_not_in_the_budget(node: Node, folder: Path) -> None:
     assert len(open_ledger(folder / "ledger.sqlite").status("here").runs) == 1
 
 
+def test_jobs_that_are_refused_leave_nothing_behind(node: Node, folder: Path) -> None:
+    """However many are asked for. Mutants: the store made before the budget is looked at, or before the turn is."""
+    node.answer(JOB, 1, encode(orthonormal()))
+    for number in range(20):
+        for step, said in ((1, "budget"), (2, "not the next one")):
+            with pytest.raises(UnansweredError, match=said):
+                node.answer(f"{number:032x}", step, encode(orthonormal()))
+    assert [path.name for path in (folder / "runs" / "node" / "jobs").iterdir()] == [JOB]
+    assert node.answer(JOB, 1, encode(orthonormal())), "and the job that is paid for goes on"
+
+
 def test_a_limit_that_was_changed_in_the_middle_of_a_job_is_refused(folder: Path) -> None:
     """Mutant: a job that goes on with other noise than it was charged for."""
     with open_node(load_config(folder / "node.toml")) as node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,22 @@ from npmdask.mechanisms import PrivateGaussian
 from npmdask.nodes.link import Link, require_address
 from npmdask.nodes.parts import NodesParts, _kind_of, make_parts
 from npmdask.nodes.total import Group
-from npmdask.nodes.wire import TOKEN, Announcement, UnansweredError, decode, encode, shared_token, size_of
+from npmdask.nodes.wire import (
+    TOKEN,
+    TOKENS,
+    Announcement,
+    Signed,
+    UnansweredError,
+    decode,
+    encode,
+    node_token,
+    size_of,
+    tokens_for,
+)
 from npmdask.relations import make_relation
 from npmdask.rounding import Rounding
 from npmdask.storage.layout import Source
+from tests.nodes.conftest import write_tokens
 
 D, P, L = 12, 3, 5
 
@@ -40,7 +53,7 @@ def announcement(name: str = "a", **change: Any) -> Announcement:
 
 
 def parts(*announced: Announcement, k: int = 2, p: int | None = None, max_steps: int | None = None) -> NodesParts:
-    link = Link(urls=tuple(f"http://127.0.0.1:{9000 + i}" for i in range(len(announced))), token="x" * 16)
+    link = Link(urls=tuple(f"http://127.0.0.1:{9000 + i}" for i in range(len(announced))), tokens=())
     reader: Any = Group(link=link, announced=announced)
     source = Source(path="", kind=_kind_of(announced), reader=reader, fingerprint="", registered=True)
     return make_parts(source, k, p, max_steps)
@@ -87,10 +100,65 @@ def test_no_other_body_is_read(body: bytes) -> None:
 def test_a_token_that_can_be_guessed_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN, token)
     with pytest.raises(BadInputError, match="openssl rand"):
-        shared_token()
+        node_token()
     monkeypatch.setenv(TOKEN, "x" * 16)
-    assert shared_token() == "x" * 16
-    assert "x" * 16 not in repr(Link(urls=("http://a:1",), token=shared_token()))
+    assert node_token() == "x" * 16
+    assert "x" * 16 not in repr(Link(urls=("http://a:1",), tokens=(node_token(),)))
+
+
+A, B = "http://a:1", "https://b:2"
+
+
+def test_the_coordinator_reads_a_token_for_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokens"
+    monkeypatch.delenv(TOKENS, raising=False)
+    with pytest.raises(BadInputError, match=r"NPMDASK_NODE_TOKENS must name a file \(mode 0600\)"):
+        tokens_for([A])
+    monkeypatch.setenv(TOKENS, str(path))
+    with pytest.raises(BadInputError, match="cannot be read"):
+        tokens_for([A])
+    write_tokens(path, {A: "x" * 16, B + "/": "y" * 16})
+    assert tokens_for([B, A]) == ("y" * 16, "x" * 16), "in the order of the nodes"
+    with pytest.raises(BadInputError, match="no token for http://c:3"):
+        tokens_for([A, "http://c:3"])
+    path.chmod(0o640)
+    with pytest.raises(RefusedError, match="can be read by others"):
+        tokens_for([A])
+
+
+@pytest.mark.parametrize(
+    ("lines", "error", "said"),
+    [
+        (f"{A} {'x' * 16}\n{B} {'x' * 16}\n", RefusedError, "same token"),
+        (f"{A} {'x' * 15}\n{B} {'y' * 16}\n", BadInputError, "at least 16 printable characters"),
+        (f"{A} {'x' * 16} {B}\n", BadInputError, "every line must be"),
+        (f"{A}\n", BadInputError, "every line must be"),
+        (f"{A} {'é' * 20}\n", BadInputError, "cannot be read"),
+    ],
+)
+def test_a_file_of_tokens_is_refused(
+    lines: str, error: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tokens(tmp_path / "tokens", {})
+    path.write_text(lines, "utf-8")
+    monkeypatch.setenv(TOKENS, str(path))
+    with pytest.raises(error, match=said):
+        tokens_for([A, B])
+
+
+def test_a_signature_is_of_everything_in_its_place() -> None:
+    """Mutants: parts joined without their lengths; an answer that could pass for a request."""
+    asked = Signed("POST", "/jobs/a", "b", "c")
+    made = {asked.request("t" * 16), asked.answer("t" * 16, 200, b""), asked.answer("t" * 16, 409, b"")}
+    made |= {asked.answer("t" * 16, 200, b"x"), asked.request("u" * 16)}
+    for other in (
+        Signed("POST", "/jobs/ab", "", "c"),
+        Signed("POST", "/jobs/", "ab", "c"),
+        Signed("GET", "/jobs/a", "b", "c"),
+        Signed("POST", "/jobs/a", "b", "d"),
+    ):
+        made |= {other.request("t" * 16), other.answer("t" * 16, 200, b"")}
+    assert len(made) == 13
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9001", "http://a", "ftp://a:1", "http://me:pw@a:1", "http://a:1/x", "", 7])
@@ -101,7 +169,7 @@ def test_an_address_is_host_and_port(url: Any) -> None:
 
 def test_an_address_counts_once() -> None:
     with pytest.raises(BadInputError, match="different addresses"):
-        Link(urls=("http://a:1", "http://a:1"), token="")
+        Link(urls=("http://a:1", "http://a:1"), tokens=())
 
 
 def test_an_announcement_is_what_was_sent_or_nothing() -> None:

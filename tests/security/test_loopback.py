@@ -20,6 +20,9 @@ from distributed import Client
 
 from npmdask.chunked import Processes
 from npmdask.chunked.threads import Threads
+from npmdask.errors import RefusedError
+from npmdask.nodes.server import serve
+from npmdask.nodes.wire import TOKEN
 from npmdask.operators import Gram
 from npmdask.storage.generate import generate
 from npmdask.storage.layout import open_source
@@ -52,7 +55,7 @@ def test_worker_processes_are_for_nobody_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [(), ("--host", "0.0.0.0")])
+@pytest.mark.parametrize("told", [(), ("--host", "0.0.0.0", "--plain-http")])
 def test_a_node_listens_here_unless_told(told: tuple[str, ...], tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=400, columns=8, rank=2, spectrum="harmonic", kind="samples")
     (tmp_path / "node.toml").write_text(
@@ -71,8 +74,15 @@ def test_a_node_listens_here_unless_told(told: tuple[str, ...], tmp_path: Path) 
     assert port and found == {("0.0.0.0" if told else "127.0.0.1", int(port[1]))}
 
 
+def test_a_node_that_others_can_reach_needs_a_certificate(tmp_path: Path) -> None:
+    """Or to be told that a proxy has one. Mutant: plain HTTP for the whole network, without a word."""
+    for host in ("0.0.0.0", "::", "192.0.2.1", "node.example"):
+        with pytest.raises(RefusedError, match="--tls-cert and --tls-key, or --plain-http"):
+            serve(None, "t" * 40, host, 0)  # type: ignore[arg-type]
+
+
 def environment() -> dict[str, str]:
-    return {**os.environ, "NPMDASK_NODE_TOKEN": "t" * 40, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, TOKEN: "t" * 40, "PYTHONPATH": str(ROOT)}
 
 
 def test_no_other_address_is_written_down_but_for_containers() -> None:
