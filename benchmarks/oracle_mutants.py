@@ -16,7 +16,7 @@ from npmdask.accounting.budget import Budget, Charge
 from npmdask.audit import Finding, OraclePath, examine_oracle, oracle_paths
 from npmdask.audit.oracle_pairs import whole_run
 from npmdask.stochastic._protocol import BatchQuery
-from npmdask.stochastic.images import present
+from npmdask.stochastic.images import present, project_out
 from npmdask.stochastic.neighbours import Relation, parallel
 from npmdask.stochastic.noise import Noise, purpose_of, whole_scale
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, OjaState
@@ -160,6 +160,22 @@ class WithoutBatch(OraclePath):
         return Unnamed(**vars(query))
 
 
+class FloatImages(OraclePath):
+    """Images as BLAS rounds them, strip by strip: their last bits follow the place of a record in its strip."""
+
+    def by_pass(self, query: BatchQuery, records: np.ndarray) -> np.ndarray:
+        if records.ndim == 3:
+            return super().by_pass(query, records)
+        vector, found = project_out(query.vector, query.found), query.found
+        with np.errstate(over="ignore", invalid="ignore"):
+            images = project_out(records * (records @ vector)[:, None], found)
+            return np.asarray(query.mechanism.summary(images, query.centre))
+
+
+def float_images(path: OraclePath) -> OraclePath:
+    return _as(FloatImages, path)
+
+
 def mechanism(broken: type) -> Callable[[OraclePath], OraclePath]:
     """The path with ``broken`` in the place of the mechanism that it was derived from."""
 
@@ -275,6 +291,15 @@ ORACLE_MUTANTS = (
         path="k-dp-pca",
         change=mechanism(FloatSum),
         pair="rows",
+        steps=1,
+        caught_by=DETERMINISTIC,
+        runs=100,
+    ),
+    OracleMutant(
+        name="images that follow their places",
+        path="k-dp-pca",
+        change=float_images,
+        relation="record_add_remove",
         steps=1,
         caught_by=DETERMINISTIC,
         runs=100,

@@ -17,6 +17,7 @@ from npmdask.audit.instances import Instance, instances
 from npmdask.audit.keys import fresh_keys
 from npmdask.audit.oracle_examination import examine_oracle
 from npmdask.audit.oracle_paths import PATHS, offered, oracle_paths
+from npmdask.audit.placement import sums_follow_places
 from npmdask.audit.publication import Transcript
 from npmdask.audit.release_path import ReleasePath
 from npmdask.audit.statistics import (
@@ -116,6 +117,8 @@ def _path_wise(path: ReleasePath, here: Transcript, there: Transcript, spent: fl
         yield "path-wise check: two publications of one run carry the same noise"
     if off_grid(here) or off_grid(there):
         yield "path-wise check: a release is not on its public grid, so its low bits tell of the data"
+    if path.instance.kind == "samples" and sums_follow_places(path.operator_on, path.instance.relation.name):
+        yield "path-wise check: one record moves the terms of others, which follow their places"
 
 
 def audit(

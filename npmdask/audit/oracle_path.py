@@ -21,13 +21,13 @@ from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
 from npmdask.audit.evidence import Told
 from npmdask.audit.oracle_pairs import HOSTILE, OraclePair
+from npmdask.audit.placement import follows_places
 from npmdask.linalg import Block
 from npmdask.operators import RecordImages
-from npmdask.operators.record_images import pack
+from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack
 from npmdask.passes import compute_run
 from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, indices, released
 from npmdask.stochastic.deflation import Deflation
-from npmdask.stochastic.images import images_of_matrices, images_of_rows
 from npmdask.stochastic.neighbours import Promise
 from npmdask.stochastic.noise import Noise, SimulatedNoise
 from npmdask.storage.dense import DenseReader
@@ -150,6 +150,10 @@ class OraclePath:
             self._first[query.purpose] = summary_of(query, self.pair.here), summary_of(query, self.pair.there)
         return self._first[query.purpose]
 
+    def by_pass(self, query: BatchQuery, records: np.ndarray) -> np.ndarray:
+        """What the operator of a pass makes of ``records``; what a mutant changes."""
+        return summary_by_pass(query, records)
+
     def fragile(self) -> Iterator[str]:
         """Releases that fail or warn, sums that depend on how the batch is cut: each tells of a record by itself."""
         run = self.run("there", SimulatedNoise(0))
@@ -159,23 +163,20 @@ class OraclePath:
         for query in queries.values():
             name = type(query.mechanism).__name__
             yield from (f"{name}: {problem}" for value in HOSTILE for problem in self._stopped(query, value))
-            # Before a direction is found images have the same bits however they are cut.
-            if not query.found.shape[1] and not _same(query, self.pair.there):
+            if not np.array_equal(self.by_pass(query, self.pair.there), summary_of(query, self.pair.there)):
                 yield f"{name}: a pass over chunks gives another summary"
             if query.mechanism.additive and not _adds_up(query, self.pair.there):
                 yield f"{name}: the summary depends on how the batch is cut"
+            if follows_places(query.mechanism, self.by_pass, self.pair.relation):
+                yield f"{name}: one record moves the terms of others, which follow their places"
 
     def _stopped(self, query: BatchQuery, value: float) -> Iterator[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                released(query, summary_by_pass(query, self.pair.with_record(value)), SimulatedNoise(0))
+                released(query, self.by_pass(query, self.pair.with_record(value)), SimulatedNoise(0))
             except Exception as error:  # whatever it is, somebody sees it
                 yield f"a record of {value} stops the release ({type(error).__name__})"
-
-
-def _same(query: BatchQuery, records: np.ndarray) -> bool:
-    return np.array_equal(summary_by_pass(query, records), summary_of(query, records))
 
 
 def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:

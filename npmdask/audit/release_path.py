@@ -17,7 +17,7 @@ both to the same distribution; nothing but the number of calls differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class ReleasePath:
         self.mechanism = mechanism
         self.steps = steps
         self.operators = {world: operator_of(instance, getattr(instance, world)) for world in ("here", "there")}
+        self.operator_on = partial(operator_of, instance)
         self.grid = float(mechanism.rounding.grid)
 
     def run(

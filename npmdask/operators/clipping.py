@@ -90,12 +90,12 @@ def shortened(raw: np.ndarray, clipping: Clipping) -> np.ndarray:
     raw[~np.isfinite(raw).all(axis=1)] = 0.0
     _, exponents = np.frexp(np.abs(raw).max(axis=1, initial=0.0))
     np.ldexp(raw, -exponents[:, None], out=raw)  # entries of at most 1: no square overflows
-    norms = np.sqrt(_sum_in_one_order(raw * raw))
+    norms = np.sqrt(sum_in_one_order(raw * raw))
     raw *= np.divide(clipping.target, norms, out=np.zeros(len(raw)), where=norms > 0)[:, None]
     return round_to(raw, clipping.grid)
 
 
-def _sum_in_one_order(values: np.ndarray) -> np.ndarray:
+def sum_in_one_order(values: np.ndarray) -> np.ndarray:
     """Sums along rows, by halves: their order depends on the width only. ``np.sum`` makes no such promise."""
     width = values.shape[1]
     while width > 1:

@@ -7,6 +7,7 @@ alone: the same bits with any number of threads or processes, and after a resume
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -19,11 +20,15 @@ from npmdask.linalg import Block
 from npmdask.operators._protocol import Partial, least_run
 from npmdask.operators.batch import OfRows
 from npmdask.operators.clipped import gather
-from npmdask.stochastic.images import images_of_matrices, images_of_rows
+from npmdask.operators.clipping import sum_in_one_order
+from npmdask.operators.exact import round_to
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
 
 IMAGE_STRIP_BYTES = 2**20  # of records in float64: measured best of 128 KiB to 4 MiB (d = 200 to 10,000)
 STRIP_ARRAYS = 8  # of images, at once, in the work of a mechanism on a strip: measured 6
+SLACK = 1.25  # of the norms of public vectors, squared: U is orthonormal to ORTHONORMAL, and rounded
+ORTHONORMAL = 0.1
+LEAST, LARGEST = 2.0**-500, 2.0**500  # of the largest entry of a record that is there: no square vanishes or overflows
 
 
 class Summing(Protocol):
@@ -32,6 +37,96 @@ class Summing(Protocol):
     additive: ClassVar[bool]
 
     def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray: ...
+
+
+class ImagesOf:
+    """``P A_i P w`` of records, each a function of that record and the public w and U alone, bit for bit.
+
+    A product of BLAS has other last bits at the end of a strip than in its middle, or with other strips and threads:
+    one record more would move all that follow, and with them bins and clipped sums. Here no product rounds. Every
+    record is rounded to a grid of its own, ``bits`` below its largest entry, w and U to public ones, so that no partial
+    sum of their products needs more than 53 bits, in whatever order it is formed (docs/decisions/0021). What rounds is
+    done entry by entry.
+
+    Parameters
+    ----------
+    vector : w (d). found : U (d x j), orthonormal.
+
+    Raises
+    ------
+    BadInputError
+        U is not orthonormal.
+    """
+
+    def __init__(self, vector: np.ndarray, found: Block) -> None:
+        d, j = found.shape
+        exact = 53 - math.ceil(math.log2(SLACK * math.sqrt(d)))  # bits of a record and of what it is multiplied with
+        self.bits, finer = exact // 2, exact - exact // 2
+        self.found = round_to(np.array(found, np.float64, order="C"), 2.0**-finer)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.linalg.norm(self.found.T @ self.found - np.eye(j)) <= ORTHONORMAL:
+                raise BadInputError("the directions that are found must be orthonormal")
+            projected = self._project(*self._on_grid(np.array(vector, np.float64)[None]))
+        length = float(np.sqrt(sum_in_one_order(projected**2))[0])
+        self.vector = round_to(projected[0], math.ldexp(1.0, math.frexp(length)[1] - finer))
+
+    def rows(self, rows: np.ndarray) -> np.ndarray:
+        """``P x (x^T P w)`` for records A_i = x x^T given by ``rows`` (b x d): b x d."""
+        rows = np.asarray(rows, np.float64)
+        _require(rows.ndim == 2 and rows.shape[1] == len(self.vector), "rows (b x d)", rows, self.vector)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded, shift = self._on_grid(rows)
+            products = rounded @ self.vector
+            images = self._project(rounded, shift)
+            images *= products[:, None]
+        return images
+
+    def matrices(self, matrices: np.ndarray) -> np.ndarray:
+        """``P A_i P w`` for ``matrices`` (b x d x d): b x d."""
+        matrices, d = np.asarray(matrices, np.float64), len(self.vector)
+        _require(matrices.ndim == 3 and matrices.shape[1:] == (d, d), "matrices (b x d x d)", matrices, self.vector)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded, _ = self._on_grid(matrices.reshape(len(matrices), d * d))
+            return self._project(*self._on_grid((rounded.reshape(-1, d) @ self.vector).reshape(-1, d)))
+
+    def _on_grid(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Records (rows) on their grids, and what is added to a number and taken off again to round it to them.
+
+        Zeros for records that are not finite, or beyond 2^500 or below 2^-500 in their largest entry.
+        """
+        largest = np.maximum(records.max(axis=1, initial=0.0), -records.min(axis=1, initial=0.0))
+        fits = (largest > LEAST) & (largest < LARGEST)
+        shift = np.ldexp(1.5, np.frexp(np.where(fits, largest, 1.0))[1] + (52 - self.bits))[:, None]
+        rounded = records + shift
+        rounded -= shift
+        if not fits.all():
+            rounded[~fits] = 0.0
+        return rounded, shift
+
+    def _project(self, rounded: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        """``P x`` of records on their grids, in place; the parts along U are rounded to the grid of the record."""
+        if not self.found.shape[1]:
+            return rounded
+        parts = rounded @ self.found
+        parts += shift
+        parts -= shift
+        rounded -= parts * self.found[:, 0] if self.found.shape[1] == 1 else parts @ self.found.T
+        return rounded
+
+
+def images_of_rows(rows: np.ndarray, vector: np.ndarray, found: Block) -> np.ndarray:
+    """``P x (x^T P w)`` for records A_i = x x^T given by ``rows`` (b x d); d x j ``found``, orthonormal (b x d)."""
+    return ImagesOf(vector, found).rows(rows)
+
+
+def images_of_matrices(matrices: np.ndarray, vector: np.ndarray, found: Block) -> np.ndarray:
+    """``P A_i P w`` for ``matrices`` (b x d x d): b x d."""
+    return ImagesOf(vector, found).matrices(matrices)
+
+
+def _require(fits: bool, wanted: str, records: np.ndarray, vector: np.ndarray) -> None:
+    if not fits:
+        raise BadInputError(f"records of shape {records.shape} do not go with a vector of {len(vector)}: give {wanted}")
 
 
 def pack(vector: np.ndarray, centre: np.ndarray, found: Block) -> Block:
@@ -115,9 +210,9 @@ class RecordImages(OfRows):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block."""
         width, height = self.reader.shape[1], self._height
-        strip = height * 8 * (width + STRIP_ARRAYS * self.block_rows)
+        strip = height * 8 * (width * (1 if self.side is None else 2) + STRIP_ARRAYS * self.block_rows)
         kept = 0 if self._additive else 2 * max(len(self.stored_rows(run)) for run in runs)  # strips, then side by side
-        return self.reader.buffer_bytes + strip + (kept + p + 4) * self.block_rows * 8
+        return self.reader.buffer_bytes + strip + (kept + 2 * p + 8) * self.block_rows * 8
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of what waits to be joined: two summaries for each level of the tree, or the images three times."""
@@ -144,12 +239,9 @@ class RecordImages(OfRows):
 
     def _images(self, units: range, vector: np.ndarray, found: Block, record: SlabRecord) -> Iterator[np.ndarray]:
         """Images (b x d) of strip after strip."""
-        side = self.side
+        side, images = self.side, ImagesOf(vector, found)
         for records in self._records(units, record):
-            if side is None:
-                yield images_of_rows(records, vector, found)
-            else:
-                yield images_of_matrices(records.reshape(-1, side, side), vector, found)
+            yield images.rows(records) if side is None else images.matrices(records.reshape(-1, side, side))
 
     def _records(self, units: range, record: SlabRecord) -> Iterator[np.ndarray]:
         """Strips of the records of the batch in float64; the memory of one is reused by the next."""

@@ -1,7 +1,7 @@
-"""Images P A_i P w of records, one row each: what all releases here are made of. P = I - U U^T is never formed.
+"""What releases of images P A_i P w are made with: P v for P = I - U U^T, never formed, and which images are there.
 
-A row of the result depends on that record, its place in the batch and public things alone; every sensitivity of this
-room rests on it. Float64 throughout: what is rounded here is rounded in each row by itself.
+The images themselves are those of :class:`npmdask.operators.record_images.ImagesOf`: a row is a function of that record
+and public things alone, bit for bit; every sensitivity of this room rests on it.
 """
 
 from __future__ import annotations
@@ -44,23 +44,6 @@ def unit(vector: np.ndarray) -> np.ndarray:
     return vector / length
 
 
-def images_of_rows(rows: np.ndarray, vector: np.ndarray, found: Block) -> np.ndarray:
-    """``P x (x^T P w)`` for records A_i = x x^T given by ``rows`` (b x d); d x j ``found``, orthonormal (b x d)."""
-    rows = np.asarray(rows, np.float64)
-    _require(rows.ndim == 2 and rows.shape[1] == len(vector), "rows (b x d)", rows, vector)
-    with np.errstate(over="ignore", invalid="ignore"):
-        products = np.einsum("ij,j->i", rows, project_out(vector, found))
-        return project_out(rows * products[:, None], found)
-
-
-def images_of_matrices(matrices: np.ndarray, vector: np.ndarray, found: Block) -> np.ndarray:
-    """``P A_i P w`` for ``matrices`` (b x d x d): b x d."""
-    matrices = np.asarray(matrices, np.float64)
-    _require(matrices.ndim == 3 and matrices.shape[1:] == (len(vector),) * 2, "matrices (b x d x d)", matrices, vector)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return project_out(matrices @ project_out(vector, found), found)
-
-
 def present(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Images with rows that are not finite set to zero, and which rows are not zero: those of records that are there.
 
@@ -80,8 +63,3 @@ def present(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not finite.all():
         images = np.where(finite[:, None], images, 0.0)
     return images, np.any(images != 0.0, axis=1)
-
-
-def _require(fits: bool, wanted: str, records: np.ndarray, vector: np.ndarray) -> None:
-    if not fits:
-        raise BadInputError(f"records of shape {records.shape} do not go with a vector of {len(vector)}: give {wanted}")

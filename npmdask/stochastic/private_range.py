@@ -15,11 +15,15 @@ import numpy as np
 
 from npmdask.accounting import Charge
 from npmdask.errors import BadInputError
+from npmdask.operators.exact import RECORD_GRID, round_to, unit_of
 from npmdask.stochastic.histogram import NOWHERE, GaussianHistogram, StabilityHistogram
 from npmdask.stochastic.images import present
 from npmdask.stochastic.neighbours import Relation, moved_counts, require_relation
 from npmdask.stochastic.noise import Noise, purpose_of
 from npmdask.theory import privrange_groups
+
+NEAR = 2.0**-12  # of a unit: nearer images are measured on a grid that is so much finer
+LEVELS = 4  # of grids: down to 2^-60 of the largest distance, where bins end at 2^-40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +113,27 @@ class DistanceRange:
         """int64[bins]: how many images are how far away. Those of parts of a batch add up; records of zeros are left
         out. The bin of a record is a function of its image and the centre alone."""
         images, there = present(images)
-        with np.errstate(over="ignore", divide="ignore"):
-            differences = images - centre
-            distances = np.sqrt(np.einsum("ij,ij->i", differences, differences))
-            steps = np.floor(2 * np.log2(self.largest / distances))
-        labels = np.clip(np.nan_to_num(steps, nan=0.0), 0, self.bins - 1).astype(np.int64)
+        mantissas, exponents = np.frexp(self._squares(images, centre) / self.largest / self.largest)
+        steps = np.where(mantissas == 0.5, 1 - exponents, -exponents)  # floor(-log2) of a number above 0
+        steps[mantissas == 0.0] = self.bins
+        steps[np.isinf(mantissas)] = 0
+        labels = np.clip(steps, 0, self.bins - 1).astype(np.int64)
         return self.histogram.counts(np.where(there, labels, NOWHERE))
+
+    def _squares(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        """``|g - centre|^2``: exact sums of squares on a grid, finer for images that are nearer, so that no order of
+        summation shows in them. Beyond 5 ``largest`` they may round, and stay beyond it."""
+        squares, which, unit = np.zeros(len(images)), np.arange(len(images)), unit_of(self.largest)
+        for level in range(LEVELS):
+            with np.errstate(over="ignore", invalid="ignore"):
+                rounded = (images[which] if level else images) - centre
+                round_to(rounded, RECORD_GRID * unit)
+                squares[which] = np.vecdot(rounded, rounded)
+            unit *= NEAR
+            which = which[squares[which] < unit * unit]
+            if not len(which):
+                break
+        return squares
 
     def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> float | None:
         """The upper edge of the heaviest bin, or None if no bin rises above the noise."""

@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm
 
-from benchmarks.oracle_mutants import ORACLE_MUTANTS, OracleMutant
+from benchmarks.oracle_mutants import ORACLE_MUTANTS, OracleMutant, float_images
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import epsilon_for, mu_for
-from npmdask.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, oracle_paths
+from npmdask.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
 from npmdask.audit.evidence import evidence
 from npmdask.audit.heaviest import Heaviest
 from npmdask.audit.keys import fresh_keys
 from npmdask.audit.oracle_paths import offered
+from npmdask.audit.placement import follows_places, sums_follow_places
 from npmdask.cli import main
-from npmdask.operators import RecordImages
+from npmdask.operators import ClippedGram, Partial, RecordImages
+from npmdask.relations import make_relation
 from npmdask.stochastic.histogram import GaussianHistogram, StabilityHistogram
-from npmdask.stochastic.neighbours import RELATIONS
+from npmdask.stochastic.neighbours import RELATIONS, Relation
 from npmdask.stochastic.noise import SecretNoise
+from npmdask.storage.dense import SlabRecord
 
 BUDGET = Budget(8.0, 1e-6)
 MU = mu_for(8.0, 1e-6)
@@ -194,3 +197,33 @@ def test_an_operator_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch
     real = RecordImages._records
     monkeypatch.setattr(RecordImages, "_records", lambda *args: (records[1:] for records in real(*args)))
     assert any("another summary" in problem for problem in path.fragile())
+
+
+@pytest.mark.parametrize("relation", ["record_add_remove", "record_replace"])
+def test_images_that_follow_their_places_are_seen_where_they_cost_privacy(relation: Relation) -> None:
+    """With images as BLAS rounds them, one record in front moves bins and sums of others; one in place of another moves
+    none. Fails on images whose products round (before they were exact: 42 counts for 1)."""
+    path = next(oracle_paths("k-dp-pca", relation, BUDGET, 1))
+    mutant = float_images(path)
+    for kind in (path.oracle._range(1), path.oracle._mean(1, 1.0)):
+        assert not follows_places(kind, path.by_pass, relation)
+        assert follows_places(kind, mutant.by_pass, relation) == (relation == "record_add_remove")
+
+
+def test_exact_sums_of_the_power_method_follow_no_places() -> None:
+    """And float sums do: the check is not blind."""
+    relation = make_relation("record_add_remove", clip_norm=1.0)
+    instance = instances(relation, "l2")[0]
+    assert not sums_follow_places(lambda data: operator_of(instance, data), "record_add_remove")
+
+    class Rounding(ClippedGram):
+        def partial(self, slabs: range, block: np.ndarray) -> Partial:
+            exact, rows = super().partial(slabs, block), np.concatenate(list(self._records(slabs, SlabRecord())))
+            product = rows.T @ (rows @ block)
+            return Partial([np.concatenate([product, np.zeros_like(product)])], exact.record)
+
+    def rounding(data: np.ndarray) -> Rounding:
+        right = operator_of(instance, data)
+        return Rounding(reader=right.reader, clip_norm=right.clip_norm)
+
+    assert sums_follow_places(rounding, "record_add_remove")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npmdask.operators.record_images import images_of_matrices, images_of_rows
 from npmdask.stochastic._protocol import Answer, BatchQuery, indices, released
 from npmdask.stochastic.deflation import Deflation
-from npmdask.stochastic.images import images_of_matrices, images_of_rows
 from npmdask.stochastic.noise import Noise
 
 Images = Callable[[BatchQuery], np.ndarray]

@@ -34,8 +34,8 @@ from benchmarks.paper_page import table
 from benchmarks.stochastic_data import ROWS, Stream, violation
 from npmdask.accounting import Budget
 from npmdask.errors import RefusedError
+from npmdask.operators.record_images import images_of_rows
 from npmdask.stochastic.deflation import Deflation
-from npmdask.stochastic.images import images_of_rows
 from npmdask.stochastic.noise import SimulatedNoise
 from npmdask.stochastic.private_mean import ClippedMean
 from npmdask.stochastic.private_range import PaperRange

@@ -19,8 +19,7 @@ from npmdask.chunked import Threads
 from npmdask.errors import BadInputError
 from npmdask.inspection import inspect
 from npmdask.operators import RecordImages
-from npmdask.operators.record_images import pack
-from npmdask.stochastic.images import images_of_matrices
+from npmdask.operators.record_images import images_of_matrices, pack
 from npmdask.stochastic.private_mean import PlainMean
 from npmdask.storage.advice import advise
 from npmdask.storage.dense_writer import choose_chunks
