@@ -71,7 +71,7 @@ def load(a: argparse.Namespace, check: Check = RunConfig.check) -> tuple[RunConf
     config = at_store(load_config(a.config, store=a.store or (str(named) if named else None)), run_id)
     check(config)
     for warning in config.warnings():
-        say(f"warning: {warning}")  # may hold the number of records: for whoever runs this, not for Prefect
+        say(f"warning: {warning}")
     return config, run_id
 
 

@@ -15,6 +15,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.config import RunConfig
 from npmdask.custody import KEY, custody_of
 from npmdask.errors import RefusedError
+from npmdask.private_outlook import require_signal
 from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
 from npmdask.storage.places import require_no_link
@@ -42,6 +43,8 @@ def reserve(config: RunConfig) -> None:
     problem = config.problem()
     with RunStore(str(config.run.store), private=True) as held:
         bind(problem, held, config.resources())
+        if held.last_step() is None:
+            require_signal(problem)
         custody_of(problem, held).reserve()
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.checkpoint import PRIVATE
 from npmdask.config_tables import (
@@ -200,15 +199,12 @@ class RunConfig(Table):
         return plan_private(problem, self.resources(), self.run.store, asked)
 
     def warnings(self) -> list[str]:
-        """What whoever runs it should know before it starts; may hold the number of rows: not to be published."""
+        """What has to be known of a private run before it starts: public (private_outlook.concerns)."""
         if self.privacy is None:
             return []
-        problem, budget = self.check(), Budget(self.privacy.epsilon, self.privacy.delta)
-        assert problem.private is not None
-        relation = problem.private.relation
-        from npmdask.ledger.granting import delta_warnings
+        from npmdask.private_outlook import concerns
 
-        return delta_warnings(problem.source, relation.name, budget) if relation.public_rows else []
+        return list(concerns(self.check()))
 
     def resources(self) -> Resources:
         """What the run may use."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from logging import WARNING
 from math import inf
 from typing import Any
 
@@ -27,12 +28,14 @@ from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import only_public
 from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
 from npmdask.linalg import Block
+from npmdask.log_lines import tell
 from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.passing import Passes
 from npmdask.planning import memory_of
+from npmdask.private_outlook import concerns, require_signal
 from npmdask.problem import Problem
 from npmdask.progress import Observer
 from npmdask.randomness import generator
@@ -117,6 +120,10 @@ class Driver:
             plan = self._plan()  # before a state that may be larger than what is allowed
             state, views = self._load()
             outcome = self.problem.rule(views)
+            if self.problem.private is not None and not views:
+                require_signal(self.problem)
+                for concern in concerns(self.problem):
+                    tell("warning", concern, run=self.store.path.name, level=WARNING, timeless=True)
             self.custody.open(self._history)
             executor = self._executor(plan)
             self._warnings += getattr(executor, "warnings", [])
@@ -272,6 +279,8 @@ class Driver:
         if parts is not None:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
             arrays, statement = parts.answer(source, state, result, self._history, p)
+            if self.problem.private is not None:
+                statement["warnings"] = [*concerns(self.problem), *statement["warnings"]]
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             meta |= {"statement": statement, "facts": result.facts}
             return self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))

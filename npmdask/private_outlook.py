@@ -1,7 +1,8 @@
-"""What a guessed or given spectrum says of a private run, from public numbers alone: its error, and better parameters.
+"""What public numbers alone say of a private run before it starts: what makes its promise weak or its answer noise, and
+with a guessed or given spectrum its error and better parameters.
 
-The noise is that of the product's own calibration, at the public start block and without clipped images: what clipping
-them saves follows from releases. No spectrum of the data is looked at (:func:`npmdask.spectra.asked_spectrum`).
+The noise is that of the product's own calibration, at the public start block. What a run is likely to find is
+simulated. No spectrum of the data is looked at (:func:`npmdask.spectra.asked_spectrum`).
 """
 
 from __future__ import annotations
@@ -14,22 +15,33 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import Query
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.algorithms import PrivatePower, Query
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.private_parts import PrivateParts
 from npmdask.problem import Problem
 from npmdask.randomness import generator
-from npmdask.relations import Entry, MatrixRelation
+from npmdask.record_parts import RecordParts
+from npmdask.relations import Entry, MatrixRelation, protected
 from npmdask.spectra import Spectrum
+from npmdask.stochastic.private_range import DistanceRange
+from npmdask.tensor_parts import TensorParts
 from npmdask.theory.likely import likely_sine
+from npmdask.theory.norms import gaussian_norm
 from npmdask.theory.private import ppm_error
 
+WEAK_EPSILON = 10.0  # above it a promise is said to be weak
+WEAK_DELTA = 1e-6  # the same where the number of records is private: data of a million are not rare
 MEANINGLESS = 0.5  # sine of 30 degrees: a quarter of what a wanted vector explains may be noise
 USEFUL = 0.1  # a hundredth of it
 BROKEN = 0.1  # of runs: so many may exceed a bound
-LONGEST = 16  # releases that are tried: noise grows with their square root, and few spectra need more
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)  # releases that are tried: noise grows with their root, few spectra need more
+FINALISTS = 3  # of what is tried once, simulated as often as what is asked for
+DRAWS = 5  # runs that are simulated
+SEED = 0  # of their starts and their noise: a plan says the same every time
+MOST_FLOPS, CANDIDATE_FLOPS = 2e9, 2e8  # of a simulated run: of what is asked for, of each of what is tried
+WHOLE = 1000  # columns of which all are tried, in one release: the noisy covariance matrix
 EPSILONS = (1e-4, 1e4)
-HALVINGS = 40
+HALVINGS = 11  # of eight decades: to half a percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +99,17 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
     """
     noise, sizes = _Noise(problem), _sizes(problem, spectrum)
     privacy, p = noise.privacy, problem.algorithm.iteration_rank
-    k, d, releases = problem.algorithm.target_rank, noise.dimension, noise.parts.releases
+    k, releases = problem.algorithm.target_rank, noise.parts.releases
 
-    def likely(epsilon: float, count: int, columns: int) -> float:
-        stddev = noise.stddev(epsilon, count, columns)
-        return 1.0 if stddev == inf else likely_sine(sizes, [stddev] * count, d=d, k=k, p=columns).value
+    def likely(epsilon: float, count: int, columns: int, draws: int = DRAWS) -> float:
+        return noise.likely(sizes, epsilon, count, columns, draws)
 
-    counts = [count for count in range(1, LONGEST + 1) if count % 2 == 0 or problem.source.kind != "matrix"]
-    columns = sorted({min(c, problem.d) for c in (k, k + 5, k + 10, 2 * k, 3 * k, 4 * k, p)})
-    tried = [(likely(privacy.epsilon, n, c), n, c) for c in columns for n in counts]
-    best = min(tried)
+    asked = likely(privacy.epsilon, releases, p)
+    tried = sorted((likely(privacy.epsilon, n, c, 1), n, c) for n, c in _candidates(problem))
+    best = min([(asked, releases, p), *((likely(privacy.epsilon, n, c), n, c) for _, n, c in tried[:FINALISTS])])
     return PrivateOutlook(
         spectrum=spectrum.said,
-        likely=likely(privacy.epsilon, releases, p),
+        likely=asked,
         bound=noise.bound(sizes, k, p),
         meaningless_epsilon=_least(lambda epsilon: likely(epsilon, releases, p), MEANINGLESS),
         useful_epsilon=_least(lambda epsilon: likely(epsilon, releases, p), USEFUL),
@@ -107,6 +117,199 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
         best_columns=best[2],
         best_sine=best[0],
     )
+
+
+def _candidates(problem: Problem) -> list[tuple[int, int]]:
+    """Releases and columns that are tried: up to all columns, where that can be simulated in good time."""
+    k, p, d = problem.algorithm.target_rank, problem.algorithm.iteration_rank, problem.d
+    columns = {min(c, d) for c in (k, k + 5, 2 * k, 4 * k, p, d // 2, d) if c >= k}
+    counts = [n for n in COUNTS if n % 2 == 0 or problem.source.kind != "matrix"]
+    affordable = [(n, c) for n in counts for c in sorted(columns) if _flops(d, c, n) <= CANDIDATE_FLOPS]
+    whole = [(counts[0], d)] if d <= WHOLE and (counts[0], d) not in affordable else []
+    return affordable + whole
+
+
+def _flops(d: int, columns: int, releases: int) -> float:
+    """Of a simulated run: mostly a QR of everything that is released."""
+    return 6.0 * d * (columns * releases) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loudness:
+    """The noise of a run, from public numbers.
+
+    ``later``: stddev of an entry of a release, given the start block; ``first``: of the first one, where images of
+    records are clipped too. ``smallest``: the norm that the noise of a release hardly ever exceeds, in the units of the
+    values that are released. Of oracles of records both are of images as long as clip_norm allows; None where even that
+    follows from what is released.
+    """
+
+    first: float | None
+    later: float | None
+    smallest: float | None
+
+
+def noise_of(problem: Problem) -> Loudness:
+    """Of the releases of ``problem``."""
+    if isinstance(problem.private, RecordParts):
+        widest = problem.private.oracle.widest_noise()
+        norm = None if widest is None else gaussian_norm(widest, problem.private.algorithm.dimension, 1)
+        return Loudness(first=widest, later=widest, smallest=norm)
+    start = problem.algorithm.init(problem.d, rng=generator(problem.request.seed, "start"))
+    query, operator = problem.algorithm.query(start), problem.operator(None, None)
+    block = operator.prepare(query.block)  # type: ignore[attr-defined]
+    rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
+    plain: Any = problem.mechanism_of(operator, query)
+    if isinstance(problem.private, TensorParts):
+        stddev = plain.noise_stddev(block)
+        return Loudness(first=stddev, later=stddev, smallest=gaussian_norm(stddev, problem.d, 1))  # a column for itself
+    later = plain.noise_stddev(block, rows=rows)
+    smallest = _in_units(problem, gaussian_norm(later, rows, problem.algorithm.iteration_rank))
+    if query.image_norm is None:
+        return Loudness(first=later, later=later, smallest=smallest)
+    clips: Any = replace(operator, image_norm=query.image_norm)  # type: ignore[type-var]
+    clipped: Any = problem.mechanism_of(clips, query)
+    return Loudness(first=clipped.noise_stddev(block, rows=rows), later=later, smallest=smallest)
+
+
+def _in_units(problem: Problem, norm: float) -> float:
+    """Of a value as it is released: singular values of sparse data, of whose A^T A ``norm`` is."""
+    assert isinstance(problem.private, PrivateParts)
+    scaled = norm * problem.private.scale(problem.source)
+    return sqrt(scaled) if problem.source.kind == "sparse" else scaled
+
+
+def concerns(problem: Problem) -> tuple[str, ...]:
+    """What whoever runs or reads a private run should know before its budget is charged: a sentence each.
+
+    All of it follows from public numbers, so it may be published with the answer. The number of records under
+    record_add_remove is not one of them, and is not used.
+    """
+    assert problem.private is not None
+    budget = Budget(problem.private.privacy.epsilon, problem.private.privacy.delta)
+    return tuple(said for said in (_of_epsilon(budget), _of_delta(problem, budget), _of_noise(problem)) if said)
+
+
+def require_signal(problem: Problem) -> None:
+    """Refuse a run whose noise buries every component that data within the public bounds can have.
+
+    Raises
+    ------
+    RefusedError
+        Nothing of the data could be seen in the answer.
+    """
+    most, norm = _largest_value(problem), _lasting_noise(problem)
+    if most is not None and norm is not None and norm > most:
+        raise RefusedError(
+            f"the noise would bury everything: all releases together leave one of norm {norm:.3g}, and no data within "
+            f"the public bounds have a component above {most:.3g}. Nothing was charged: use more records, a larger "
+            "epsilon, or data with fewer columns"
+        )
+
+
+def _of_epsilon(budget: Budget) -> str:
+    if budget.epsilon <= WEAK_EPSILON:
+        return ""
+    return (
+        f"epsilon = {budget.epsilon:g} hardly promises anything: what is released may be e^{budget.epsilon:g} = "
+        f"{np.exp(min(budget.epsilon, 700.0)):.1e} times as likely with a person's data as without; 1 is usual, and "
+        f"above {WEAK_EPSILON:g} others can often tell who took part"
+    )
+
+
+def _of_delta(problem: Problem, budget: Budget) -> str:
+    """Of data whose number of records is private what can be said is for how many it holds."""
+    assert problem.private is not None
+    if isinstance(problem.private, RecordParts) and not problem.private.relation.public_rows:
+        return budget.warning(getattr(problem.private.oracle, "records", 1))  # the public guess
+    if problem.private.relation.public_rows:
+        count = protected(problem.private.relation.name, problem.source.shape)
+        return "" if count is None else budget.warning(count)
+    if budget.delta <= WEAK_DELTA:
+        return ""
+    return (
+        f"delta = {budget.delta:g} promises something for fewer than {1 / budget.delta:,.0f} records only: of more, "
+        "publishing one as it is would satisfy the promise (how many there are is private, and was not looked at)"
+    )
+
+
+def _of_noise(problem: Problem) -> str:
+    most, norm = _largest_value(problem), _lasting_noise(problem)
+    k = problem.algorithm.target_rank
+    if isinstance(problem.private, RecordParts):
+        return _of_ranges(problem.private)
+    if most is None or norm is None or norm <= most / k:
+        return ""
+    return (
+        f"the noise buries what is asked for: all releases together leave one of norm {norm:.3g}, and of {k} "
+        f"components the least is at most {most / k:.3g} in data within the public bounds; use more records, a larger "
+        "epsilon or fewer components"
+    )
+
+
+def _of_ranges(parts: RecordParts) -> str:
+    """Of an oracle that looks for a range first: records too few for a bin to rise above the noise on counts."""
+    oracle: Any = parts.oracle
+    first = oracle.query(oracle.init(np.zeros((parts.algorithm.dimension, 0)), None))
+    count = oracle.records if first.rows is None else len(first.rows)
+    if not isinstance(first.mechanism, DistanceRange) or count >= first.mechanism.histogram.threshold:
+        return ""
+    return (
+        f"no range can be found: the noise on counts asks for {first.mechanism.histogram.threshold:,.0f} records, and "
+        f"a step has {count:,}; images are then clipped to what clip_norm allows, and their mean is mostly noise. Use "
+        "more records, a larger epsilon or fewer steps"
+    )
+
+
+def _largest_value(problem: Problem) -> float | None:
+    """The largest value that data within the public bounds can have, as it is released; None where none is public."""
+    parts, source = problem.private, problem.source
+    assert parts is not None
+    if isinstance(parts, RecordParts):
+        return getattr(parts.oracle, "radius", None)  # of those whose images are clipped to one radius
+    clip = parts.relation.clip_norm
+    if isinstance(parts, TensorParts):
+        return float(clip * source.dimension**1.5)
+    if isinstance(parts.relation, MatrixRelation):
+        return float(clip * sqrt(source.shape[0] * source.shape[1]))
+    if not parts.relation.public_rows:
+        return None
+    return _in_units(problem, source.shape[0] * clip**2)
+
+
+def _lasting_noise(problem: Problem) -> float | None:
+    """What the noise of all releases together hardly leaves below: a larger value can stand out of it at best.
+
+    Of one noisy covariance matrix (p = d), whose noise of stddev s is made symmetric, that is s sqrt(d / 2) (Baik, Ben
+    Arous and Peche 2005): the norm of the noise over sqrt(8). L releases that all show the same divide it by sqrt(L).
+    """
+    assert problem.private is not None
+    norm, releases = noise_of(problem).smallest, problem.private.releases
+    if norm is None:
+        return None
+    of_square = problem.source.kind == "sparse" and isinstance(problem.private, PrivateParts)
+    return float(norm / (8 * releases) ** (0.25 if of_square else 0.5))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Level:
+    """The stddev of an entry of a release at the public start block, as :class:`PrivatePower` asks for it."""
+
+    mechanism: Any
+    block: Any
+    plain: float
+    image_norm: float | None = None
+
+    @property
+    def pure(self) -> bool:
+        return bool(self.mechanism.norm == "l1")
+
+    def of(self, image_norm: float) -> float:
+        """Where images are clipped to ``image_norm``."""
+        return float(replace(self.mechanism, image_norm=image_norm).noise_stddev(self.block))
+
+    def noise_stddev(self, block: Any) -> float:
+        return self.plain if self.image_norm is None else self.of(self.image_norm)
 
 
 class _Noise:
@@ -125,14 +328,57 @@ class _Noise:
         self.dimension = max(problem.source.shape) if alternating else problem.d
         self._blocks: dict[int, tuple[Any, Any]] = {}
 
-    def stddev(self, epsilon: float, releases: int, columns: int) -> float:
-        """In units of the sum that is released; inf where the product would refuse so little budget."""
+    def likely(self, sizes: np.ndarray, epsilon: float, releases: int, columns: int, draws: int) -> float:
+        """The median sine of ``draws`` runs, simulated with the noise in them on the diagonal matrix of ``sizes``.
+
+        The run's own algorithm, calibration and clipping of images; noise as at the start, as the vectors of data need
+        not lie along the axes as those of a diagonal matrix do. The same numbers are drawn for every epsilon. Where a
+        run is too large for that, the formula of :func:`likely_sine`, of at most half of the columns: it says where
+        the block is, and not how noise turns the answer inside of it, which is all that there is where p = d.
+        """
+        level = self._level(epsilon, releases, columns)
+        if level is None:
+            return 1.0
+        d, k = self.dimension, self.problem.algorithm.target_rank
+        if _flops(d, columns, releases) > MOST_FLOPS:
+            fewer = max(k, min(columns, d // 2))
+            return likely_sine(sizes, [level.plain] * releases, d=d, k=k, p=fewer).value
+        sines = [self._simulated(sizes, level, releases, columns, number) for number in range(draws)]
+        return float(np.median(sines))
+
+    def _level(self, epsilon: float, releases: int, columns: int) -> _Level | None:
+        """None where the product would refuse so little budget."""
         try:
             mechanism, block = self._at(columns)
             budget = Budget(epsilon, self.privacy.delta)
-            return float(replace(mechanism, budget=budget, releases=releases).noise_stddev(block, rows=self.rows))
+            mechanism = replace(mechanism, budget=budget, releases=releases)
+            return _Level(mechanism=mechanism, block=block, plain=float(mechanism.noise_stddev(block, rows=self.rows)))
         except NpmdaskError:
-            return inf
+            return None
+
+    def _simulated(self, sizes: np.ndarray, level: _Level, releases: int, columns: int, number: int) -> float:
+        """The sine of the largest angle to the leading axes."""
+        rng = generator(SEED, "simulated", number)
+        given: dict[str, Any] = {"iteration_rank": columns, "releases": releases}
+        if isinstance(self.problem.algorithm, PrivatePower):
+            given["noise"] = level
+        algorithm: Any = replace(self.problem.algorithm, **given)  # type: ignore[type-var]
+        k, state = algorithm.target_rank, algorithm.init(self.problem.d, rng=rng)
+        for _ in range(releases):
+            query = algorithm.query(state)
+            rows = self.problem.d if query.transposed else self.rows
+            product = np.zeros((rows, columns))
+            product[: len(sizes)] = sizes[:, None] * query.block[: len(sizes)]
+            stddev = level.plain if query.image_norm is None else level.of(query.image_norm)
+            drawn = rng.laplace(0, sqrt(0.5), product.shape) if level.pure else rng.standard_normal(product.shape)
+            state, _ = algorithm.update(state, product + stddev * drawn)
+        vectors = algorithm.finalize(state).vectors
+        return min(float(np.linalg.norm(vectors[k:], 2)), 1.0)
+
+    def stddev(self, epsilon: float, releases: int, columns: int) -> float:
+        """In units of the sum that is released; inf where the product would refuse so little budget."""
+        level = self._level(epsilon, releases, columns)
+        return inf if level is None else level.plain
 
     def bound(self, sizes: np.ndarray, k: int, p: int) -> float:
         """What 9 of 10 runs stay below, their starts and their noise being random; 1 where the budget is refused.

@@ -6,7 +6,7 @@ look that nobody has paid for. The start block is public, so the noise of its re
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,12 @@ from npmdask.ledger.rules import remaining_epsilon, unit
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan
 from npmdask.planning import memory_of
-from npmdask.private_outlook import PrivateOutlook, private_outlook
-from npmdask.private_parts import PrivateParts
+from npmdask.private_outlook import PrivateOutlook, concerns, noise_of, private_outlook
 from npmdask.problem import Problem
-from npmdask.randomness import generator
-from npmdask.record_parts import RecordParts
 from npmdask.solution import Resources
 from npmdask.spectra import Spectrum
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.tensor_parts import NAME as TENSOR_POWER
-from npmdask.tensor_parts import TensorParts
-from npmdask.theory.norms import gaussian_norm
 
 MIB = 2**20
 UNASKED = "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"
@@ -71,6 +66,7 @@ class PrivatePlan:
     noise_stddev: float | None
     smallest_value: float | None
     values_are: str
+    concerns: tuple[str, ...]  # what makes the promise weak, or the answer noise; see private_outlook.concerns
     expense: Expense
     memory: MemoryPlan | None
     outlook: PrivateOutlook | None  # None: no spectrum was given or guessed
@@ -97,7 +93,7 @@ def plan_private(
     assert parts is not None
     memory = memory_of(problem, resources, tree_rss())
     charge = problem.mechanism.charge()  # type: ignore[attr-defined]
-    first, later, smallest = _noise_of_records(parts) if isinstance(parts, RecordParts) else _noise(problem)
+    noise = noise_of(problem)
     return PrivatePlan(
         source=problem.source.path,
         kind=problem.source.kind,
@@ -107,45 +103,15 @@ def plan_private(
         target_rank=algorithm.target_rank,
         iteration_rank=algorithm.iteration_rank,
         algorithm=algorithm.name,
-        first_noise_stddev=first,
-        noise_stddev=later,
-        smallest_value=smallest,
+        first_noise_stddev=noise.first,
+        noise_stddev=noise.later,
+        smallest_value=noise.smallest,
         values_are=parts.values_are(problem.source),
+        concerns=concerns(problem),
         expense=_expense(problem, charge, store),
         memory=memory if parts.relation.public_rows else None,
         outlook=None if spectrum is None else private_outlook(problem, spectrum),
     )
-
-
-def _noise_of_records(parts: RecordParts) -> tuple[float | None, float | None, float | None]:
-    """Of means of images as long as clip_norm allows, and the norm that it hardly ever exceeds."""
-    widest = parts.oracle.widest_noise()
-    return widest, widest, None if widest is None else gaussian_norm(widest, parts.algorithm.dimension, 1)
-
-
-def _noise(problem: Problem) -> tuple[float, float, float]:
-    """Of the first release, of one like it without clipped images, and the norm that this hardly ever exceeds."""
-    start = problem.algorithm.init(problem.d, rng=generator(problem.request.seed, "start"))
-    query, operator = problem.algorithm.query(start), problem.operator(None, None)
-    block = operator.prepare(query.block)  # type: ignore[attr-defined]
-    rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
-    plain: Any = problem.mechanism_of(operator, query)
-    if isinstance(problem.private, TensorParts):
-        stddev = plain.noise_stddev(block)
-        return stddev, stddev, gaussian_norm(stddev, problem.d, 1)  # every column for itself
-    later = plain.noise_stddev(block, rows=rows)
-    smallest = _in_units(problem, gaussian_norm(later, rows, problem.algorithm.iteration_rank))
-    if query.image_norm is None:
-        return later, later, smallest
-    clips: Any = replace(operator, image_norm=query.image_norm)  # type: ignore[type-var]
-    clipped: Any = problem.mechanism_of(clips, query)
-    return clipped.noise_stddev(block, rows=rows), later, smallest
-
-
-def _in_units(problem: Problem, norm: float) -> float:
-    assert isinstance(problem.private, PrivateParts)
-    scaled = norm * problem.private.scale(problem.source)
-    return sqrt(scaled) if problem.source.kind == "sparse" else scaled  # singular values, of A^T A their squares
 
 
 def _expense(problem: Problem, charge: Charge, store: str | Path | None) -> Expense:
@@ -200,6 +166,7 @@ def lines(plan: PrivatePlan) -> list[str]:
         "noise": _noise_line(plan),
         "signal": _signal_line(plan),
         "columns": _columns_line(plan),
+        **({"warning": "; ".join(plan.concerns)} if plan.concerns else {}),
         "budget": plan.expense.said,
         "memory": _memory_line(plan.memory),
     }

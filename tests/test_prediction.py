@@ -333,7 +333,7 @@ def test_a_private_plan_by_a_guess(tmp_path: Path) -> None:
         privacy = replace(problem.private.privacy, epsilon=epsilon)
         other = make_problem(problem.source, replace(problem.request, privacy=privacy))
         again = private_outlook(other, read_spectrum("exponential:0.3", problem.most_values))
-        assert again.likely == pytest.approx(sine, rel=1e-3)
+        assert again.likely == pytest.approx(sine, rel=2e-2)
     assert told.best_sine <= told.likely
     clip = problem.private.relation.clip_norm  # type: ignore[union-attr]
     largest = clip**2 / np.sum(0.3 ** np.arange(problem.d))  # the mean square of records as long as they may be

@@ -10,7 +10,7 @@ from npmdask.accounting.budget import Budget
 from npmdask.errors import BadInputError
 from npmdask.ledger.ledger import Ledger
 from npmdask.ledger.status import Status
-from npmdask.relations import TENSORS, make_relation
+from npmdask.relations import make_relation, protected
 from npmdask.storage.layout import Source, open_source
 
 
@@ -70,9 +70,6 @@ def delta_warnings(source: Source, relation: str, budget: Budget) -> list[str]:
 
     For whoever runs it, on a terminal: the sentence holds n, and must not go into what is released.
     """
-    rows, columns = source.shape[:2]
-    pairs = rows * (rows + 1) // 2
-    orbits = dict.fromkeys(TENSORS, pairs * (rows + 2) // 3)
-    protected = {"entry": rows * columns, "symmetric_entry": pairs, **orbits}.get(relation, rows)
-    warning = "" if relation.endswith("_norm") else budget.warning(protected)
+    count = protected(relation, source.shape)
+    warning = "" if count is None else budget.warning(count)
     return [warning] if warning else []

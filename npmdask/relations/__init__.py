@@ -54,6 +54,7 @@ __all__ = [
     "TensorOrbit",
     "TensorRelation",
     "make_relation",
+    "protected",
 ]
 
 REGISTRY: dict[str, type[Relation]] = {
@@ -98,3 +99,14 @@ def make_relation(
             raise BadInputError(f"coherence is for entry and symmetric_entry, not for {name}: leave it out")
         parameters["coherence"] = coherence
     return kind(**parameters)
+
+
+def protected(relation: str, shape: tuple[int, ...]) -> int | None:
+    """How many things a relation protects one of, in data of this ``shape``: records, or entries of a matrix or tensor;
+    None of a norm, which counts nothing."""
+    rows, columns = shape[:2]
+    pairs = rows * (rows + 1) // 2
+    orbits = dict.fromkeys(TENSORS, pairs * (rows + 2) // 3)
+    if relation.endswith("_norm"):
+        return None
+    return {"entry": rows * columns, "symmetric_entry": pairs, **orbits}.get(relation, rows)

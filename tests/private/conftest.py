@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,23 @@ def planted(d: int = 20, size: float = 4000.0, seed: int = 0) -> np.ndarray:
     v = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, RANK)))[0]
     tensor: np.ndarray = np.einsum("r,ir,jr,kr->ijk", size * np.array([1.0, 0.7]), v, v, v)
     return tensor
+
+
+def sine_of_run(problem: Problem, truth: np.ndarray, seed: int) -> float:
+    """Of the largest angle between the answer and ``truth`` (d x k), of a run as the driver makes it, but in memory and
+    with noise from a seed."""
+    rng, algorithm, base = np.random.default_rng(seed), problem.algorithm, problem.operator(None, None)
+    state: Any = algorithm.init(problem.d, rng=rng)
+    for _ in range(problem.rule.max_steps):
+        query = algorithm.query(state)
+        operator: Any = base if query.image_norm is None else replace(base, image_norm=query.image_norm)  # type: ignore[type-var]
+        block, mechanism = operator.prepare(query.block), problem.mechanism_of(operator, query)
+        parts = (operator.partial(range(i, i + 1), block) for i in range(operator.units))
+        product = operator.finish(reduce(operator.join, parts), block) * mechanism.rounding.grid
+        noise = mechanism.noise_stddev(block) * rng.standard_normal(product.shape)
+        state, _ = algorithm.update(state, product + noise)
+    vectors = algorithm.finalize(state).vectors
+    return float(np.linalg.norm(vectors - truth @ (truth.T @ vectors), 2))
 
 
 def prepared(world: World) -> Path:
