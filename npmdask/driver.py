@@ -62,6 +62,7 @@ class Driver:
         self._trace: float | None = None
         self.foresee: Foresee = foresee  # a search has its own
         self._far: list[ProcessPeak] = []  # peaks of workers of a cluster
+        self._concerns: tuple[str, ...] = ()  # of a private run
         self._warnings = [problem.start.warning] if problem.start and problem.start.warning else []
 
     def run(self) -> Solution:
@@ -120,9 +121,11 @@ class Driver:
             plan = self._plan()  # before a state that may be larger than what is allowed
             state, views = self._load()
             outcome = self.problem.rule(views)
+            if self.problem.private is not None:
+                self._concerns = concerns(self.problem)
             if self.problem.private is not None and not views:
                 require_signal(self.problem)
-                for concern in concerns(self.problem):
+                for concern in self._concerns:
                     tell("warning", concern, run=self.store.path.name, level=WARNING, timeless=True)
             self.custody.open(self._history)
             executor = self._executor(plan)
@@ -280,7 +283,7 @@ class Driver:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
             arrays, statement = parts.answer(source, state, result, self._history, p)
             if self.problem.private is not None:
-                statement["warnings"] = [*concerns(self.problem), *statement["warnings"]]
+                statement["warnings"] = [*self._concerns, *statement["warnings"]]
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             meta |= {"statement": statement, "facts": result.facts}
             return self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))

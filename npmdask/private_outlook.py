@@ -105,7 +105,7 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
         return noise.likely(sizes, epsilon, count, columns, draws)
 
     asked = likely(privacy.epsilon, releases, p)
-    tried = sorted((likely(privacy.epsilon, n, c, 1), n, c) for n, c in _candidates(problem))
+    tried = sorted((likely(privacy.epsilon, n, c, 1), n, c) for n, c in _candidates(problem, noise.dimension))
     best = min([(asked, releases, p), *((likely(privacy.epsilon, n, c), n, c) for _, n, c in tried[:FINALISTS])])
     return PrivateOutlook(
         spectrum=spectrum.said,
@@ -119,14 +119,18 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
     )
 
 
-def _candidates(problem: Problem) -> list[tuple[int, int]]:
-    """Releases and columns that are tried: up to all columns, where that can be simulated in good time."""
-    k, p, d = problem.algorithm.target_rank, problem.algorithm.iteration_rank, problem.d
-    columns = {min(c, d) for c in (k, k + 5, 2 * k, 4 * k, p, d // 2, d) if c >= k}
-    counts = [n for n in COUNTS if n % 2 == 0 or problem.source.kind != "matrix"]
-    affordable = [(n, c) for n in counts for c in sorted(columns) if _flops(d, c, n) <= CANDIDATE_FLOPS]
-    whole = [(counts[0], d)] if d <= WHOLE and (counts[0], d) not in affordable else []
-    return affordable + whole
+def _candidates(problem: Problem, dimension: int) -> list[tuple[int, int]]:
+    """Releases and columns that are tried: up to all columns, where that can be simulated in good time.
+
+    ``dimension``: the larger side of a matrix.
+    """
+    k, p, matrix = problem.algorithm.target_rank, problem.algorithm.iteration_rank, problem.source.kind == "matrix"
+    most = min(problem.source.shape) if matrix else problem.d
+    columns = sorted({min(c, most) for c in (k, k + 5, 2 * k, 4 * k, p, most // 2, most) if c >= k})
+    counts = [n for n in COUNTS if n % 2 == 0 or not matrix]
+    found = [(n, c) for n in counts for c in columns if _flops(dimension, c, n) <= CANDIDATE_FLOPS]
+    whole = (counts[0], most)
+    return found if dimension > WHOLE or whole in found else [*found, whole]
 
 
 def _flops(d: int, columns: int, releases: int) -> float:
