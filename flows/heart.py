@@ -52,6 +52,7 @@ def tended(function: Made) -> Made:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not _alone():
             print_to_whoever_listens()
+            os.environ.pop("PREFECT_API_AUTH_STRING", None)  # Prefect has read it; what the run starts needs it not
         open_log()
         with beating(), _failures_told(kwargs.get("run_id"), private=_is_private(*args, *kwargs.values())):
             try:

@@ -2,7 +2,8 @@
 
 Every LOOK seconds:
 
-* schedules of the file that are new or have changed are made known; those that are gone from it are removed;
+* schedules of the file that are new or have changed, or that the server has lost, are made known; those that are gone
+  from the file are removed;
 * a run that gives no sign of life any more (:mod:`flows.heart`), or was never started by the worker that took it, is
   marked as crashed;
 * a run that has crashed is scheduled again, under the same id, after a pause that grows with every time; its process
@@ -34,7 +35,8 @@ from prefect.client.schemas.filters import (
     WorkPoolFilterName,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.client.schemas.sorting import FlowRunSort
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import DeploymentSort, FlowRunSort
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.types.entrypoint import EntrypointType
@@ -60,7 +62,8 @@ class Keeper:
 
     def __init__(self, schedules: Path | None) -> None:
         self._schedules = schedules
-        self._applied: float | None = None
+        self._read: float | None = None  # time of the file, as it was read last
+        self._planned: list[Planned] | None = None  # what it said when it was last good
         self._since = datetime.now(UTC)  # when the server was last found answering after it was not
         self._lost = True
         self._crashes: dict[UUID, int] = {}  # of runs, since they last ran for long
@@ -82,20 +85,20 @@ class Keeper:
         self._lost = True
 
     def _apply(self, client: SyncPrefectClient) -> None:
+        """At every look: the server may have got a new database, or somebody has deleted a deployment."""
         if self._schedules is None:
             return
         changed = _time_of(self._schedules)
-        if changed == self._applied:
-            return
-        try:
-            planned = read_schedules(self._schedules)
-        except BadInputError as error:
-            self._applied = changed
-            say(f"{error}; the schedules that were good stay")
-            return
-        apply(client, planned)
-        self._applied = changed
-        say(f"{len(planned)} schedules of {self._schedules}: {', '.join(one.name for one in planned) or 'none'}")
+        if changed != self._read:
+            try:
+                self._planned = read_schedules(self._schedules)
+                names = ", ".join(one.name for one in self._planned) or "none"
+                say(f"{len(self._planned)} schedules of {self._schedules}: {names}")
+            except BadInputError as error:
+                say(f"{error}; the schedules that were good stay")
+            self._read = changed
+        if self._planned is not None:
+            apply(client, self._planned)
 
     def _require_life(self, client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
         assert run.state is not None
@@ -136,11 +139,11 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
 
     One that is there already in the same version stays as it is: made again, an interval would begin anew.
     """
-    with suppress(ObjectAlreadyExists):
-        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    there = {one.name: one for one in client.read_deployments(work_pool_filter=_POOL_FILTER) if TAG in one.tags}
+    there = {one.name: one for one in _deployments(client) if TAG in one.tags}
     for one in planned:
         if one.name not in there or there[one.name].version != one.version:
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
             made = _deploy(client, one)
             if one.name not in there and one.begins:
                 client.create_flow_run_from_deployment(made, idempotency_key=f"first-{made}")
@@ -167,6 +170,16 @@ def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:
 
 
 _POOL_FILTER = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+
+
+def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
+    """All of the pool; the server gives out so many at a time."""
+    found: list[DeploymentResponse] = []
+    while page := client.read_deployments(
+        work_pool_filter=_POOL_FILTER, sort=DeploymentSort.NAME_ASC, limit=200, offset=len(found)
+    ):
+        found += page
+    return found
 
 
 def _in_states(client: SyncPrefectClient, *types: StateType) -> list[FlowRun]:

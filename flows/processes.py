@@ -7,15 +7,17 @@ both are their owner's only.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import pwd
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.places import private
 
 STATE = "services.json"
+LOCK = "serve.lock"
 LONGEST_WAIT = 30.0  # seconds before something that keeps dying is started again
 STEADY = 60.0  # seconds that make a start a good one
 GRACE = 10.0  # seconds from SIGTERM to SIGKILL
@@ -105,12 +108,17 @@ class Supervisor:
             time.sleep(interval)
 
     def stop(self) -> None:
-        """End all of them, the last one first; returns when they are gone."""
+        """End all of them, the last one first; returns when they are gone. Who asks once more gives them no time."""
+        with _asked_again() as asked:
+            self._stop(asked)
+
+    def _stop(self, asked: list[int]) -> None:
         for one in reversed(self._running):
-            if one.process.poll() is None:
+            if one.process.poll() is None and not asked:
                 one.process.send_signal(one.service.stop_signal)
-            with suppress(subprocess.TimeoutExpired):
-                one.process.wait(GRACE)
+            deadline = time.monotonic() + GRACE
+            while one.process.poll() is None and not asked and time.monotonic() < deadline:
+                time.sleep(0.02)
             with suppress(ProcessLookupError):
                 os.killpg(one.process.pid, signal.SIGKILL)  # what it has started and left behind
             one.process.wait()
@@ -172,6 +180,47 @@ class Supervisor:
         }
         text = json.dumps({"supervisor": os.getpid(), "services": state}, indent=1).encode()
         write_file_atomically(self.folder / STATE, text + b"\n", 0o600)
+
+
+@contextmanager
+def alone(folder: Path, remedy: str) -> Iterator[None]:
+    """Hold ``folder``, which is made: two that serve it would end each other's processes.
+
+    Raises
+    ------
+    RefusedError
+        Another process has it; the sentence says which, and the ``remedy``.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(folder / LOCK, "a+", opener=private) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of it however this process ends
+        except BlockingIOError:
+            file.seek(0)
+            who = file.read().strip()
+            raise RefusedError(f"another process (pid {who}) serves {folder}: {remedy}") from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+@contextmanager
+def _asked_again() -> Iterator[list[int]]:
+    """Signals that ask to end, from now on, in place of interrupts; of threads other than the first: none."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {
+        number: signal.signal(number, lambda signum, frame: asked.append(signum))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _in_the_child() -> None:

@@ -4,9 +4,16 @@ All of them are defaults: whatever the environment says already stays, so a real
 """
 
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from npmdask.errors import NpmdaskError, RefusedError
+from npmdask.storage.places import open_plain, private
+
+AUTH = "auth"  # file in PREFECT_HOME with the auth string of servers that are started here
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SETTINGS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -31,3 +38,45 @@ def apply() -> None:
             home.chmod(0o700)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    if urlsplit(os.environ.get("PREFECT_API_URL", "")).hostname in LOOPBACK and not os.environ.get("PREFECT_API_KEY"):
+        with suppress(OSError, NpmdaskError):  # a server that was started elsewhere says itself what it asks for
+            os.environ.setdefault("PREFECT_API_AUTH_STRING", read_auth_string(auth_file()))
+
+
+def auth_file() -> Path:
+    """Where the auth string is, unless the environment has one."""
+    return Path(os.environ["PREFECT_HOME"], AUTH)
+
+
+def auth_string() -> str:
+    """Return the auth string (``user:password``) of a server that is started here; a random one is made at first.
+
+    Raises
+    ------
+    RefusedError
+        Others can read the file, or it is empty.
+    """
+    for name in ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"):
+        if told := os.environ.get(name):
+            return told
+    file = auth_file()
+    if not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = file.with_name(f"{AUTH}.{secrets.token_hex(8)}")
+        with open(made, "x", opener=private) as out:
+            out.write(f"npmdask:{secrets.token_hex(20)}\n")
+        with suppress(FileExistsError):  # of two that start at once the first one's counts
+            os.link(made, file)
+        made.unlink()
+    return read_auth_string(file)
+
+
+def read_auth_string(file: Path) -> str:
+    """Return what such a file holds. Raises RefusedError where others can read it, or it is empty."""
+    with open(file, opener=open_plain) as there:
+        if os.fstat(there.fileno()).st_mode & 0o077:
+            raise RefusedError(f"{file} can be read by others, who could run code with it: delete it; it is made again")
+        found = there.read().strip()
+    if not found:
+        raise RefusedError(f"{file} is empty: delete it; it is made again")
+    return found

@@ -3,9 +3,12 @@
 Browsers follow no ``file://`` link from an ``http://`` page, and Prefect strips a page that is put into an artifact.
 So ``npmdask serve`` has this beside it: ``python -m flows.reports FOLDER PORT`` answers GET for ``*.html`` files below
 FOLDER (``runs``), and for nothing else: no listing, no link followed, no other name of this machine than 127.0.0.1.
+It asks for the same login as Prefect's pages: 127.0.0.1 is also where other users of the machine are.
 """
 
 import argparse
+import base64
+import hmac
 import os
 import socket
 import sys
@@ -14,13 +17,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from flows.quiet import auth_string
 from npmdask.errors import RefusedError
 
 URL, BELOW = "NPMDASK_REPORTS", "NPMDASK_REPORTS_BELOW"  # where they are served, and of which folder
 HERE = ("127.0.0.1", "localhost")
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",  # reports have no script
+    # Reports have no script, and are shown in no page of others.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",  # the page of a run is written anew
 }
@@ -51,10 +57,19 @@ def page_at(root: Path, path: str) -> bytes | None:
 
 class _Pages(BaseHTTPRequestHandler):
     root: Path
+    login: str
 
     def do_GET(self) -> None:
-        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        found = page_at(self.root, self.path) if host in HERE else None  # no page elsewhere can read ours by a name
+        if self.headers.get("Host", "") not in {f"{name}:{self.connection.getsockname()[1]}" for name in HERE}:
+            self.send_error(403, "no page of another name can read these")
+            return
+        if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), self.login.encode()):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="reports of npmdask", charset="UTF-8"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        found = page_at(self.root, self.path)
         if found is None:
             self.send_error(404, "there is no such page")
             return
@@ -69,15 +84,16 @@ class _Pages(BaseHTTPRequestHandler):
         """Nobody needs to know who reads what."""
 
 
-def server_of(folder: Path | str, port: int) -> ThreadingHTTPServer:
-    """A server that answers once ``serve_forever`` is called; port 0: any that is free.
+def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
+    """A server that answers once ``serve_forever`` is called, to who logs in with ``auth``; port 0: any that is free.
 
     Raises
     ------
     RefusedError
         Somebody has the port.
     """
-    handler = type("Pages", (_Pages,), {"root": Path(folder).resolve()})
+    login = base64.b64encode(auth.encode()).decode()
+    handler = type("Pages", (_Pages,), {"root": Path(folder).resolve(), "login": f"Basic {login}"})
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
@@ -97,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("port", type=int)
     a = parser.parse_args(argv)
-    server_of(a.folder, a.port).serve_forever()
+    server_of(a.folder, a.port, auth_string()).serve_forever()
     return 0
 
 

@@ -4,31 +4,36 @@ Beside them are the reports of the runs below ``runs`` (:mod:`flows.reports`; at
 that Prefect's pages can link them, and with --metrics-port how the runs stand, for Prometheus.
 
 Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
-PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself.
+PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself. Pages
+and API ask for a login: the line in PREFECT_HOME/auth.
 """
 
 import argparse
-import json
-import signal
+import os
+import shutil
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 from flows import reports
 from flows.keeper import POOL
-from flows.processes import Service, Supervisor
+from flows.processes import Service, Supervisor, alone
+from flows.quiet import auth_file, auth_string
 from flows.run import announce, exit_code, say
 from flows.schedules import read_schedules
-from flows.server import answers, free_port, python_path
+from flows.server import answers, ask, free_port, python_path
+from npmdask.errors import RefusedError
 from npmdask.log_lines import open_log
 from npmdask.metrics import require_client
 
 SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect
+SCRATCH = "npmdask-serve-"  # names of temporary folders
 FRESH = 30.0  # seconds since the keeper's last look
 
 
@@ -53,26 +58,63 @@ def _serve(a: argparse.Namespace) -> int:
     if a.check:
         print("\n".join(f"{one.name}: {one.flow.name} on {one.data}" for one in planned))
         return 0
-    began, folder, port = time.monotonic(), a.folder.absolute(), a.port or _port(PORT)
-    runs, pages = Path("runs").absolute(), _port(port + 1)
+    began, folder, home = time.monotonic(), a.folder.absolute(), auth_file().parent
     open_log()
-    told: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, frame: told.append(signum))
-    all_of_them = [*services(folder, port, a.schedules.absolute(), runs, pages), *_metrics(runs, a.metrics_port)]
-    with Supervisor(folder, all_of_them, announce) as supervisor:
+    with ExitStack() as stack:
+        for held in dict.fromkeys((folder, home)):
+            stack.enter_context(alone(held, "end it first, or name another --folder and set another PREFECT_HOME"))
+        port, runs = _port(a.port or PORT), Path("runs").absolute()
+        if a.port not in (None, port):
+            raise RefusedError(f"port {a.port} of 127.0.0.1 is taken: end what has it, or name another --port")
+        pages, scratch = _port(port + 1), stack.enter_context(_scratch(folder))
+        all_of_them = services(folder, port, a.schedules.absolute(), runs, pages, scratch)
+        supervisor = Supervisor(folder, [*all_of_them, *_metrics(runs, a.metrics_port)], announce)
+        stack.enter_context(supervisor)
         took = time.monotonic() - began
         say(f"Prefect at http://127.0.0.1:{port}, {len(planned)} schedules, ready after {took:.0f} s; Ctrl-C stops all")
-        supervisor.watch(lambda: bool(told))
-        say("stopping; everything committed is kept, the next start goes on")
+        say(f"its pages ask for a password: {_where_it_is()}")
+        try:
+            supervisor.watch(lambda: False)
+        except KeyboardInterrupt:
+            say("stopping; everything committed is kept, the next start goes on")
     return 0
 
 
-def services(folder: Path, port: int, schedules: Path | None, runs: Path, pages: int) -> list[Service]:
-    """Pages of ``runs`` (at the port ``pages``), server, keeper, worker, in the order in which they start."""
+def _where_it_is() -> str:
+    file = auth_file()
+    return f"the line in {file}" if file.exists() else "what PREFECT_SERVER_API_AUTH_STRING says"
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A temporary folder for the worker and its runs, which leave things behind when they are killed.
+
+    It goes with us; that of a start before this one that was killed itself goes now. Not below ``folder``, which may
+    be on a slow disk and have a name that is too long for sockets.
+    """
+    note = folder / "scratch"
+    if note.exists():
+        old = Path(note.read_text())
+        if old.name.startswith(SCRATCH) and not old.is_symlink() and old.is_dir() and old.stat().st_uid == os.geteuid():
+            shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as made:
+        note.write_text(made)
+        yield Path(made)
+    note.unlink(missing_ok=True)
+
+
+def services(
+    folder: Path, port: int, schedules: Path | None, runs: Path, pages: int, scratch: Path | None = None
+) -> list[Service]:
+    """Pages of ``runs`` (at the port ``pages``), server, keeper, worker, in the order in which they start.
+
+    ``scratch`` : the folder of temporary files of the worker and its runs.
+    """
     url, alive = f"http://127.0.0.1:{port}/api", folder / "keeper.alive"
     environment = settings(url, port) | {"PREFECT_UI_API_URL": url, "PYTHONPATH": python_path()}
     environment |= {reports.URL: f"http://127.0.0.1:{pages}", reports.BELOW: str(runs)}
+    client = environment | {"PREFECT_API_AUTH_STRING": auth_string()}  # the others read it themselves, or need it not
+    aside = {} if scratch is None else {"TMPDIR": str(scratch)}
     alive.unlink(missing_ok=True)
     return [
         Service(
@@ -90,10 +132,10 @@ def services(folder: Path, port: int, schedules: Path | None, runs: Path, pages:
         Service(
             name="keeper",
             command=(sys.executable, *keeper_command(schedules, alive)),
-            environment=environment,
+            environment=client,
             ready=_fresh(alive),
         ),
-        worker(url, f"on-{socket.gethostname()}", environment),
+        worker(url, f"on-{socket.gethostname()}", client | aside),
     ]
 
 
@@ -113,7 +155,7 @@ def worker(url: str, name: str, environment: dict[str, str]) -> Service:
         name="worker",
         command=(sys.executable, *worker_command(name)),
         environment=environment,
-        ready=lambda: _online(url, name),
+        ready=lambda: _online(url, name, environment["PREFECT_API_AUTH_STRING"]),
     )
 
 
@@ -148,21 +190,17 @@ def worker_command(name: str) -> tuple[str, ...]:
 
 def runs_of(port: int, query: dict[str, Any]) -> list[dict[str, Any]]:
     """Flow runs that the server at a port knows, by a filter of its API; none while it does not answer."""
-    body, url = json.dumps(query).encode(), f"http://127.0.0.1:{port}/api/flow_runs/filter"
     try:
-        with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=20) as answer:
-            found: list[dict[str, Any]] = json.loads(answer.read())
-            return found
+        found: list[dict[str, Any]] = ask(f"http://127.0.0.1:{port}/api", "/flow_runs/filter", query)
     except OSError:
         return []
+    return found
 
 
-def _online(url: str, name: str) -> bool:
+def _online(url: str, name: str, auth: str) -> bool:
     """Whether the server has heard of the worker lately."""
-    query = Request(f"{url}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"})
     try:
-        with urlopen(query, timeout=5) as answer:
-            found = json.loads(answer.read())
+        found = ask(url, f"/work_pools/{POOL}/workers/filter", {}, auth=auth)
     except OSError:
         return False
     return any(one["name"] == name and one["status"] == "ONLINE" for one in found)

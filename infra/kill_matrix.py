@@ -8,7 +8,6 @@ charged once, with each release made once.
 """
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -21,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.request import Request, urlopen
 
 import psutil
 
 from flows.run import say
+from flows.server import ask
 from infra.local_cluster import LocalCluster
 from npmdask.accounting import Budget
 from npmdask.ledger import open_ledger
@@ -173,9 +172,8 @@ class Matrix:
         return run
 
     def _api(self, path: str, query: dict[str, Any]) -> Any:
-        url, kind = f"{self.cluster.environment['PREFECT_API_URL']}/{path}", {"Content-Type": "application/json"}
-        with urlopen(Request(url, json.dumps(query).encode(), kind), timeout=30) as answer:
-            return json.loads(answer.read())
+        there = self.cluster.environment
+        return ask(there["PREFECT_API_URL"], f"/{path}", query, auth=there["PREFECT_API_AUTH_STRING"])
 
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")

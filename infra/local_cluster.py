@@ -50,7 +50,7 @@ from infra.topology import (
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.lock import locked
 
-CLIENTS = ("PREFECT_API_URL", "AWS_", "NPMDASK_LEDGER", "DASK_SCHEDULER_ADDRESS")  # what cluster.env has
+CLIENTS = ("PREFECT_API_", "AWS_", "NPMDASK_LEDGER", "DASK_SCHEDULER_ADDRESS")  # what cluster.env has
 
 
 class LocalCluster:
@@ -65,7 +65,7 @@ class LocalCluster:
 
     Attributes
     ----------
-    environment : for clients: PREFECT_API_URL, AWS_*, NPMDASK_LEDGER, DASK_SCHEDULER_ADDRESS.
+    environment : for clients: PREFECT_API_URL, PREFECT_API_AUTH_STRING, AWS_*, NPMDASK_LEDGER, DASK_SCHEDULER_ADDRESS.
     place : hosts and ports.
     supervisor : ``supervisor.pid("prefect-server")``.
     ready_after : seconds from the start, by name of the service.

@@ -8,7 +8,14 @@ import secrets
 import sys
 from pathlib import Path
 
-SECRETS = ("POSTGRES_PASSWORD", "PREFECT_PASSWORD", "LEDGER_PASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+SECRETS = (
+    "POSTGRES_PASSWORD",
+    "PREFECT_PASSWORD",  # of its role in the database
+    "PREFECT_API_PASSWORD",  # of the user npmdask, at its API and its pages
+    "LEDGER_PASSWORD",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+)
 
 
 def read_or_make(file: Path) -> dict[str, str]:

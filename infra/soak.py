@@ -26,12 +26,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
 
-from flows.server import free_port, python_path
+from flows.quiet import AUTH, read_auth_string
+from flows.server import ask, free_port, python_path
 from npmdask.checkpoint import RunStore
 
 D, ROWS = 6, 200
@@ -128,10 +128,8 @@ class Soak:
         found: list[dict[str, Any]] = []
         while True:
             query = {"sort": "EXPECTED_START_TIME_ASC", "limit": 200, "offset": len(found)}
-            url = f"http://127.0.0.1:{self.port}/api/flow_runs/filter"
-            request = Request(url, json.dumps(query).encode(), {"Content-Type": "application/json"})
-            with urlopen(request, timeout=30) as answer:
-                page = json.loads(answer.read())
+            auth = read_auth_string(self.folder / "prefect" / AUTH)
+            page = ask(f"http://127.0.0.1:{self.port}/api", "/flow_runs/filter", query, auth=auth)
             found += page
             if len(page) < 200:
                 return [run for run in found if run["state_type"] != "SCHEDULED" or run["state_name"] != "Scheduled"]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows.serve import keeper_command, server_command, settings, worker_command
-from infra.make_secrets import SECRETS
 
 POSTGRES, OBJECTS, SERVER, KEEPER = "postgres", "object-store", "prefect-server", "keeper"
 WORKER, SCHEDULER, CRUNCHER = "worker", "dask-scheduler", "dask-worker"
@@ -24,9 +23,10 @@ LINKS = {  # who opens connections to whom, and nobody else does
 PORTS = {POSTGRES: 5432, OBJECTS: 9000, SERVER: 4200, SCHEDULER: 8786, CRUNCHER: 8788}
 HEALTH = {SCHEDULER: 8787, CRUNCHER: 8789}  # ports of /health beside those
 BUCKET = "npmdask"
+LOGIN = "npmdask:<PREFECT_API_PASSWORD>"  # at Prefect's API and its pages
 FIRST_START = {  # what the image of PostgreSQL is told besides; here postgres.py does that
     "POSTGRES_INITDB_ARGS": "--auth=scram-sha-256 --encoding=UTF8",
-    **{name: f"<{name}>" for name in SECRETS if name.endswith("_PASSWORD")},
+    **{name: f"<{name}>" for name in ("POSTGRES_PASSWORD", "PREFECT_PASSWORD", "LEDGER_PASSWORD")},
 }
 
 
@@ -116,8 +116,9 @@ def _dask(bind: str, port: int, health: int, name: str) -> tuple[str, ...]:
 
 
 def environments(place: Place) -> dict[str, dict[str, str]]:
-    """What each service is told; ``<NAME>`` stands for a secret of :data:`SECRETS`."""
+    """What each service is told; ``<NAME>`` stands for a secret of ``make_secrets.SECRETS``."""
     prefect = settings(place.api, place.ports[SERVER]) | {"PREFECT_HOME": place.home}
+    client = prefect | {"PREFECT_API_AUTH_STRING": LOGIN}
     objects = {
         "AWS_ENDPOINT_URL": f"http://{place.at(OBJECTS)}",
         "AWS_ALLOW_HTTP": "true",  # inside of the cluster
@@ -131,8 +132,8 @@ def environments(place: Place) -> dict[str, dict[str, str]]:
         OBJECTS: {"RCLONE_AUTH_KEY": '"<AWS_ACCESS_KEY_ID>,<AWS_SECRET_ACCESS_KEY>"'},
         SCHEDULER: {},
         SERVER: prefect | _server(place),
-        KEEPER: prefect | objects,
-        WORKER: prefect | objects | {"NPMDASK_LEDGER": ledger, "DASK_SCHEDULER_ADDRESS": place.scheduler},
+        KEEPER: client | objects,
+        WORKER: client | objects | {"NPMDASK_LEDGER": ledger, "DASK_SCHEDULER_ADDRESS": place.scheduler},
         CRUNCHER: objects
         | {
             "OPENBLAS_NUM_THREADS": "1",
@@ -146,6 +147,7 @@ def _server(place: Place) -> dict[str, str]:
     """Of the Prefect server: its database, and nothing that dies with its memory or is written beside its code."""
     told = {
         "PREFECT_SERVER_API_HOST": place.bind,
+        "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
         "PREFECT_UI_API_URL": f"http://127.0.0.1:{place.ports[SERVER]}/api",  # as a browser on this machine sees it
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": f"{place.home}/ui",
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",

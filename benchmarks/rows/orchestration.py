@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
-from typing import Any
-from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
 
 from benchmarks.children import ChildFailedError, last_json, started
 from benchmarks.registry import Context, Measured, Row
+from flows.quiet import AUTH, read_auth_string
+from flows.server import ask
 from npmdask.checkpoint import RunStore
 from npmdask.config import load_config
 from npmdask.storage.ingest import ingest
@@ -115,11 +115,12 @@ def _by_worker(store: Path, api: str) -> Cost:
     worker = psutil.Process(services["worker"]["pid"])
     before = worker.cpu_times()
     config = load_config(folder / "a.toml", store=str(store)).model_dump(mode="json")
-    deployment = _asked(f"{api}/deployments/name/npm/worked")
+    auth = read_auth_string(folder / "prefect" / AUTH)
+    deployment = ask(api, "/deployments/name/npm/worked", auth=auth)
     start = time.perf_counter()
     query = {"parameters": {"config": config, "run_id": store.name}}
-    made = _asked(f"{api}/deployments/{deployment['id']}/create_flow_run", query)
-    while (state := _asked(f"{api}/flow_runs/{made['id']}")["state"]["type"]) not in ("COMPLETED", "FAILED"):
+    made = ask(api, f"/deployments/{deployment['id']}/create_flow_run", query, auth=auth)
+    while (state := ask(api, f"/flow_runs/{made['id']}", auth=auth)["state"]["type"]) not in ("COMPLETED", "FAILED"):
         if state in ("CRASHED", "CANCELLED") or time.perf_counter() - start > PATIENCE:
             raise ChildFailedError(f"the run of the worker is {state}")
         time.sleep(0.05)
@@ -150,12 +151,6 @@ def _served(folder: Path) -> Iterator[str]:
                     raise ChildFailedError(f"npmdask serve: {text.strip()[-300:]}")
                 time.sleep(0.1)
             yield text.split("Prefect at ")[1].split(",")[0] + "/api"
-
-
-def _asked(url: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
-    body = None if query is None else json.dumps(query).encode()
-    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=30) as answer:
-        return dict(json.load(answer))
 
 
 TARGET = f"beyond `npmdask run`: the larger of seconds in all / {IN_ALL:g} and milliseconds a step / {1e3 * A_STEP:g}"

@@ -44,7 +44,7 @@ def schedules(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
 
     def look(what: str, text: str) -> None:
         file.write_text(text)
-        one._applied = None  # two versions within the resolution of a file's time
+        one._read = None  # two versions within the resolution of a file's time
         one.tend(client)
         found = {d.name: [d.version, str(d.updated), d.schedules[0].schedule.cron] for d in client.read_deployments()}  # type: ignore[union-attr]
         seen[what] = found

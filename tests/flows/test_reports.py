@@ -1,5 +1,6 @@
 """Reports by HTTP: pages of runs, and nothing else that lies beside, below or above them."""
 
+import base64
 import http.client
 import threading
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from flows import reports
+
+AUTH = "npmdask:secret"
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port(root: Path) -> Iterator[int]:
-    with reports.server_of(root, 0) as server:
+    with reports.server_of(root, 0, AUTH) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         yield server.server_port
@@ -36,10 +39,14 @@ def port(root: Path) -> Iterator[int]:
         thread.join()
 
 
-def asked(port: int, path: str, method: str = "GET", host: str | None = None) -> tuple[int, str, dict[str, str]]:
+def asked(
+    port: int, path: str, method: str = "GET", host: str | None = None, auth: str | None = AUTH
+) -> tuple[int, str, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.putrequest(method, path, skip_host=True)  # as it is: no client in between that makes it nicer
     connection.putheader("Host", host or f"127.0.0.1:{port}")
+    if auth is not None:
+        connection.putheader("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
     connection.endheaders()
     answer = connection.getresponse()
     found = answer.status, answer.read().decode(), dict(answer.getheaders())
@@ -87,9 +94,19 @@ def test_nothing_else_is(port: int, path: str) -> None:
 
 def test_no_other_name_of_this_machine_and_no_other_method(port: int) -> None:
     """A page elsewhere whose name is made to mean 127.0.0.1 cannot read ours."""
-    assert asked(port, "/a%20b/report.html", host="elsewhere.example")[0] == 404
+    for host in ("elsewhere.example", f"elsewhere.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ":", ""):
+        assert asked(port, "/a%20b/report.html", host=host or " ")[0] == 403
     assert asked(port, "/a%20b/report.html", "POST")[0] == 501
     assert asked(port, "/a%20b/report.html", "DELETE")[0] == 501
+
+
+def test_whoever_has_no_login_gets_nothing(port: int) -> None:
+    """Other users of the machine reach 127.0.0.1, too; a browser asks for the login, and a frame shows no page."""
+    for auth in (None, "", AUTH + "x", AUTH[:-1]):
+        status, text, headers = asked(port, "/a%20b/report.html", auth=auth)
+        assert (status, text) == (401, "") and headers["WWW-Authenticate"].startswith("Basic ")
+        assert asked(port, "/missing.html", auth=auth)[0] == 401
+    assert "frame-ancestors 'none'" in asked(port, "/a%20b/report.html")[2]["Content-Security-Policy"]
 
 
 def test_links_are_of_pages_that_are_served(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

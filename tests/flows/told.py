@@ -3,45 +3,38 @@
 import base64
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
+
+from flows.server import ask
 
 RUNS = ("flow_runs", "task_runs", "logs", "artifacts", "deployments", "flows", "variables", "block_documents")
 PAGE = 200
 
 
-def told(url: str) -> str:
+def told(url: str, auth: str) -> str:
     """Everything that the API gives back: parameters, inputs, states with their results, logs, artifacts, events."""
-    found: dict[str, Any] = {name: _all(f"{url}/{name}/filter") for name in RUNS}
+    asked = partial(ask, url, auth=auth)
+    found: dict[str, Any] = {name: _all(asked, f"/{name}/filter") for name in RUNS}
     for kind in ("flow_run", "task_run"):
         for run in found[f"{kind}s"]:
-            found[f"states of {run['id']}"] = _get(f"{url}/{kind}_states/?{kind}_id={run['id']}")
-    events = _post(f"{url}/events/filter", {"limit": 50})
+            found[f"states of {run['id']}"] = asked(f"/{kind}_states/?{kind}_id={run['id']}")
+    events = asked("/events/filter", {"limit": 50})
     found["events"] = events["events"]
     while events.get("next_page"):
-        events = _get(events["next_page"])
+        events = asked(events["next_page"].removeprefix(url))
         found["events"] += events["events"]
     return json.dumps(found)
 
 
-def _all(url: str) -> list[Any]:
+def _all(asked: Callable[..., Any], path: str) -> list[Any]:
     found: list[Any] = []
-    while more := _post(url, {"limit": PAGE, "offset": len(found)}):
+    while more := asked(path, {"limit": PAGE, "offset": len(found)}):
         found += more
     return found
-
-
-def _get(url: str) -> Any:
-    with urlopen(url) as answer:
-        return json.load(answer)
-
-
-def _post(url: str, body: dict[str, Any]) -> Any:
-    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urlopen(request) as answer:
-        return json.load(answer)
 
 
 @dataclass(frozen=True, kw_only=True)

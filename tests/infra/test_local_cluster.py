@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import numpy as np
 import obstore
@@ -25,6 +24,7 @@ from distributed import Client
 from obstore.exceptions import BaseError, PermissionDeniedError
 from obstore.store import S3Store
 
+from flows.server import ask
 from infra import postgres
 from infra.local_cluster import LocalCluster
 from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
@@ -194,10 +194,8 @@ def what_is_killed_comes_back(cluster: LocalCluster) -> None:
 
 
 def api(cluster: LocalCluster, path: str, body: dict[str, Any] | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    url = cluster.environment["PREFECT_API_URL"] + path
-    with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=10) as answer:
-        return json.loads(answer.read())
+    there = cluster.environment
+    return ask(there["PREFECT_API_URL"], path, body, auth=there["PREFECT_API_AUTH_STRING"])
 
 
 def wait_until(true: Callable[[], bool], seconds: float, what: str, every: float = 0.1) -> None:

@@ -117,11 +117,14 @@ def test_health_is_asked_in_the_same_way(name: str) -> None:
     if name == WORKER:
         assert healthy == {"disable": True} and asked is None
         return
+    host = {"name": "Host", "value": f"127.0.0.1:{PORTS[SERVER]}"}  # the server refuses names that are not its own
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container(name)[probe].get("httpGet") == asked.get("httpGet")
     assert {key: asked[key] for key in asked if key in ("exec", "httpGet", "tcpSocket")} == {
         POSTGRES: {"exec": {"command": healthy["test"][1:]}},
         OBJECTS: {"tcpSocket": {"port": "s3"}},
         SCHEDULER: {"httpGet": {"path": "/health", "port": "health"}},
-        SERVER: {"httpGet": {"path": "/api/health", "port": "api"}},
+        SERVER: {"httpGet": {"path": "/api/health", "port": "api", "httpHeaders": [host]}},
         KEEPER: {"exec": {"command": healthy["test"][1:]}},
         CRUNCHER: {"httpGet": {"path": "/health", "port": "health"}},
     }[name]
