@@ -16,10 +16,11 @@ from prefect.states import Completed, Failed, State
 
 from flows.publish import artifact_key, said_of, try_to
 from flows.reports import link_to
-from npmdask.cli import INTERRUPTED, NOT_CONVERGED
+from npmdask.cli import INTERRUPTED, NOT_CONVERGED, end_when_asked
 from npmdask.config import RunConfig
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.log_lines import tell
+from npmdask.progress import stop_bars
 from npmdask.report import write_report
 from npmdask.storage.copies import is_url, place_of_store
 from npmdask.storage.places import require_name
@@ -141,7 +142,7 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
 def exit_code(run: Callable[[], int]) -> int:
     """What ``run`` returns, or the code of the error that it raised: the same codes as ``npmdask``."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_when_asked()
     try:
         return run()
     except NpmdaskError as error:
@@ -151,6 +152,7 @@ def exit_code(run: Callable[[], int]) -> int:
         say(f"the Prefect server is gone ({error}); everything committed is kept; run the same command again")
         return INTERRUPTED
     except KeyboardInterrupt:
+        stop_bars()
         say("interrupted, everything committed is kept; run the same command again to go on")
         return INTERRUPTED
 

@@ -23,6 +23,7 @@ from npmdask.cli_serve import add_serve
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.log_lines import open_log
+from npmdask.progress import stop_bars
 
 INTERRUPTED = 130
 LONG = ("certificate.levels", "certificate.nearest")  # a table on the page, whole in --json
@@ -31,11 +32,12 @@ LONG = ("certificate.levels", "certificate.nearest")  # a table on the page, who
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_when_asked()
     try:
         open_log(getattr(arguments, "log", None))
         return int(arguments.command(arguments))
     except NpmdaskError as error:
+        stop_bars()
         print(f"npmdask: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
@@ -48,14 +50,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return BadInputError.exit_code
     except KeyboardInterrupt:
+        stop_bars()
         store = getattr(arguments, "held_store", None)
         remedy = f"; go on with `npmdask resume {store}`" if store else "; run the same command again"
         print(f"npmdask: interrupted, everything committed is kept{remedy}", file=sys.stderr)
         return INTERRUPTED
 
 
-def _interrupt(signum: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+def end_when_asked() -> None:
+    """Make SIGINT and SIGTERM an interrupt, which ends in order; the second one ends this process at once.
+
+    What is committed is kept either way. A SIGINT that a shell's ``&`` has us ignore stays ignored.
+    """
+    asked: list[int] = []
+
+    def interrupt(signum: int, frame: Any) -> None:
+        if asked:
+            os.write(2, b"\nnpmdask: ended at once; everything committed is kept; run the same command again\n")
+            os._exit(INTERRUPTED)
+        asked.append(signum)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
 
 
 def _parser() -> argparse.ArgumentParser:

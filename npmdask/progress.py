@@ -136,6 +136,7 @@ class ProgressBar(Observer):
             TimeRemainingColumn(),
         )
         self._bar = Progress(*columns, console=self._console, transient=True)
+        _shown.add(self._bar)
         self._bar.start()
         self._task = self._bar.add_task(label, total=total_bytes or None, rate="")
 
@@ -184,7 +185,17 @@ class ProgressBar(Observer):
     def _stop_bar(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+            _shown.discard(self._bar)
             self._bar = None
+
+
+_shown: set[Progress] = set()
+
+
+def stop_bars() -> None:
+    """Take away bars that an error has left on the terminal, so that its sentence is the last line."""
+    while _shown:
+        _shown.pop().stop()
 
 
 class IngestBar:

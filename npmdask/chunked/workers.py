@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from importlib.metadata import version
+from multiprocessing.resource_tracker import ensure_running
 from typing import Any
 from uuid import uuid4
 
@@ -126,11 +128,13 @@ class Processes(Distributed):
 
         self.threads = threads
         before = dict(os.environ)
+        self._loop = _deaf_loop()
         with dask.config.set(WORKER_SETTINGS):
             self._cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads,
                 processes=True,
+                loop=self._loop.loop,
                 host="127.0.0.1",
                 security=among_ourselves(),
                 dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
@@ -148,6 +152,7 @@ class Processes(Distributed):
         """Stop the worker processes."""
         self._client.close()
         self._cluster.close()
+        self._loop.stop()
         self._restore_environment()
 
     def _restore_environment(self) -> None:
@@ -156,6 +161,23 @@ class Processes(Distributed):
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def _deaf_loop() -> Any:
+    """Start an event loop whose thread takes no SIGINT, and neither do the processes that it starts.
+
+    A terminal sends it to all of them; it is ours to end the workers, which would print a traceback each.
+    """
+    from distributed.utils import LoopRunner
+
+    ensure_running()  # else the first process to be started starts this one before it, and takes SIGINT again
+    made = LoopRunner(asynchronous=False)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by threads and processes
+    try:
+        made.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return made
 
 
 def _pin_blas() -> None:

@@ -1,0 +1,126 @@
+"""Ctrl-C in a real terminal: a sentence, exit code 130, nothing left behind, and a store that goes on."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from npmdask.checkpoint import RunStore
+from npmdask.storage.generate import generate
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+[source]
+path = "x.zarr"
+[algorithm]
+name = "power"
+target_rank = 10
+iteration_rank = 10
+max_steps = 100000
+[stop]
+tol = 1e-15
+[run]
+threads = 1
+workers = {workers}
+"""
+
+
+class Terminal:
+    """A command in the foreground of a terminal of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.said = ""
+        self.pid, self._end = pty.fork()  # a session whose controlling terminal is the other end
+        if self.pid == 0:
+            try:
+                os.chdir(folder)
+                environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "200"}
+                os.execve(sys.executable, [sys.executable, *arguments], environment)
+            finally:
+                os._exit(127)
+        self.children: set[psutil.Process] = set()
+
+    def read(self, seconds: float = 0.1) -> bool:
+        """Take what it prints; False once it has closed its end."""
+        ready, _, _ = select.select([self._end], [], [], seconds)
+        try:
+            text = os.read(self._end, 65536) if ready else None
+        except OSError:  # Linux: nobody has the other end any more
+            return False
+        self.said += (text or b"").decode(errors="replace")
+        return text != b""
+
+    def wait(self, true: Callable[[], bool], seconds: float = 180) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert self.read() and time.monotonic() < deadline, self.said
+
+    def press_ctrl_c(self) -> None:
+        self.children |= set(psutil.Process(self.pid).children(recursive=True))
+        os.write(self._end, b"\x03")
+
+    def code(self) -> int:
+        deadline = time.monotonic() + 60
+        while self.read():
+            assert time.monotonic() < deadline, self.said
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def clean(self) -> None:
+        for process in self.children:
+            if process.is_running():
+                process.kill()
+        os.close(self._end)
+
+
+def end_of(terminal: Terminal) -> tuple[int, str]:
+    """Exit code and last line; nobody is left and nothing ugly was printed."""
+    try:
+        code = terminal.code()
+        _, left = psutil.wait_procs(terminal.children, 15)
+        assert not left
+    finally:
+        terminal.clean()
+    assert "Traceback" not in terminal.said and "Error" not in terminal.said, terminal.said
+    return code, terminal.said.rstrip().splitlines()[-1].rpartition("\x1b[2K")[2]
+
+
+@pytest.mark.parametrize(("workers", "times"), [(0, 1), (2, 1), (0, 3), (2, 3)])
+def test_a_run_in_the_foreground(workers: int, times: int, tmp_path: Path) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", spectrum="harmonic", rows=16384, columns=128, rank=12)
+    (tmp_path / "c.toml").write_text(CONFIG.format(workers=workers))
+    terminal = Terminal(tmp_path, "-m", "npmdask.cli", "run", "c.toml", "--store", "run")
+    terminal.wait((tmp_path / "run" / "steps" / "000002").exists)
+    for _ in range(times):
+        terminal.press_ctrl_c()
+        time.sleep(0.02)
+    code, last = end_of(terminal)
+    assert code == 130
+    assert "everything committed is kept" in last
+    if times == 1:
+        assert "interrupted" in last and last.endswith(f"go on with `npmdask resume {tmp_path / 'run'}`")
+        assert terminal.said.count("npmdask:") == 1
+    before = RunStore(tmp_path / "run").last_step()
+    assert before is not None and RunStore(tmp_path / "run").crashes() == (0, "")
+    again = Terminal(tmp_path, "-m", "npmdask.cli", "resume", "run", "--max-steps", str(before[0] + 2), "--quiet")
+    assert end_of(again)[0] == 4, "not converged, after two steps more"
+
+
+def test_sigterm_is_the_same(tmp_path: Path) -> None:
+    generate(tmp_path / "x.zarr", problem="spectrum", spectrum="harmonic", rows=16384, columns=128, rank=12)
+    (tmp_path / "c.toml").write_text(CONFIG.format(workers=0))
+    terminal = Terminal(tmp_path, "-m", "npmdask.cli", "run", "c.toml", "--store", "run")
+    terminal.wait((tmp_path / "run" / "steps" / "000002").exists)
+    os.kill(terminal.pid, signal.SIGTERM)
+    code, last = end_of(terminal)
+    assert code == 130 and "interrupted" in last
