@@ -11,8 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from npmdask.cli_data import add_generate, add_ingest
 from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_output, add_topics, print_answer
@@ -66,6 +69,9 @@ def end_when_asked() -> None:
 
     def interrupt(signum: int, frame: Any) -> None:
         if asked:
+            for child in psutil.Process().children(recursive=True):  # before they miss us, and say so
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
             os.write(2, b"\nnpmdask: ended at once; everything committed is kept; run the same command again\n")
             os._exit(INTERRUPTED)
         asked.append(signum)
