@@ -20,6 +20,11 @@ from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
 from npmdask.storage.places import require_no_link
 
+TIMED = (
+    "the number of records stays private, and how long a run takes follows it: Prefect writes down when this run and "
+    "its steps begin and end; keep its database as closed as the data, or use `npmdask run`, which writes no time"
+)
+
 
 @discreet_step
 def validate(config: RunConfig) -> str:
@@ -28,6 +33,8 @@ def validate(config: RunConfig) -> str:
     if problem.private is None:
         raise RefusedError("the configuration has no [privacy] table: run it with `python -m flows.npm`")
     get_run_logger().info("to be released: %s products", problem.private.releases)
+    if not problem.private.relation.public_rows:
+        get_run_logger().warning(TIMED)
     return problem.private.relation.describe()
 
 
@@ -52,7 +59,10 @@ def reserve(config: RunConfig) -> None:
 def release(config: RunConfig, run_id: str) -> dict[str, Any]:
     """Run the driver to its end, from wherever the store is. Returns what was released of values, and the statement."""
     problem = config.problem()
-    observer = Observers(ProgressBar(), Announcer(run_id, problem.rule.max_steps))
+    assert problem.private is not None
+    # Prefect writes down when it is told something: between two releases lies a pass, whose time follows the rows.
+    shown = [Announcer(run_id, problem.rule.max_steps)] if problem.private.relation.public_rows else []
+    observer = Observers(ProgressBar(), *shown)
     require_progress(str(config.run.store))
     return summary(solve(problem, str(config.run.store), config.resources(), observer))
 

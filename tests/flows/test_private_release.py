@@ -6,12 +6,13 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
 
+from flows.heart import EVENT
+from flows.quiet import AUTH, read_auth_string
+from flows.server import answers
 from npmdask.checkpoint import RunStore
 from npmdask.ledger import Status
 from tests.flows.conftest import Door, Running, Shop, wait_until
@@ -147,22 +148,15 @@ def server(place: Place) -> Iterator[str]:
         port = probe.getsockname()[1]
     place.start("-m", "flows.server", str(port), str(os.getpid()))
     url = f"http://127.0.0.1:{port}/api"
-    wait_until(lambda: _healthy(url), 90, place.err)
+    wait_until(lambda: answers(url), 90, "a server", lambda: place.err)
     place.environment = {"PREFECT_API_URL": url}
     yield url
 
 
-def _healthy(url: str) -> bool:
-    try:
-        with urlopen(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
-        return False
-
-
 def given_away(place: Place, url: str) -> list[str]:
     """What Prefect knows and should not: told to its server, written to its home, or kept there as a result."""
-    home, text = place.folder / "prefect", told(url)
+    home = place.folder / "prefect"
+    text = told(url, read_auth_string(home / AUTH))
     (place.folder / "told.json").write_text(text)  # to look at, where a test fails
     results = ["a result" for path in (home / "storage").rglob("*") if path.is_file()]
     return place.secrets.found_in(text) + place.secrets.found_below(home) + results
@@ -187,7 +181,7 @@ def test_what_prefect_is_told(place: Place, server: str) -> None:
         assert f"{ROWS} x 12" in place.err, "the sentence is for whoever runs it"
 
     assert given_away(place, server) == []
-    text = told(server)
+    text = told(server, read_auth_string(place.home / AUTH))
     assert "noisy products, a pass each, and no other look at the data" in text, "the plan"
     assert "release 3 of 3 is made" in text and first["sentence"] in text and "daily-report" in text
     assert "the budget of 'people' does not suffice" in text
@@ -232,6 +226,35 @@ def require_three(place: Place, steps: int) -> None:
     assert len(runs) == 3 and all(run.finished for run in runs)
     digests = [digest for run in runs for digest in run.committed.values()]
     assert len(set(digests)) == 3 * steps, "every release has noise of its own"
+
+
+def test_what_prefect_writes_down_of_times(place: Place, running: Running, door: Door) -> None:
+    """Docs say: with record_add_remove begin and end of the run and of its steps, and nothing of its passes."""
+    place.home, place.door = running.home, door
+    place.world = make_world(place.folder / "counts", records(ROWS), neighboring_relation="record_add_remove")
+    file = place.write("counted")
+    asked = file.read_text().replace("record_replace", "record_add_remove")
+    file.write_text(asked.replace("world/", "counts/"))
+    assert place.run("-m", "flows.private_release", file, "--json") == 0, place.err
+    (run,) = place.ask("select id, total_run_time from flow_run where {since}")
+    steps = {name.rpartition("-")[0] for (name,) in place.ask("select name from task_run where {since}")}
+    assert run[1] is not None and steps == {"validate", "plan", "reserve", "release", "report"}
+    said = [text for (text,) in place.ask("select message from log where {since}")]
+    assert any("Prefect writes down when this run and its steps begin and end" in text for text in said)
+    assert not [text for text in said if "is made" in text], "the time of a pass"
+    assert set(place.artifacts()) == {"counted-plan", "counted-report"}
+    during = place.ask(
+        "select resource_id, e.event from events e join event_resources r on r.event_id = e.id join task_run t "
+        "on e.occurred > t.start_time and e.occurred < t.end_time "
+        f"where t.name like 'release-%' and t.flow_run_id = '{run[0]}' and r.resource_id like '%' || t.flow_run_id"
+    )
+    assert {event for _, event in during} <= {EVENT, "prefect.flow-run.heartbeat"}, (
+        "every so many seconds, whatever is done"
+    )
+
+    # The number of records is public here, and so is the time of each release.
+    assert place.run("-m", "flows.private_release", place.write("replaced"), "--json") == 0, place.err
+    assert any("release 3 of 3 is made" in text for (text,) in place.ask("select message from log where {since}"))
 
 
 @pytest.mark.heavy
