@@ -254,6 +254,7 @@ def _stay(cluster: LocalCluster) -> int:
         for name, address in cluster.addresses().items():
             print(f"{name:16} {address:36} {cluster.ready_after[name]:5.1f} s")
         say(f"set -a; . {shlex.quote(str(cluster.folder / 'cluster.env'))}   makes a shell a client; Ctrl-C stops all")
+        say("Prefect's pages ask for a password: it is PREFECT_API_AUTH_STRING in that file")
         sys.stdout.flush()
         while not told.wait(0.5) and cluster.running:
             pass

@@ -45,6 +45,9 @@ def schedules(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
     def look(what: str, text: str) -> None:
         file.write_text(text)
         one._read = None  # two versions within the resolution of a file's time
+        tend(what)
+
+    def tend(what: str) -> None:
         one.tend(client)
         found = {d.name: [d.version, str(d.updated), d.schedules[0].schedule.cron] for d in client.read_deployments()}  # type: ignore[union-attr]
         seen[what] = found
@@ -52,6 +55,9 @@ def schedules(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
     both = ENTRY.format(name="a", cron="0 2 * * *") + ENTRY.format(name="b", cron="0 3 * * *")
     look("new", both)
     look("same", both)
+    for lost in client.read_deployments():
+        client.delete_deployment(lost.id)
+    tend("lost")
     look("changed", both.replace("0 3", "0 4"))
     look("wrong", both.replace("0 3", "every night"))
     file.unlink()
