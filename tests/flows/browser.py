@@ -45,12 +45,12 @@ class Browser:
         self._url = driver
         made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": options}})
         self._url = f"{driver}/session/{made['sessionId']}"
-        self._ask("POST", "/timeouts", {"script": 60000, "pageLoad": 60000})
+        self._ask("POST", "/timeouts", {"script": 240000, "pageLoad": 240000})
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
-        with build_opener(ProxyHandler({})).open(request, timeout=120) as answer:
+        with build_opener(ProxyHandler({})).open(request, timeout=300) as answer:
             return json.loads(answer.read())["value"]
 
     def open(self, url: str) -> None:
@@ -94,7 +94,7 @@ def browser(folder: Path, resolver: str = "") -> Iterator[Browser]:
             env=os.environ | {"HOME": str(folder)},
         )
     try:
-        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
+        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 180
         while True:
             try:
                 with build_opener(ProxyHandler({})).open(f"{url}/status", timeout=5):

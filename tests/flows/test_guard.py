@@ -179,16 +179,16 @@ def test_the_pages_ask_for_the_login_and_then_work(running: Running, tmp_path: P
         folder.mkdir()
         with browser(folder) as window:
             window.open(place)
-            wait_until(lambda: "Login" in window.text, 60, "the login", lambda: window.text)
+            wait_until(lambda: "Login" in window.text, 240, "the login", lambda: window.text)
             window.type("input", "npmdask:wrong\ue007")
-            wait_until(lambda: "Invalid" in window.text, 60, "it is refused", lambda: window.text)
+            wait_until(lambda: "Invalid" in window.text, 240, "it is refused", lambda: window.text)
             assert "/login" in window.run("localStorage.clear(); return location.href")
             window.open(place)
-            wait_until(lambda: "Login" in window.text, 60, "the login", lambda: window.text)
+            wait_until(lambda: "Login" in window.text, 240, "the login", lambda: window.text)
             window.type("input", f"{auth}\ue007")  # and the Enter key
-            wait_until(lambda: "Logout" in window.text, 60, "the dashboard", lambda: window.text)
+            wait_until(lambda: "Logout" in window.text, 240, "the dashboard", lambda: window.text)
             window.open(f"{place}/v2/variables")
-            wait_until(lambda: "Add" in window.text, 60, "variables, which are asked for by POST", lambda: window.text)
+            wait_until(lambda: "Add" in window.text, 240, "variables, which are asked for by POST", lambda: window.text)
             assert "error" not in window.text.lower()
 
 

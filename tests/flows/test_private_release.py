@@ -244,7 +244,7 @@ def test_what_prefect_writes_down_of_times(place: Place, running: Running, door:
     assert not [text for text in said if "is made" in text], "the time of a pass"
     assert set(place.artifacts()) == {"counted-plan", "counted-report"}
     during = place.ask(
-        "select resource_id, e.event from events e join event_resources r on r.event_id = e.id join task_run t "
+        "select r.resource_id, e.event from events e join event_resources r on r.event_id = e.id join task_run t "
         "on e.occurred > t.start_time and e.occurred < t.end_time "
         f"where t.name like 'release-%' and t.flow_run_id = '{run[0]}' and r.resource_id like '%' || t.flow_run_id"
     )

@@ -1,0 +1,98 @@
+"""`npmdask serve` as a whole: one on a folder, its login a secret, a database that is deleted, Ctrl-C."""
+
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.quiet import AUTH, read_auth_string
+from tests.flows.conftest import Shop, alive, wait_until
+from tests.flows.served import Served
+
+pytestmark = pytest.mark.slow
+
+SCHEDULES = """
+[[schedule]]
+name = "often"
+flow = "npm"
+config = "often.toml"
+every = 15
+"""
+
+
+def environment_of(process: psutil.Process) -> str:
+    """As the process was started: what it has set since is its own."""
+    return Path(f"/proc/{process.pid}/environ").read_bytes().decode()
+
+
+def secret_stays_secret(served: Served) -> None:
+    """On no command line, in no log, in the environment of keeper, worker and runs alone; the file is its owner's."""
+    home = served.shop.home
+    secret = read_auth_string(home / AUTH).partition(":")[2]
+    assert stat.S_IMODE((home / AUTH).stat().st_mode) == 0o600
+    children = served.shop.below(served.process)
+    assert not [one for one in children if secret in " ".join(one.cmdline())]
+    know = {
+        name
+        for name in ("reports", "prefect-server", "keeper", "worker", "metrics")
+        if secret in environment_of(psutil.Process(served.service(name)))
+    }
+    assert know == {"keeper", "worker"} and secret not in environment_of(psutil.Process(served.process.pid))
+    logs = [*(served.shop.folder / "runs" / ".serve").iterdir(), served.shop.folder / "err", served.shop.folder / "out"]
+    assert not [log for log in logs if log.is_file() and secret in log.read_text(errors="replace")]
+    assert f"its pages ask for a password: the line in {home / AUTH}" in served.shop.err
+
+
+def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
+    shop.config("often")
+    served = Served(shop, SCHEDULES)
+    served.wait(lambda: served.ended("Completed") >= 1, 480, "a run")
+    secret_stays_secret(served)
+
+    (shop.folder / "second").mkdir()
+    second = Shop(shop.folder / "second")  # of what it prints
+    second.environment = {"PREFECT_HOME": str(shop.home)}
+    for options, held in (((), shop.folder / "runs" / ".serve"), (("--folder", "elsewhere"), shop.home)):
+        assert second.start("-m", "flows.serve", "schedules.toml", *options, cwd=shop.folder).wait(150) == 3
+        assert f"another process (pid {served.process.pid}) serves {held}: end it first" in second.err
+        assert "Traceback" not in second.err
+    assert alive([psutil.Process(served.service("worker"))]), "the first one goes on"
+
+    server = served.service("prefect-server")
+    for file in shop.home.glob("prefect.db*"):
+        file.unlink()
+    wait_until(lambda: served.service("prefect-server") != server, 60, "the server ends, and is started again")
+    served.wait(lambda: served.ended("Completed") >= 1, 480, "the schedule is there again, and fires")
+
+    scratch = Path((shop.folder / "runs" / ".serve" / "scratch").read_text())
+    assert stat.S_IMODE(scratch.stat().st_mode) == 0o700 and list(scratch.iterdir()), "the worker's, not those of all"
+    everything = shop.below(served.process)
+    for _ in range(2):  # the second one gives them no time
+        os.kill(served.process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    assert served.process.wait(60) in (0, 130), shop.err
+    wait_until(lambda: not alive(everything), 15, "nobody is left")
+    assert not scratch.exists() and not (shop.folder / "runs" / ".serve" / "services.json").exists()
+    assert not shop.tracebacks, shop.err
+
+
+def test_what_a_killed_one_has_left_goes_with_the_next(shop: Shop) -> None:
+    """Also: Ctrl-C while it starts ends it at once."""
+    left = shop.folder / "npmdask-serve-left"
+    (left / "prefect-workspace-attempt-x").mkdir(parents=True)
+    folder = shop.folder / "runs" / ".serve"
+    folder.mkdir(parents=True)
+    (folder / "scratch").write_text(str(left))
+    shop.config("often")
+    served = Served(shop, SCHEDULES)
+    wait_until((folder / "services.json").exists, 120, "it begins", lambda: shop.err)
+    everything = shop.below(served.process)
+    assert not left.exists()
+    os.kill(served.process.pid, signal.SIGINT)
+    assert served.process.wait(60) == 130, shop.err
+    assert "interrupted" in shop.err and not shop.tracebacks
+    wait_until(lambda: not alive(everything), 15, "nobody is left")
