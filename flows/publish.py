@@ -88,7 +88,7 @@ class Publisher(LivePublisher):
 
     def __init__(self, name: str, store: str, tol: float) -> None:
         super().__init__(name)
-        self._tol, self._reached = tol, False
+        self._tol, self._reached, self._new = tol, False, False
         last = RunStore(store).last_step()
         self._history: list[dict[str, Any]] = last[1]["history"] if last else []
         said = "starting" if last is None else f"going on after step {len(self._history)}"
@@ -101,6 +101,7 @@ class Publisher(LivePublisher):
 
     def on_step(self, step: Step) -> None:
         self._history.append(asdict(step) | {"step": step.number})
+        self._new = True
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
         said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
         self._log.info(said)
@@ -115,7 +116,7 @@ class Publisher(LivePublisher):
         self._thread.shutdown()
         self._reached = solution.answered
         self._advance(solution.outcome.sentence, 100.0)
-        if self._history:
+        if self._new:  # a tick that finds its answer draws nothing
             self._plot(said_of(solution.outcome.sentence, solution.assurance), self._history)
 
     def _plot(self, said: str, history: list[dict[str, Any]]) -> None:

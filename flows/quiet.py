@@ -13,6 +13,7 @@ from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.storage.places import open_plain, private
 
 AUTH = "auth"  # file in PREFECT_HOME with the auth string of servers that are started here
+AUTH_VARIABLES = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING")  # which count before it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SETTINGS = {
     "DO_NOT_TRACK": "1",
@@ -56,7 +57,7 @@ def auth_string() -> str:
     RefusedError
         Others can read the file, or it is empty.
     """
-    for name in ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"):
+    for name in AUTH_VARIABLES:
         if told := os.environ.get(name):
             return told
     file = auth_file()

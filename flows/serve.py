@@ -23,7 +23,7 @@ from typing import Any
 from flows import reports
 from flows.keeper import POOL
 from flows.processes import Service, Supervisor, alone
-from flows.quiet import auth_file, auth_string
+from flows.quiet import AUTH_VARIABLES, auth_file, auth_string
 from flows.run import announce, exit_code, say
 from flows.schedules import read_schedules
 from flows.server import answers, ask, free_port, python_path
@@ -81,8 +81,8 @@ def _serve(a: argparse.Namespace) -> int:
 
 
 def _where_it_is() -> str:
-    file = auth_file()
-    return f"the line in {file}" if file.exists() else "what PREFECT_SERVER_API_AUTH_STRING says"
+    told = [name for name in AUTH_VARIABLES if os.environ.get(name)]
+    return f"that of {told[0]}" if told else f"the line in {auth_file()}"
 
 
 @contextmanager

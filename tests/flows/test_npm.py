@@ -45,9 +45,12 @@ def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
     assert client.tasks() == {"validate": 2, "plan": 2, "iterate": 2, "report": 2}
     assert client.states() == {"COMPLETED": 2}
 
+    drawn = "select count(*) from artifact where key = 'same-convergence' and {since}"
+    before = client.ask(drawn)
     assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
     again = json.loads(client.out.splitlines()[-1])
     assert (again["data_passes"], again["values"]) == (0, facts["values"])
+    assert client.ask(drawn) == before, "nothing new to draw, at every tick of a schedule"
 
 
 def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:
