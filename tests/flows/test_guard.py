@@ -174,8 +174,8 @@ def test_the_same_page_makes_what_it_likes_at_a_server_of_prefect_as_it_comes(
 def test_the_pages_ask_for_the_login_and_then_work(running: Running, tmp_path: Path) -> None:
     here = running.url.removesuffix("/api")
     auth = read_auth_string(running.home / AUTH)
-    for place in (here, here.replace("127.0.0.1", "localhost")):
-        folder = tmp_path / str(len(place))
+    for name in ("127.0.0.1", "localhost"):
+        place, folder = here.replace("127.0.0.1", name), tmp_path / name
         folder.mkdir()
         with browser(folder) as window:
             window.open(place)
