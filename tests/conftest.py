@@ -8,6 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from hypothesis import settings
+
+# The same examples in every run and no deadline: a failure must not depend on chance or on how busy the machine is.
+# `pytest --hypothesis-profile=default` explores other examples.
+settings.register_profile("reproducible", derandomize=True, deadline=None)
+settings.load_profile("reproducible")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
