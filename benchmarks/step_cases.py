@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.linalg import random_orthonormal
+from npmdask.linalg import orth, random_orthonormal
 from npmdask.outlook import Foretold, foretell
 from npmdask.posing import make_problem
 from npmdask.problem import Problem, Request
@@ -20,6 +20,7 @@ from npmdask.randomness import generator
 from npmdask.sampling import Allowance, draw_sample
 from npmdask.stopping import StepView
 from npmdask.storage.layout import open_source
+from npmdask.storage.planted import draw_rows
 
 MOST_STEPS = 400
 FACTOR = 1.5
@@ -48,8 +49,8 @@ class StepCase:
         return self.problem.source.kind != "symmetric"
 
 
-def step_case(number: int) -> StepCase:
-    """Case ``number``: all its choices follow from the number."""
+def step_case(number: int, law: str = "gaussian") -> StepCase:
+    """Case ``number``: all its choices follow from the number. ``law``: of the rows of samples and matrices."""
     rng = generator(number, "steps of planted spectra")
     spectrum, kind = SPECTRA[number % len(SPECTRA)], str(rng.choice(KINDS))
     dtype, algorithm = str(rng.choice(["float32", "float64"])), str(rng.choice(["power", "krylov"]))
@@ -57,7 +58,7 @@ def step_case(number: int) -> StepCase:
     p = int(rng.integers(k, 4 * k + 1)) if rng.random() < 0.7 else max(k + 10, 2 * k)
     tol = float(rng.choice(TOLS[:3] if dtype == "float32" else TOLS))
     sizes = _sizes(spectrum, d, k, rng)
-    data, eigenvalues = _data(sizes, kind, rng)
+    data, eigenvalues = _data(sizes, kind, rng, law)
     source = open_source(data.astype(dtype), "symmetric" if kind == "indefinite" else kind)
     asked = Request(
         target_rank=k, iteration_rank=p, algorithm=algorithm, tol=tol, max_steps=MOST_STEPS, seed=number + 1
@@ -99,7 +100,7 @@ def _sizes(name: str, d: int, k: int, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(np.sort(sizes)[::-1])
 
 
-def _data(sizes: np.ndarray, kind: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _data(sizes: np.ndarray, kind: str, rng: np.random.Generator, law: str) -> tuple[np.ndarray, np.ndarray]:
     d = len(sizes)
     v = random_orthonormal(d, d, rng)
     if kind in ("symmetric", "indefinite"):
@@ -107,7 +108,10 @@ def _data(sizes: np.ndarray, kind: str, rng: np.random.Generator) -> tuple[np.nd
         matrix = (v * (sizes * signs)) @ v.T
         return (matrix + matrix.T) / 2, sizes * signs
     m = d * int(rng.integers(1, 12)) + int(rng.integers(0, 50))
-    u = random_orthonormal(m, d, rng)
+    if law == "gaussian":
+        u = random_orthonormal(m, d, rng)
+    else:
+        u = orth(draw_rows(law, rng, range(m), m, d), completion=rng)
     weight = 1.0 / m if kind == "samples" else 1.0
     return (u * np.sqrt(sizes / weight)) @ v.T, sizes
 
@@ -175,9 +179,9 @@ class Comparison:
         return f"{c.number} ({what}): predicted {self.predicted.steps}, took {self.measured}"
 
 
-def compare(number: int, *, rows: int | None = None) -> Comparison:
+def compare(number: int, *, rows: int | None = None, law: str = "gaussian") -> Comparison:
     """Case ``number``: steps predicted from its spectrum, or from that of a sample of ``rows`` rows; and counted."""
-    case = step_case(number)
+    case = step_case(number, law)
     eigenvalues = case.eigenvalues
     if rows is not None:
         plan: Any = SimpleNamespace(limit=None, base=0)  # no limit: all that draw_sample asks of a memory plan

@@ -10,12 +10,19 @@ from benchmarks.step_cases import compare, shares
 
 CASES = 200
 SAMPLES = (1200, 150)  # rows: those of a plan, and few
+LAWS = ("gaussian", "heavy-tailed", "sorted")  # of the rows of samples and matrices
 
 
 @cache
 def _found(count: int) -> dict[str, Any]:
     given = shares([compare(number) for number in range(count)])
-    sampled = {f"sample of {rows} rows": shares([compare(n, rows=rows) for n in range(count)]) for rows in SAMPLES}
+    sampled = {
+        f"sample of {rows} rows" + ("" if law == "gaussian" else f", {law}"): shares(
+            [compare(number, rows=rows, law=law) for number in range(count)]
+        )
+        for law in LAWS
+        for rows in SAMPLES
+    }
     return {"spectrum given": given} | sampled
 
 

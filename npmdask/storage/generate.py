@@ -33,6 +33,7 @@ from npmdask.storage.sparse_writer import SparseWriter
 from npmdask.storage.tensor_writer import TensorWriter
 
 VERSION = 1  # of the bytes: a write that another version began is not continued
+UNNAMED = (("left_factor", "cosine"),)  # what stores hold that were made before there was a choice
 Progress = Callable[[int, int, int], None]
 
 REGISTRY: dict[str, type[Problem]] = {
@@ -100,7 +101,8 @@ def generate(
     packed = choose_layout(planted.kind, layout, pair) == "packed"
     total = packed_bytes(size.columns, size.dtype, pair) if packed else planted.data_bytes(size)
     _require_room(Path(dest).absolute(), planted, size, total)
-    generated = {"problem": problem, **asdict(size), "dtype": size.dtype.name, "options": asdict(planted)}
+    chosen = {name: value for name, value in asdict(planted).items() if (name, value) not in UNNAMED}
+    generated = {"problem": problem, **asdict(size), "dtype": size.dtype.name, "options": chosen}
     generated |= {"version": VERSION, "numpy": np.__version__}
     with locked(Path(dest).absolute()), threadpool_limits(limits=1):
         writer = _writer(dest, planted, size, generated, pair, overwrite, packed)
@@ -176,7 +178,7 @@ def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, plan
 
 
 def _require_room(dest: Path, planted: Problem, size: Size, total: int) -> None:
-    """Disk for the data and the truth, memory for the right factor and its QR (about five copies)."""
+    """Disk for the data and the truth, memory for the factors."""
     partial = dest.with_name(dest.name + ".partial")
     written = sum(f.stat().st_size for f in partial.rglob("*") if f.is_file())
     there = next(folder for folder in dest.parents if folder.exists())
@@ -186,7 +188,7 @@ def _require_room(dest: Path, planted: Problem, size: Size, total: int) -> None:
             f"{dest} would take {needed / 2**30:.1f} GiB and {there} has {free / 2**30:.1f} GiB free: "
             "free some space, choose another folder or fewer rows"
         )
-    held, memory = 5 * 8 * size.columns * planted.width(size), psutil.virtual_memory().available
+    held, memory = planted.held_bytes(size), psutil.virtual_memory().available
     if held > memory:
         raise RefusedError(
             f"{planted.width(size)} vectors of {size.columns} entries need {held / 2**30:.1f} GiB of memory "

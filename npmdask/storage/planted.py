@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from npmdask.errors import BadInputError, closest
 from npmdask.linalg import Block, random_orthonormal
@@ -23,6 +26,10 @@ from npmdask.randomness import generator
 SLAB_BYTES = 4 * 2**20  # stays in cache between the draw, the product and the copy into the chunk
 TILE = 256  # side of the products of a symmetric matrix
 LENGTH = 512  # singular values of a planted spectrum, unless told
+LEFT_FACTORS = ("gaussian", "heavy-tailed", "sorted", "cosine")
+DEGREES = 3  # of freedom of Student's t, the law of heavy-tailed rows
+TALL = 4  # rows to a column from which a Cholesky factor of the Gram matrix orthonormalises to rounding
+PARTS = 16  # of the pass that sums this Gram matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +88,10 @@ class Problem:
     def width(self, size: Size) -> int:
         """Columns of the right factor, which is held in memory."""
         return size.rank
+
+    def held_bytes(self, size: Size) -> int:
+        """Memory for the right factor and its QR: about five copies."""
+        return 5 * 8 * size.columns * self.width(size)
 
     def plan(self, size: Size) -> Plan:
         raise NotImplementedError
@@ -187,14 +198,65 @@ def dct_rows(span: range, r: int, m: int) -> Block:
     return np.cos(turn * (math.pi / (2 * m))) * np.sqrt(np.where(j == 0, 1.0, 2.0) / m)
 
 
-def _factored(size: Size, sigma: Block, kind: str) -> Plan:
-    """A = S U diag(sigma) V^T: U the DCT-II columns, S random signs of the rows, V columns x r Haar."""
+def draw_rows(law: str, rng: np.random.Generator, span: range, m: int, r: int) -> Block:
+    """Rows ``span`` of m of a left factor with r columns, before these are orthonormalised."""
+    rows = rng.standard_normal((len(span), r))
+    if law == "heavy-tailed":
+        rows /= np.sqrt(rng.chisquare(DEGREES, (len(span), 1)) / DEGREES)
+    elif law == "sorted":  # the first column stays sorted: Cholesky and QR only scale it
+        rows[:, 0] = ndtri((m - np.arange(span.start, span.stop)) / (m + 2))
+    return rows
+
+
+def _spans(size: Size) -> list[tuple[int, range]]:
+    starts = enumerate(range(0, size.rows, size.height))
+    return [(index, range(start, min(start + size.height, size.rows))) for index, start in starts]
+
+
+def _gram_of(draw: Callable[[int, range], Block], slabs: list[tuple[int, range]], r: int) -> Block:
+    """G^T G of all drawn rows G, in one pass over them; the order of the sums does not depend on the threads."""
+    ends = [len(slabs) * part // PARTS for part in range(PARTS + 1)]
+
+    def part(span: tuple[int, int]) -> Block:
+        gram = np.zeros((r, r))
+        for slab in slabs[slice(*span)]:
+            drawn = draw(*slab)
+            gram += drawn.T @ drawn
+        return gram
+
+    with ThreadPoolExecutor(2) as pool:
+        return np.sum(list(pool.map(part, pairwise(ends))), axis=0)
+
+
+def _left_rows(size: Size, scaled: Block, law: str) -> tuple[Callable[[int, range], Block], Block]:
+    """Rows of G by slab and index, and M with G M = U ``scaled``, the r columns of U orthonormal to rounding.
+
+    U = G R^-1, R being the Cholesky factor of G^T G: for Gaussian rows U is Haar distributed. A matrix that is not
+    TALL times as high as wide is ill-conditioned, so it is held and Householder's QR takes the place of Cholesky's.
+    """
+    r = len(scaled)
+    if law == "cosine":
+        return lambda index, span: dct_rows(span, r, size.rows) * size.signs(index, len(span))[:, None], scaled
+
+    def draw(index: int, span: range) -> Block:
+        return draw_rows(law, size.rng("left", index), span, size.rows, r)
+
+    if size.rows <= TALL * r:
+        drawn = np.concatenate([draw(*slab) for slab in _spans(size)])
+        q, upper = np.linalg.qr(drawn)
+        q *= np.where(np.diagonal(upper) < 0, -1.0, 1.0)
+        return lambda index, span: q[span.start : span.stop], scaled
+    lower = np.linalg.cholesky(_gram_of(draw, _spans(size), r))
+    return draw, np.linalg.solve(lower.T, scaled)
+
+
+def _factored(size: Size, sigma: Block, kind: str, law: str) -> Plan:
+    """A = U diag(sigma) V^T, V columns x r Haar, the rows of U by ``law``."""
     right = random_orthonormal(size.columns, len(sigma), size.rng("right"))
-    scaled = np.ascontiguousarray((right * sigma).T)
+    rows, turn = _left_rows(size, np.ascontiguousarray((right * sigma).T), law)
 
     def slab(index: int, span: range) -> np.ndarray:
-        left = dct_rows(span, len(sigma), size.rows) * size.signs(index, len(span))[:, None]
-        return (left @ scaled).astype(size.dtype)
+        return (rows(index, span) @ turn).astype(size.dtype)
 
     values, note = sigma, "right singular vectors and singular values of the matrix, exact to rounding"
     if kind == "samples":
@@ -209,21 +271,36 @@ class Spectrum(Decaying):
     """A = U diag(sigma) V^T with exact truth; ``length`` singular values are not zero.
 
     ``kind`` samples makes the values those of the second moment X^T X / rows instead.
+
+    ``left_factor`` says how the rows of U are distributed before its columns are orthonormalised:
+
+    * ``gaussian``: independent and normal (U is Haar distributed);
+    * ``heavy-tailed``: independent, Student's t with 3 degrees of freedom, so that few rows carry much;
+    * ``sorted``: normal, sorted by their component along the first right singular vector;
+    * ``cosine``: DCT-II columns and random signs. A regular sample of rows is nearly exact here, which flatters
+      everything that rests on samples of rows.
     """
 
     kind: str = "matrix"
     length: int | None = None
+    left_factor: str = "gaussian"
 
     def width(self, size: Size) -> int:
         return self.length or min(size.rows, size.columns, max(LENGTH, size.rank))
 
+    def held_bytes(self, size: Size) -> int:
+        r = self.width(size)
+        return super().held_bytes(size) + (3 * 8 * size.rows * r if size.rows <= TALL * r else 0)
+
     def check(self, size: Size) -> None:
         super().check(size)
+        law = self.left_factor
+        require(law in LEFT_FACTORS, f"unknown left_factor {law!r}: {closest(str(law), list(LEFT_FACTORS))}")
         require(self.kind in ("matrix", "samples"), f"kind must be matrix or samples, not {self.kind!r}")
         _check_length(self.width(size), size)
 
     def plan(self, size: Size) -> Plan:
-        return _factored(size, self._falling(self.width(size), size.rank), self.kind)
+        return _factored(size, self._falling(self.width(size), size.rank), self.kind, self.left_factor)
 
 
 def _check_length(length: int, size: Size) -> None:
@@ -251,7 +328,7 @@ class RankDeficient(Spectrum):
     def plan(self, size: Size) -> Plan:
         true = self._true(size)
         sigma = np.pad(self._falling(true, size.rank), (0, size.rank - true))
-        plan = _factored(size, sigma, self.kind)
+        plan = _factored(size, sigma, self.kind, self.left_factor)
         note = f"{plan.note}; only the first {true} vectors are determined, the others have value 0"
         return replace(plan, note=note)
 

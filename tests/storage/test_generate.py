@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.storage import journal, planted
 from npmdask.storage.generate import REGISTRY, generate
 from npmdask.storage.ingest import ingest
-from npmdask.storage.planted import SPECTRA, dct_rows
+from npmdask.storage.planted import LEFT_FACTORS, SPECTRA, dct_rows
 from npmdask.storage.sparse_writer import SparseWriter
 from tests.conftest import unpacked
 
@@ -75,9 +75,12 @@ def sine(basis: np.ndarray, other: np.ndarray) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("spectrum", [*SPECTRA])
-@pytest.mark.parametrize("problem", ["spectrum", "symmetric", "sparse"])
+@pytest.mark.parametrize("problem", ["spectrum", *LEFT_FACTORS[1:], "symmetric", "sparse"])
 def test_truth_is_that_of_the_stored_matrix(tmp_path: Path, problem: str, spectrum: str, dtype: str) -> None:
-    store = make(tmp_path / "s", problem, spectrum=spectrum, dtype=dtype)
+    made: dict[str, Any] = {"spectrum": spectrum, "dtype": dtype}
+    if problem in LEFT_FACTORS:
+        problem, made = "spectrum", made | {"left_factor": problem}
+    store = make(tmp_path / "s", problem, **made)
     basis, values = truth(store)
     data, accuracy = dense(store), ACCURACY[dtype]
     _, sigma, right = np.linalg.svd(data)
@@ -148,20 +151,75 @@ def test_spiked_is_a_sample_of_its_population(tmp_path: Path, dtype: str) -> Non
     assert predicted / 4 < sampled < 4 * predicted
 
 
+@pytest.mark.parametrize("law", LEFT_FACTORS)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (6, 6, 6), (24, 9, 6), (25, 9, 6), (3000, 40, 40), (20_000, 8, 8)])
+def test_left_factors_are_orthonormal_to_rounding(law: str, shape: tuple[int, int, int]) -> None:
+    """On both sides of the height from which Cholesky takes QR's place. Mutants: TALL = 1; L in place of its transpose;
+    of the sum of Gram matrices, one part left out."""
+    rows, columns, r = shape
+    size = planted.Size(rows=rows, columns=columns, rank=1, dtype=np.dtype("float64"), seed=3)
+    made, turn = planted._left_rows(size, np.eye(r), law)
+    u = np.concatenate([made(*span) @ turn for span in planted._spans(size)])
+    np.testing.assert_allclose(u.T @ u, np.eye(r), atol=1e-14)
+
+
+def leading_rows(folder: Path, law: str) -> np.ndarray:
+    """The rows of 20,000 in the coordinates of their first six right singular vectors, each of variance 1."""
+    options: dict[str, Any] = {"rows": 20_000, "dtype": "float64", "kind": "samples", "left_factor": law}
+    store = make(folder / law, "spectrum", **options)
+    basis, values = truth(store)
+    return dense(store) @ basis / np.sqrt(values)
+
+
+def test_rows_are_distributed_as_is_said(tmp_path: Path) -> None:
+    """Gaussian by default: kurtosis 3, and a sample of n rows is off by as much as chance has it, regular or not.
+    Mutants: cosines as the default; t without the common divisor of a row; sorted by the last component."""
+    rows = leading_rows(tmp_path, "gaussian")
+    assert (
+        dense(make(tmp_path / "default", "spectrum", rows=300))
+        == dense(make(tmp_path / "named", "spectrum", rows=300, left_factor="gaussian"))
+    ).all()
+    assert (np.abs((rows**4).mean(axis=0) - 3) < 0.25).all()
+    chance = np.sqrt(RANK * (RANK + 1) / 500)
+    for part in (rows[:500], rows[::40], rows[7::40]):
+        assert 0.5 < np.linalg.norm(part.T @ part / 500 - np.eye(RANK)) / chance < 1.5
+    cosines = leading_rows(tmp_path, "cosine")[::40]
+    assert np.linalg.norm(cosines.T @ cosines / 500 - np.eye(RANK)) < chance / 10, "a regular sample is nearly exact"
+    heavy = (leading_rows(tmp_path, "heavy-tailed") ** 2).sum(axis=1)
+    assert np.sort(heavy)[-200:].sum() > 0.1 * heavy.sum() > 1.5 * np.sort((rows**2).sum(axis=1))[-200:].sum()
+    scores = leading_rows(tmp_path, "sorted")
+    turned = np.diff(scores, axis=0) * np.sign(scores[0] - scores[-1])
+    assert (turned[:, 0] <= 1e-12).all() and (np.abs(np.mean(turned[:, 1:] > 0, axis=0) - 0.5) < 0.03).all()
+
+
+def test_a_store_of_cosines_is_described_as_before_there_was_a_choice(tmp_path: Path) -> None:
+    """So that a write which an older version began goes on. Mutant: left_factor among its options."""
+    options = {}
+    for law in ("cosine", "sorted"):
+        store = make(tmp_path / law, "spectrum", left_factor=law)
+        options[law] = zarr.open_group(store, mode="r").attrs["npmdask"]["generated"]["options"]
+    assert "left_factor" not in options["cosine"] and options["sorted"]["left_factor"] == "sorted"
+
+
 def test_dct_columns_are_orthonormal_up_to_the_square() -> None:
     for m, r in [(1, 1), (2, 2), (7, 7), (500, 13)]:
         columns = dct_rows(range(m), r, m)
         np.testing.assert_allclose(columns.T @ columns, np.eye(r), atol=1e-14)
 
 
-@pytest.mark.parametrize("problem", [*REGISTRY])
-def test_bytes_do_not_depend_on_workers_or_blas_threads(tmp_path: Path, problem: str) -> None:
+PROBLEMS = [(problem, {}) for problem in REGISTRY] + [
+    ("spectrum", {"left_factor": law, "length": 20}) for law in LEFT_FACTORS
+]
+
+
+@pytest.mark.parametrize(("problem", "options"), PROBLEMS)
+def test_bytes_do_not_depend_on_workers_or_blas_threads(tmp_path: Path, problem: str, options: dict[str, Any]) -> None:
     with threadpool_limits(limits=2):
-        first = tree(make(tmp_path / "a", problem, workers=1))
+        first = tree(make(tmp_path / "a", problem, workers=1, **options))
     with threadpool_limits(limits=1):
-        second = tree(make(tmp_path / "b", problem, workers=4))
+        second = tree(make(tmp_path / "b", problem, workers=4, **options))
     assert first == second
-    assert tree(make(tmp_path / "c", problem, seed=1)) != first
+    assert tree(make(tmp_path / "c", problem, seed=1, **options)) != first
 
 
 def test_blas_is_pinned_where_its_threads_would_change_the_bytes(tmp_path: Path) -> None:
@@ -260,6 +318,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"problem": "spectrum", "spectrum": "powr"}, "did you mean 'power'"),
     ({"problem": "spectrum", "kind": "symmetric"}, "matrix or samples"),
     ({"problem": "spectrum", "length": 41}, "length must be"),
+    ({"problem": "spectrum", "left_factor": "cosines"}, "unknown left_factor 'cosines'.*did you mean 'cosine'"),
     ({"problem": "spectrum", "length": 1}, "length must be"),
     ({"problem": "spectrum", "tail": 1.5}, "tail must be"),
     ({"problem": "spectrum", "alpha": 0}, "must be positive"),
