@@ -27,6 +27,7 @@ from npmdask.custody import Custody, custody_of
 from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import only_public
 from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
+from npmdask.left import left_is_whole, rebuild_left
 from npmdask.linalg import Block
 from npmdask.log_lines import tell
 from npmdask.log_observer import watched
@@ -85,6 +86,8 @@ class Driver:
                 for step in self.steps():
                     self.observer.on_step(step)
                 found = self.store.read_part("result")
+            elif "left_rotation" in found[0] and not left_is_whole(self.store.path, found[0]):
+                self._rebuild_left(*found)
         assert found is not None
         self.custody.finish()
         solution = self._solution(*found, seconds=time.perf_counter() - start, peak=meter.peak)
@@ -308,6 +311,27 @@ class Driver:
         facts |= told(outcome, assure(self.problem, result, self._history, self._trace, operator, len(constant)))
         meta = facts | {"history": self._history, "total_data_passes": passes}
         self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))
+
+    def _rebuild_left(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Make chunks of the left vectors again that were lost or damaged after the end, in one pass.
+
+        No part of this pass is kept: a chunk can be lost again before it is resumed.
+        """
+
+        def one_pass(final: Operator) -> tuple[Block, SlabRecord]:
+            label = "left singular vectors again"
+            return self._passes.run(label, executor, final, arrays["operator_vectors"], inf)[:2]
+
+        with single_threaded_blas():
+            executor = self._executor(self._plan())
+            try:
+                operator: Any = self._operator(self._surveyed(executor), len(meta["history"]))
+                self.store.require_turn()
+                rebuild_left(operator, arrays, self.store.path, one_pass)
+                self._far = executor.peaks()
+            finally:
+                executor.close()
+        self.store.write_part("result", arrays, meta)  # it is there: only carried on to an object store
 
     def _solution(self, arrays: dict[str, np.ndarray], meta: dict[str, Any], *, seconds: float, peak: int) -> Solution:
         return Solution(

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from npmdask.checkpoint import RunStore, folder_of
-from npmdask.errors import BadInputError, CommitError
-from npmdask.left import left_blocks, open_left_product
+from npmdask.errors import BadInputError, CommitError, NpmdaskError
+from npmdask.left import left_blocks, left_height
 from npmdask.storage.bundle import Arrays, read_bundle
 from npmdask.streaming.standing import answer_of, is_stream
 from npmdask.tensors.posing import JOBS
@@ -35,7 +35,8 @@ def export(store: str | Path, target: str | Path) -> list[str]:
     Raises
     ------
     BadInputError
-        The run is not finished; or the stream has not committed rows enough for an answer.
+        The run is not finished; the stream has not committed rows enough for an answer; or a chunk of the left
+        vectors is missing or damaged (resuming the run makes it again).
     """
     store = folder_of(store)
     spec = RunStore(store).read_spec()
@@ -49,10 +50,10 @@ def export(store: str | Path, target: str | Path) -> list[str]:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, arrays[name], allow_pickle=False)
             if "left_rotation" in arrays:
-                _write_left(archive, Path(store), arrays["left_rotation"].shape[1])
+                _write_left(archive, store, arrays)
                 names.append("left_basis")
         os.replace(aside, target)
-    except BadInputError:
+    except NpmdaskError:
         aside.unlink(missing_ok=True)
         raise
     except OSError as error:
@@ -87,8 +88,9 @@ def _of_stream(store: str | Path) -> tuple[Arrays, list[str]]:
     return arrays, list(arrays)
 
 
-def _write_left(archive: zipfile.ZipFile, store: Path, k: int) -> None:
-    rows = open_left_product(store).shape[0]
+def _write_left(archive: zipfile.ZipFile, store: Path, arrays: Arrays) -> None:
+    """Stream the left vectors, every chunk held to its checksum."""
+    rows, k = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]
     header = {"descr": "<f8", "fortran_order": False, "shape": (rows, k)}
     with archive.open("left_basis.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array_header_2_0(file, header)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from npmdask.checkpoint import RunStore
+from npmdask.left import flush_left
 from npmdask.linalg import Block
-from npmdask.operators import Operator, Partial
+from npmdask.operators import LeftProduct, Operator, Partial
 from npmdask.passes import Keeper, Node, pack, runs_of, unpack
 from npmdask.storage.checksum import crc32c
 
@@ -16,7 +17,13 @@ def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, sec
     """
     key = {"label": label, "block": crc32c(block), "dtype": block.dtype.str, "runs": len(runs_of(operator))}
 
+    flushed: set[int] = set()
+
     def keep(parts: dict[Node, Partial]) -> None:
+        if isinstance(operator, LeftProduct):  # what these parts have written must be as durable as they are
+            new = {slab for part in parts.values() for slab in part.record.written} - flushed
+            flush_left(store.path, new)
+            flushed.update(new)
         store.keep_pass(key, *pack(parts))
 
     found = store.read_pass(key)

@@ -1,8 +1,12 @@
-"""Left singular vectors, out of core: one pass that forms Z = A V and keeps it, and a small SVD."""
+"""Left singular vectors, out of core: one pass that forms Z = A V and keeps it, and a small SVD.
+
+Z is flushed to disk before anything refers to it, the result or a part of the pass that a checkpoint keeps. The result
+holds a checksum of every chunk, and one more pass makes chunks again that are lost or damaged later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,17 +16,17 @@ import numpy as np
 import zarr
 
 from npmdask.algorithms import Result
-from npmdask.checkpoint import folder_of
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.checkpoint import RunStore, folder_of
+from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.linalg import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator
-from npmdask.storage.bundle import read_bundle
+from npmdask.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.zarr_door import open_node
 
 Z_NAME = "left.zarr"
-AGAIN = "delete the folder `result` of the run and resume it: one pass makes it again"
+Pass = Callable[[Operator], tuple[Block, SlabRecord]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +40,7 @@ class LeftResult:
     checksums: np.ndarray  # of each row of chunks of Z
 
 
-def refine_with_left(
-    operator: Gram, result: Result, folder: Path, one_pass: Callable[[Operator], tuple[Block, SlabRecord]]
-) -> LeftResult:
+def refine_with_left(operator: Gram, result: Result, folder: Path, one_pass: Pass) -> LeftResult:
     """The final Rayleigh-Ritz for singular triplets, in one pass.
 
     From Z = A V comes the R of its QR factorisation (Cholesky of Z^T Z with unit columns, so that small
@@ -49,12 +51,13 @@ def refine_with_left(
     ------
     RefusedError
         The workers of a cluster have written Z where this machine does not see it.
+    CommitError
+        Z cannot be flushed to disk.
     """
-    m, k = operator.reader.shape[0], result.vectors.shape[1]
-    z = _left_array(folder, m, k, operator.reader.chunks[0])
-    options = {f.name: getattr(operator, f.name) for f in fields(operator)}
-    both, record = one_pass(LeftProduct(target=z, **options))
+    k = result.vectors.shape[1]
+    both, record = one_pass(_left_product(operator, k, folder))
     _require_here(folder, sorted(record.written))
+    flush_left(folder, record.written)
     back, gram = both[:-k], both[-k:]  # A^T Z (d x k) and Z^T Z (k x k)
     values, rotation, turn = _small_svd(gram)
     vectors = result.vectors @ turn
@@ -65,6 +68,62 @@ def refine_with_left(
     return LeftResult(values=values, vectors=vectors, residual_norms=residuals, rotation=rotation, checksums=checksums)
 
 
+def rebuild_left(operator: Gram, arrays: Arrays, folder: Path, one_pass: Pass) -> None:
+    """Write chunks of Z again that are lost or damaged, in one pass; only bytes that have their checksum are written.
+
+    Raises
+    ------
+    RefusedError
+        This machine computes other last bits than the one that made the result.
+    """
+    rotation, expected = arrays["left_rotation"], arrays["left_checksums"]
+    _, record = one_pass(_left_product(operator, len(rotation), folder, expected))
+    if other := [slab for slab, crc in record.written.items() if crc != int(expected[slab])]:
+        raise RefusedError(
+            f"{len(other)} of {len(expected)} chunks of {folder / Z_NAME} come out with other last bits than in the "
+            "result, which was computed with another BLAS kernel or version: rebuild them on a machine like that, or "
+            "delete the folder `result` of the run and resume it, which computes both again"
+        )
+    flush_left(folder, record.written)
+
+
+def _left_product(operator: Gram, k: int, folder: Path, expected: np.ndarray | None = None) -> LeftProduct:
+    z = _left_array(folder, operator.reader.shape[0], k, operator.reader.chunks[0])
+    return LeftProduct(target=z, expected=expected, **{f.name: getattr(operator, f.name) for f in fields(operator)})
+
+
+def flush_left(folder: Path, slabs: Iterable[int]) -> None:
+    """Flush chunks of Z to disk, and the folders that name them.
+
+    All at once and not each when it is written: the first flush then takes most of the others along.
+
+    Raises
+    ------
+    CommitError
+        The disk is full or the file system failed.
+    """
+    store, chunks = folder / Z_NAME, sorted(slabs)
+    try:
+        for slab in chunks:
+            fsync(_chunk_file(store, slab))
+            fsync_folder(_chunk_file(store, slab).parent)
+        fsync(store / "zarr.json")
+        for above in (store / "c", store, folder):
+            fsync_folder(above)
+    except FileNotFoundError:
+        _require_here(folder, chunks)
+        raise
+    except OSError as error:
+        raise CommitError(
+            f"cannot flush {store} to disk: {error.strerror or error}. What was committed before is intact; free some "
+            "space (or fix the disk) and resume"
+        ) from error
+
+
+def _chunk_file(z: Path, slab: int) -> Path:
+    return z / "c" / str(slab) / "0"
+
+
 def _left_array(folder: Path, m: int, k: int, height: int) -> Any:
     """The array of Z, new, or as a pass that was killed left it: the rows of its finished parts are in there."""
     config: Any = {"write_empty_chunks": True}
@@ -72,7 +131,7 @@ def _left_array(folder: Path, m: int, k: int, height: int) -> Any:
         aside.unlink(missing_ok=True)
     with suppress(BadInputError):
         held = open_left_product(folder, mode="r+")
-        if held.shape == (m, k) and held.chunks == (height, k):
+        if held.shape == (m, k) and held.chunks == (height, k) and held.dtype == np.float64:
             return held.with_config(config)
     return zarr.create_array(
         folder / Z_NAME,
@@ -86,7 +145,7 @@ def _left_array(folder: Path, m: int, k: int, height: int) -> Any:
 
 
 def _require_here(folder: Path, slabs: list[int]) -> None:
-    missing = [slab for slab in slabs if not (folder / Z_NAME / "c" / str(slab) / "0").is_file()]
+    missing = [slab for slab in slabs if not _chunk_file(folder / Z_NAME, slab).is_file()]
     if missing:
         raise RefusedError(
             f"{len(missing)} of {len(slabs)} pieces of {folder / Z_NAME} are not here: workers on other machines have "
@@ -124,8 +183,58 @@ def open_left_product(store: str | Path, mode: Any = "r") -> Any:
         return node
     except BadInputError:
         raise
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInputError(f"{store / Z_NAME} is missing or damaged; {AGAIN}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInputError(f"{store / Z_NAME} is missing or damaged; {_remedy(store)}") from error
+
+
+def _remedy(store: Path) -> str:
+    """What a person can do about lost chunks, with or without the data."""
+    source = (RunStore(store).read_spec() or {}).get("source", "")
+    if source and "://" not in source and not Path(source).exists():
+        return (
+            f"they are computed from {source}, which is gone: put it back and run `npmdask resume {store}` (basis and "
+            f"values are whole, in {store / 'result'})"
+        )
+    return f"`npmdask resume {store}` computes it again, in one pass over the data"
+
+
+def left_height(store: Path, arrays: Arrays) -> tuple[int, int]:
+    """Rows of Z, and of a chunk; raises BadInputError if ``left.zarr`` is not as the result describes it."""
+    z, k = open_left_product(store), len(arrays["left_rotation"])
+    fits = len(z.shape) == 2 and z.shape[1] == k == z.chunks[1] and z.dtype == np.float64
+    if not fits or -(-z.shape[0] // z.chunks[0]) != len(arrays["left_checksums"]):
+        raise BadInputError(f"{store / Z_NAME} does not have the shape that the result has; {_remedy(store)}")
+    return int(z.shape[0]), int(z.chunks[0])
+
+
+def read_left_chunk(store: Path, arrays: Arrays, slab: int, height: int, rows: int) -> Block:
+    """A chunk of Z as it is on disk, its size and checksum checked."""
+    file, k = _chunk_file(store / Z_NAME, slab), len(arrays["left_rotation"])
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{file} is missing or unreadable ({error.strerror}); {_remedy(store)}") from error
+    block = np.frombuffer(data, "<f8").reshape(height, k)[:rows] if len(data) == 8 * height * k else None
+    if block is None or crc32c(block) != int(arrays["left_checksums"][slab]):
+        raise BadInputError(f"{file} is damaged: size or checksum do not match; {_remedy(store)}")
+    return block
+
+
+def left_chunks(store: Path, arrays: Arrays) -> Iterator[Block]:
+    """All of Z, a chunk at a time; ``arrays``: those of the result."""
+    m, height = left_height(store, arrays)
+    for slab, start in enumerate(range(0, m, height)):
+        yield read_left_chunk(store, arrays, slab, height, min(height, m - start))
+
+
+def left_is_whole(store: Path, arrays: Arrays) -> bool:
+    """Whether every chunk of Z is there and has its checksum."""
+    try:
+        for _ in left_chunks(store, arrays):
+            pass
+    except BadInputError:
+        return False
+    return True
 
 
 def left_blocks(store: str | Path) -> Iterator[Block]:
@@ -134,11 +243,7 @@ def left_blocks(store: str | Path) -> Iterator[Block]:
     arrays, _ = read_bundle(store / "result")
     if "left_rotation" not in arrays:
         raise BadInputError(f"{store} has no left singular vectors: they are computed for kind = 'matrix' only")
-    z = open_left_product(store)
-    for slab, start in enumerate(range(0, z.shape[0], z.chunks[0])):
-        rows = z[start : start + z.chunks[0]]
-        if crc32c(rows) != int(arrays["left_checksums"][slab]):
-            raise BadInputError(f"chunk {slab} of {store / Z_NAME} is corrupt or missing; {AGAIN}")
+    for rows in left_chunks(store, arrays):
         yield rows @ arrays["left_rotation"]
 
 

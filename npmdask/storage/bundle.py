@@ -62,7 +62,7 @@ def write_bundle(
         with open(aside / MANIFEST, "wb", opener=_opener(mode)) as file:
             file.write(text + b"\n" + f"{crc32c_bytes(text):08x}\n".encode())
         for name in (*files, MANIFEST):  # after all is written: the first flush then takes most of the others along
-            _fsync(aside / name)
+            fsync(aside / name)
         fsync_folder(aside)
         with publishing or nullcontext():
             os.rename(aside, path)  # fails if `path` exists: a bundle is never empty
@@ -182,7 +182,8 @@ def _write_file(path: Path, data: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Flush a file to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
