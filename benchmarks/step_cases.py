@@ -6,6 +6,7 @@ are those of every run, and the products are formed in the dtype that the algori
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -181,16 +182,24 @@ class Comparison:
 
 def compare(number: int, *, rows: int | None = None, law: str = "gaussian") -> Comparison:
     """Case ``number``: steps predicted from its spectrum, or from that of a sample of ``rows`` rows; and counted."""
+    return compare_samples(number, (rows,), law)[0]
+
+
+def compare_samples(number: int, samples: Sequence[int | None], law: str) -> list[Comparison]:
+    """The same for several samples and one run; None: the spectrum itself."""
     case = step_case(number, law)
-    eigenvalues = case.eigenvalues
-    if rows is not None:
-        plan: Any = SimpleNamespace(limit=None, base=0)  # no limit: all that draw_sample asks of a memory plan
-        sample = draw_sample(case.problem, plan, lambda: False, Allowance(side=rows, flops=0))
-        assert sample is not None
-        eigenvalues = sample.eigenvalues
+    plan: Any = SimpleNamespace(limit=None, base=0)  # no limit: all that draw_sample asks of a memory plan
     measured, outcome = measured_steps(case)
-    predicted = foretell(case.problem, eigenvalues, case.p)
-    return Comparison(case=case, predicted=predicted, measured=measured, outcome=outcome)
+    found = []
+    for rows in samples:
+        eigenvalues = case.eigenvalues
+        if rows is not None:
+            sample = draw_sample(case.problem, plan, lambda: False, Allowance(side=rows, flops=0))
+            assert sample is not None
+            eigenvalues = sample.eigenvalues
+        predicted = foretell(case.problem, eigenvalues, case.p)
+        found.append(Comparison(case=case, predicted=predicted, measured=measured, outcome=outcome))
+    return found
 
 
 def shares(found: list[Comparison]) -> dict[str, Any]:

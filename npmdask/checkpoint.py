@@ -8,7 +8,7 @@
     STORE/survey/            checksums (and column statistics) of a source that was never ingested
     STORE/result/            the answer, once there is one
     STORE/locked/, start/    what the run took over from an earlier one (deflation, warm start)
-    STORE/left.zarr          A @ V, for the left singular vectors of a matrix
+    STORE/left.zarr          A @ V, for the left singular vectors of a matrix; its checksums are in the result
     STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
     STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
     STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/ownership.py)

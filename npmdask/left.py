@@ -190,9 +190,11 @@ def open_left_product(store: str | Path, mode: Any = "r") -> Any:
 def _remedy(store: Path) -> str:
     """What a person can do about lost chunks, with or without the data."""
     source = (RunStore(store).read_spec() or {}).get("source", "")
+    if source.startswith("memory, "):
+        return f"calling npmdask.top_k again with the same array and store = {store} computes it again, in one pass"
     if source and "://" not in source and not Path(source).exists():
         return (
-            f"they are computed from {source}, which is gone: put it back and run `npmdask resume {store}` (basis and "
+            f"it is computed from {source}, which is gone: put it back and run `npmdask resume {store}` (basis and "
             f"values are whole, in {store / 'result'})"
         )
     return f"`npmdask resume {store}` computes it again, in one pass over the data"

@@ -122,11 +122,23 @@ def test_without_the_data_the_sentence_says_so(
     (store / "left.zarr" / "c" / "3" / "0").unlink()
     assert main(["export", str(store), str(tmp_path / "o.npz")]) == 2
     assert (
-        f"computed from {mine}, which is gone: put it back and run `npmdask resume {store}`" in capsys.readouterr().err
+        f"it is computed from {mine}, which is gone: put it back and run `npmdask resume {store}`"
+        in capsys.readouterr().err
     )
     with pytest.raises(BadInputError, match=r"a\.zarr"):
         npmdask.resume(store)
     assert (store / "result").is_dir()
+
+
+def test_an_array_in_memory_is_given_again(tmp_path: Path) -> None:
+    a, store = planted(300, 20, np.linspace(2, 1, 20))[0], tmp_path / "run"
+    first = npmdask.top_k(a, 3, kind="matrix", store=store)
+    left = first.left_basis()
+    (store / "left.zarr" / "c" / "0" / "0").unlink()
+    with pytest.raises(BadInputError, match=r"npmdask\.top_k again with the same array and store"):
+        first.left_basis()
+    again = npmdask.top_k(a, 3, kind="matrix", store=store)
+    assert again.data_passes == 1 and (again.left_basis() == left).all()
 
 
 def test_a_chunk_that_would_get_other_bits_is_not_written(tmp_path: Path, whole: Path) -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from benchmarks.registry import Context, Measured, Row
-from benchmarks.step_cases import compare, shares
+from benchmarks.step_cases import compare_samples, shares
 
 CASES = 200
 SAMPLES = (1200, 150)  # rows: those of a plan, and few
@@ -15,15 +15,14 @@ LAWS = ("gaussian", "heavy-tailed", "sorted")  # of the rows of samples and matr
 
 @cache
 def _found(count: int) -> dict[str, Any]:
-    given = shares([compare(number) for number in range(count)])
-    sampled = {
-        f"sample of {rows} rows" + ("" if law == "gaussian" else f", {law}"): shares(
-            [compare(number, rows=rows, law=law) for number in range(count)]
-        )
-        for law in LAWS
-        for rows in SAMPLES
-    }
-    return {"spectrum given": given} | sampled
+    found = {}
+    for law in LAWS:
+        samples = (None, *SAMPLES) if law == LAWS[0] else SAMPLES  # the spectrum itself knows no law of the rows
+        compared = [compare_samples(number, samples, law) for number in range(count)]
+        for rows, column in zip(samples, zip(*compared, strict=True), strict=True):
+            name = "spectrum given" if rows is None else f"sample of {rows} rows"
+            found[name + ("" if law == LAWS[0] else f", {law}")] = shares(list(column))
+    return found
 
 
 def _measure(context: Context, figure: str) -> Measured:
