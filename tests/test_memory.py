@@ -95,11 +95,11 @@ def child_process(*arguments: str) -> Iterator[int]:
 
 
 def peak_of(meter: PeakMeter, pid: int, least: int = 0, most: int = 2**60) -> ProcessPeak:
-    """What the meter has seen of a process, once it has seen so many bytes (or 20 seconds went by).
+    """What the meter has seen of a process, once it has seen so many bytes (or two minutes went by).
 
     ``most``: what a look between fork and exec saw was the memory of its parent, until the next look.
     """
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         seen = [p for p in meter.by_process if p.pid == pid and least < p.peak_rss_bytes < most]
         if seen:

@@ -104,7 +104,7 @@ def test_a_worker_killed_in_a_pass_costs_its_tasks_only(
 
 
 def wait_for_workers(machines: Machines, source: str, count: int) -> Cluster:
-    for _ in range(200):
+    for _ in range(1200):
         try:
             executor = Cluster(machines.address, source)
         except (LostError, RefusedError):  # no scheduler, or no worker, yet
@@ -141,12 +141,12 @@ def test_a_lost_scheduler_is_a_resume(tmp_path: Path, machines: Machines) -> Non
 
 
 def wait_for_steps(store: Path, count: int, run: subprocess.Popen[str]) -> None:
-    for _ in range(3000):
+    for _ in range(12_000):
         if any(int(step.name) >= count for step in (store / "steps").glob("[0-9]*")):
             return
         assert run.poll() is None, run.communicate()
         time.sleep(0.01)
-    raise AssertionError("no progress in 30 s")
+    raise AssertionError("no progress in two minutes")
 
 
 def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path, machines: Machines) -> None:

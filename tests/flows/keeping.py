@@ -74,7 +74,7 @@ def lives(client: SyncPrefectClient) -> dict[str, str]:
     one.tend(client)
     early = state_of(client, silent)
     client.set_flow_run_state(over, Completed(), force=True)
-    deadline = time.monotonic() + 30  # events are written in the background
+    deadline = time.monotonic() + 120  # events are written in the background
     while keeper._last_sign(client, client.read_flow_run(speaks)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -70,7 +70,7 @@ class Site:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=environment(**{TOKEN: self.token}), stdout=err, stderr=err, text=True
             )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while (found := re.search(r"listens at https?://127.0.0.1:(\d+)", self.err)) is None:
             assert self.process.poll() is None and time.monotonic() < end, self.err
             time.sleep(0.02)

@@ -138,7 +138,7 @@ def test_killed_at_random_instants_ends_in_the_same_bits(sites: Sites, tmp_path:
 
 def stop_after_first_step(sites: list[Site], centre: Centre) -> None:
     centre.start()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not centre.released():
         assert time.monotonic() < end, (centre.folder / "err").read_text()
         time.sleep(0.005)

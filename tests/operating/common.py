@@ -38,7 +38,7 @@ def hanging(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         seen = psutil.Process(process.pid)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while seen.status() != psutil.STATUS_STOPPED:
             assert process.poll() is None and time.monotonic() < end, "it never came to where it should hang"
             time.sleep(0.01)

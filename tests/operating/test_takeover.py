@@ -131,14 +131,17 @@ def test_a_stage_is_taken_with_its_job(tmp_path: Path) -> None:
     )
 
 
-def takes(store: Path, at: float) -> int:
-    """A forked process that tries to take the store at an instant, and keeps it for a while: its id."""
+WITHOUT_WAITING = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+def takes(store: Path, at: float, enough: Path) -> int:
+    """A forked process that tries to take the store at an instant, and keeps it until there is a file: its id."""
     if pid := os.fork():
         return pid
     time.sleep(max(0.0, at - time.time()))
     try:
         RunStore(store).open()
-        time.sleep(1)
+        until(enough.exists)
         os._exit(0)
     except HeldError as error:
         os._exit(error.exit_code)
@@ -152,7 +155,9 @@ def test_of_many_takers_one_wins(tmp_path: Path) -> None:
     with hanging("run", tmp_path, "pass", "2"):
         let_age(tmp_path / "run")
         at = time.time() + 0.5
-        takers = [takes(tmp_path / "run", at) for _ in range(8)]
+        takers = [takes(tmp_path / "run", at, tmp_path / "enough") for _ in range(8)]
+        until(lambda: [os.waitid(os.P_PID, pid, WITHOUT_WAITING) for pid in takers].count(None) <= 1)
+        (tmp_path / "enough").touch()
         codes = sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in takers)
     assert codes == [0] + 7 * [HeldError.exit_code]
     assert (tmp_path / "run" / "epoch").read_text() == "2\n"
@@ -177,7 +182,7 @@ def test_an_owner_shows_life_until_it_closes_or_loses_the_store(
 
 
 def until(true: object) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not true():  # type: ignore[operator]
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -39,6 +39,11 @@ OF_RECORDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _keys(seeded_keys: None) -> None:
+    """Noise is the same in every run of the tests."""
+
+
 def records(rows: int, seed: int = 0) -> np.ndarray:
     """Rows of norm about 1 with two strong directions."""
     rng = np.random.default_rng(seed)

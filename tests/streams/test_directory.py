@@ -320,7 +320,7 @@ def test_a_directory_that_another_process_fills_while_it_is_read(tmp_path: Path)
     """With a new stream after every few reads, as if it had been killed."""
     stream, got = Directory(tmp_path, columns=4), list[np.ndarray]()
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)]) as writer:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while stream.rows_read < 300 and time.monotonic() < deadline:
             batch = stream.read(1 + stream.rows_read % 13)
             got += [] if batch is None else [batch]
