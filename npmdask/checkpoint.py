@@ -11,6 +11,7 @@
     STORE/left.zarr          A @ V, for the left singular vectors of a matrix; its checksums are in the result
     STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
     STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
+    STORE/ledger.json        of a private run: where the ledger was when the run last wrote to it
     STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/ownership.py)
     STORE/starts.json        how often in a row it was started and died without getting further (npmdask/starts.py)
 

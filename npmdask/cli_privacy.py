@@ -37,6 +37,11 @@ def _add_grant(p: Any) -> None:
     p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="instead of the store's own")
     p.add_argument("--raise", dest="larger", action="store_true", help="this is meant to be more than before")
     p.add_argument("--data-changed", action="store_true", help="the data changed; what was spent stays spent")
+    p.add_argument(
+        "--other-people",
+        metavar="REASON",
+        help="why these are other people than in data that have the same records; the ledger keeps it",
+    )
     p.set_defaults(command=_ledger_grant)
 
 
@@ -79,6 +84,7 @@ def _ledger_grant(a: argparse.Namespace) -> int:
         kind=a.kind,
         larger=a.larger,
         data_changed=a.data_changed,
+        other_people=a.other_people,
     )
     for warning in warnings:
         print(f"npmdask: warning: {warning}", file=sys.stderr)

@@ -9,11 +9,16 @@ The noise is a function of the key and of everything public about the release. A
 done again bit for bit: the ledger holds it to the digest of the first time, and the product that was released twice is
 the same release. Nothing is refunded, and a run whose key is gone is refused, since fresh noise on the same product
 would be a second release of it.
+
+The key is bound to the content of the data, which the pass has compared with its SHA-256: other data never get the
+same noise, whatever was put back from a backup. Beside the key the run keeps where the ledger was: one that is older
+than the run was put back, and has forgotten what was spent since.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,12 +33,14 @@ from npmdask.mechanisms import Entropy, destroy_key
 from npmdask.nodes.link import Link, Traffic
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem
+from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.layout import Source
 
 if TYPE_CHECKING:
     from npmdask.ledger import Ledger, Run
 
 KEY = "entropy"  # of the file in the folder of the run
+PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
 
 
 class Custody:
@@ -167,10 +174,14 @@ class PrivateCustody(Custody):
         ------
         BudgetError
             The budget of the data set does not suffice, the data changed since the grant, or there is none.
+        RefusedError
+            The store of the data has no digests; or the ledger is older than the run.
         """
+        self._require_digests()
         self._run_id, self._ledger = name_of_run(self._store), _ledger_of(self._privacy)
+        self._require_current(self._ledger)
         try:
-            return self._ledger.reserve(
+            run = self._ledger.reserve(
                 self._privacy.name_of(self._source.path),
                 run_id=self._run_id,
                 fingerprint=self._source.fingerprint,
@@ -182,6 +193,33 @@ class PrivateCustody(Custody):
         except BudgetError:
             self._unbind_if_new()
             raise
+        self._keep_place()
+        return run
+
+    def _require_digests(self) -> None:
+        """A run that a version without digests began goes on as it began; no other begins without them."""
+        if self._source.digests is None and not self._path.exists():
+            raise RefusedError(
+                f"{self._source.path} was ingested by a version that took no SHA-256 of its chunks, so that other data "
+                "could pass for these; ingest it again (the store itself will do as source), and grant the budget for "
+                "the new store with `npmdask ledger grant --data-changed`, which keeps what is spent"
+            )
+
+    def _require_current(self, ledger: Ledger) -> None:
+        """Refuse a ledger that does not hold what this run has seen in it: RefusedError."""
+        place = self._path.with_name(PLACE)
+        if place.exists():
+            seen = json.loads(place.read_text())
+            ledger.require_holds(seen["entries"], seen["head"])
+
+    def _keep_place(self) -> None:
+        """Remember how far the ledger was; after what was written to it, so that a kill leaves an older place."""
+        assert self._ledger is not None
+        entries, head = self._ledger.head()
+        self._store.require_turn()
+        write_file_atomically(
+            self._path.with_name(PLACE), json.dumps({"entries": entries, "head": head}).encode(), mode=0o600
+        )
 
     def _unbind_if_new(self) -> None:
         """A run that was refused before it began leaves its store free: for a smaller epsilon, or a larger grant."""
@@ -218,11 +256,13 @@ class PrivateCustody(Custody):
     def begin(self, step: int) -> None:
         assert self._ledger is not None
         self._ledger.begin(self._run_id, step)
+        self._keep_place()
 
     def written(self, step: int, digest: str) -> None:
         """What was released has this digest: the ledger holds the next time to it."""
         assert self._ledger is not None
         self._ledger.commit(self._run_id, step, digest)
+        self._keep_place()
 
     def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
         digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
@@ -236,5 +276,6 @@ class PrivateCustody(Custody):
         if not self._path.exists() and self._ledger is None:
             return  # finished in an earlier call
         ledger = self._ledger or _ledger_of(self._privacy)
+        self._require_current(ledger)
         ledger.finish(name_of_run(self._store))
         destroy_key(self._path)

@@ -64,7 +64,7 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
         The budget of the data set does not suffice, the data changed since the grant, or there is none.
     """
     began, target = time.perf_counter(), Path(dest).absolute()
-    opened, mechanism = _checked(open_source(source), privacy)
+    opened, mechanism = _checked(open_source(source).held_to_digests(), privacy)
     folder = target.with_name(target.name + FOLDER)
     _require_own(target, folder)
     try:

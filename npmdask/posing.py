@@ -88,7 +88,7 @@ def make_problem(
 def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
     """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
     _require_public(source, request, earlier)
-    options = request.options or {}
+    options, source = request.options or {}, source.held_to_digests()
     if source.kind == "tensor":
         pieces = make_tensor_pieces(source, privacy, options, int(request.target_rank), request.seed)
     elif request.algorithm in RECORD_ORACLES:

@@ -10,7 +10,18 @@ from pathlib import Path
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import MANIFEST
 
-OWN = ("run.json", "lock", "lock.taking", "epoch", "starts.json", "telemetry.jsonl", "report.html", "steps", "pass")
+OWN = (
+    "run.json",
+    "ledger.json",
+    "lock",
+    "lock.taking",
+    "epoch",
+    "starts.json",
+    "telemetry.jsonl",
+    "report.html",
+    "steps",
+    "pass",
+)
 GOING = ".npmdask-gc"  # where whole runs are moved before they are removed: a kill leaves no half of one
 
 

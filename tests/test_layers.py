@@ -161,7 +161,7 @@ FLOORS = [
     ["audit.oracle_examination", "audit.oracle_paths"],
     ["audit.examination"],
     ["audit"],
-    ["ledger.schema", "ledger.chain", "ledger.text"],
+    ["ledger.schema", "ledger.chain", "ledger.text", "ledger.sketch"],
     ["ledger.book"],
     ["ledger.database", "ledger.rules"],
     ["ledger.status"],

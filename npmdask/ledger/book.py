@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import npmdask.ledger.text as text
 from npmdask.errors import RefusedError
 from npmdask.ledger.chain import GENESIS, Entry, canonical, keyed
-from npmdask.ledger.schema import ENTRIES, LEDGER, METADATA, VERSION
+from npmdask.ledger.schema import ENTRIES, LEDGER, METADATA, READABLE, SKETCHES, VERSION
 
 
 def make_tables(connection: sa.Connection) -> None:
@@ -40,7 +40,7 @@ def open_book(connection: sa.Connection, where: str, *, lock: bool) -> Book:
     row = connection.execute(select).one_or_none()
     if row is None:
         raise RefusedError(text.damaged(where, "its first row is missing"))
-    if row.version != VERSION:
+    if row.version not in READABLE:
         raise RefusedError(text.other_version(where, row.version, VERSION))
     book = Book(connection, where, row)
     book.require_end()
@@ -53,7 +53,7 @@ class Book:
     def __init__(self, connection: sa.Connection, where: str, row: Any) -> None:
         self._connection = connection
         self._where = where
-        self._key = str(row.key)
+        self._key, self._version = str(row.key), int(row.version)
         self.count = int(row.entries)
         self.head = str(row.head)
 
@@ -63,6 +63,35 @@ class Book:
     def mark(self, fingerprint: str) -> str:
         """What stands for the data in the book: equal for equal fingerprints, and it gives none away."""
         return keyed(self._key, "data", fingerprint)
+
+    @property
+    def people_key(self) -> bytes:
+        """The key of sketches, as secret as the book."""
+        return bytes.fromhex(keyed(self._key, "people", "sketch"))
+
+    def keep_sketch(self, data: str, packed: bytes) -> str:
+        """Keep the sketch of ``data``, once; returns its keyed hash, which is for the chain."""
+        if self._version < VERSION:
+            METADATA.create_all(self._connection)
+            self._connection.execute(sa.update(LEDGER).values(version=VERSION))
+            self._version = VERSION
+        if self._packed(data) is None:
+            self._connection.execute(sa.insert(SKETCHES).values(data=data, sketch=packed))
+        return self._vouch(packed)
+
+    def sketch(self, data: str, vouched: str) -> bytes:
+        """The sketch of ``data``; RefusedError if it is not the one that the chain vouches for."""
+        packed = self._packed(data)
+        self.require(packed is not None and self._vouch(packed) == vouched, "the sketch of a data set was changed")
+        assert packed is not None
+        return packed
+
+    def _packed(self, data: str) -> bytes | None:
+        found = self._connection.execute(sa.select(SKETCHES.c.sketch).where(SKETCHES.c.data == data)).scalar()
+        return None if found is None else bytes(found)
+
+    def _vouch(self, packed: bytes) -> str:
+        return keyed(self._key, "people", packed.hex())
 
     def require(self, holds: bool, what: str) -> None:
         """Refuse where the entries contradict each other."""

@@ -1,17 +1,34 @@
-"""What ``npmdask ledger grant`` does: a budget for the data in a store, known by their fingerprint."""
+"""What ``npmdask ledger grant`` does: a budget for the data in a store, known by their fingerprint and their people.
+
+The data are read once, every chunk compared with its SHA-256, for a sketch of their records: the same people with
+other bytes (another order, dtype or layout, some of them, some more) have a budget already.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import zarr
+from scipy.sparse import csr_matrix
+
+import npmdask.ledger.text as text
 from npmdask.accounting.budget import Budget
 from npmdask.errors import BadInputError
 from npmdask.ledger.ledger import Ledger
+from npmdask.ledger.sketch import Sketch, sketch, weights
 from npmdask.ledger.status import Status
+from npmdask.operators import PackedTensor, Triangle
+from npmdask.operators.sparse import cut_rows
 from npmdask.relations import make_relation, protected
-from npmdask.storage.layout import Source, open_source
+from npmdask.storage.dense import SlabRecord
+from npmdask.storage.layout import BUDGET_MARK, Source, open_source
+from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.tensor import TensorReader
+from npmdask.storage.triangle import TriangleReader
 
 
 def default_address() -> str:
@@ -35,18 +52,25 @@ def grant_source(
     kind: str | None = None,
     larger: bool = False,
     data_changed: bool = False,
+    other_people: str | None = None,
 ) -> tuple[Status, list[str]]:
     """Grant ``budget`` for the data at ``source``; returns the account, and warnings for whoever grants it.
 
     Raises
     ------
     BadInputError
-        The store was never ingested: without checksums of its content nobody can tell whether it changed.
+        The store was never ingested, or by a version that took no SHA-256 of its chunks: without it nobody can tell
+        whether it changed.
+    BudgetError
+        As of ``Ledger.grant``; among others, the same people have a budget under another name.
     """
-    opened = open_source(source, kind)
-    if not opened.registered:
+    opened = open_source(source, kind).held_to_digests()
+    if opened.digests is None:
+        before = (
+            "was never ingested" if not opened.registered else "was ingested by an earlier version, without SHA-256"
+        )
         raise BadInputError(
-            f"{opened.path} was never ingested: a budget is bound to the content of the data, which is only known of "
+            f"{opened.path} {before}: a budget is bound to the content of the data, which is only known of "
             "an ingested store. Run `npmdask ingest` on it and grant the budget for that"
         )
     made = make_relation(relation, clip_norm=clip_norm, change=change)
@@ -54,6 +78,7 @@ def grant_source(
         raise BadInputError(
             f"{relation} does not fit {opened.path} (kind {opened.kind}); it fits: {', '.join(made.kinds)}"
         )
+    key = ledger.people_key(opened.fingerprint)
     status = ledger.grant(
         dataset,
         fingerprint=opened.fingerprint,
@@ -61,8 +86,60 @@ def grant_source(
         budget=budget,
         larger=larger,
         data_changed=data_changed,
+        people=None if key is None else sketch_of(opened, key),
+        other_people=other_people,
     )
-    return status, delta_warnings(opened, relation, budget)
+    unknown = ledger.without_sketch()
+    warnings = [text.no_sketch(unknown)] if unknown else []
+    return status, [*delta_warnings(opened, relation, budget), *warnings, *_mark(opened, dataset)]
+
+
+def sketch_of(source: Source, key: bytes) -> Sketch:
+    """The sketch of the records of ``source``, in one pass: rows; of a tensor T(i, ., .) for every index i."""
+    columns = int(source.shape[-1])
+    return sketch(_images(source, weights(key, columns)), key, columns)
+
+
+def _images(source: Source, block: np.ndarray) -> Iterator[np.ndarray]:
+    """Of every record its sums with the columns of ``block``."""
+    reader = source.reader
+    with np.errstate(over="ignore", invalid="ignore"):  # such records are left out
+        if isinstance(reader, CsrReader):
+            yield from _sparse_images(reader, block)
+        elif isinstance(reader, TriangleReader | TensorReader):
+            operator: Any = (
+                Triangle(reader=reader) if isinstance(reader, TriangleReader) else PackedTensor(reader=reader)
+            )
+            yield operator.finish(operator.partial(range(operator.units), block), block)
+        else:
+            for slab in reader.ahead(range(reader.grid[0])):
+                for _, tile in reader.tiles(slab, SlabRecord()):
+                    yield sum(values.astype(np.float64) @ block[columns] for columns, values in tile)
+
+
+def _sparse_images(reader: CsrReader, block: np.ndarray) -> Iterator[np.ndarray]:
+    cut: list[Fragment] = []
+    for piece in reader.blocks(range(reader.grid[0]), SlabRecord()):
+        if isinstance(piece, Fragment):
+            cut.append(piece)
+        else:
+            yield _times(piece, block)
+    yield _times(cut_rows(reader, cut), block)
+
+
+def _times(rows: csr_matrix, block: np.ndarray) -> np.ndarray:
+    return np.asarray(rows.astype(np.float64) @ block)
+
+
+def _mark(source: Source, dataset: str) -> list[str]:
+    """Note in the store that its data have a budget, for exact runs to say so; a warning where that cannot be."""
+    if source.budget == dataset:
+        return []
+    try:
+        zarr.open_group(source.path, mode="r+").attrs[BUDGET_MARK] = dataset
+    except Exception as error:  # whatever a disk, a bucket or zarr has against it
+        return [text.not_marked(source.path, error)]
+    return []
 
 
 def delta_warnings(source: Source, relation: str, budget: Budget) -> list[str]:

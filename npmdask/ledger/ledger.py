@@ -8,6 +8,7 @@ may be repeated after a crash with the same arguments, and refuses where the led
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import npmdask.ledger.text as text
@@ -17,11 +18,13 @@ from npmdask.ledger.book import Book
 from npmdask.ledger.chain import Entry, canonical
 from npmdask.ledger.database import Database, find_database
 from npmdask.ledger.rules import remaining_epsilon, require_charge, require_name, require_plain, unit
+from npmdask.ledger.sketch import SHARE, Sketch
 from npmdask.ledger.status import (
     Grant,
     Run,
     Status,
     grant_in,
+    grant_of,
     names_in,
     require_grant,
     run_in,
@@ -64,29 +67,47 @@ class Ledger:
         budget: Budget,
         data_changed: bool = False,
         larger: bool = False,
+        people: Sketch | None = None,
+        other_people: str | None = None,
     ) -> Status:
         """Allow runs on ``dataset`` to spend ``budget`` together, under one relation. Makes the ledger if need be.
 
         Again with the same arguments it does nothing. ``larger`` says that more than before is meant;
         ``data_changed`` that other data stand under the name now. Either keeps everything that was spent.
+        ``people`` is the sketch of the records, made with ``people_key``: where it overlaps with that of another data
+        set, ``other_people`` says why these are other people all the same, and the ledger keeps that.
 
         Raises
         ------
         BudgetError
-            One of the two was meant and not said; the data are known under another name; the relation is another
+            One of the three was meant and not said; the data are known under another name; the relation is another
             than that of what was spent; the budget is below what was spent.
         """
         require_name("data set", dataset)
         require_plain(relation=relation)
+        if other_people is not None:
+            require_name("reason", other_people)
         with self._database.writing(make=True) as book:
             new = Grant(relation=relation, budget=budget, data=book.mark(fingerprint))
             old = grant_in(book, dataset)
             _require_one_name(book, dataset, new)
+            new = _with_people(book, dataset, new, people, other_people)
             if old is not None:
                 _require_regrant(book, dataset, old, new, data_changed=data_changed, larger=larger)
             if old is None or canonical(old.content()) != canonical(new.content()):
                 book.append(dataset, "grant", new.content())
             return status_in(book, dataset)
+
+    def people_key(self, fingerprint: str) -> bytes | None:
+        """The secret key of sketches; None where the sketch of these data is in the ledger already."""
+        with self._database.writing(make=True) as book:
+            known = _known_people(book, book.mark(fingerprint))
+            return None if known else book.people_key
+
+    def without_sketch(self) -> list[str]:
+        """Data sets that were granted by a version that knew of no sketches: nobody can tell who is in them."""
+        with self._database.reading() as book:
+            return [name for name in names_in(book) if not require_grant(book, name).people]
 
     def reserve(
         self,
@@ -175,6 +196,24 @@ class Ledger:
             if book.last(run_id=run_id, kind="finish") is None:
                 book.append(reserved.dataset, "finish", {}, run_id)
 
+    def head(self) -> tuple[int, str]:
+        """How many entries there are, and the hash of the last one, which stands for all of them."""
+        with self._database.reading() as book:
+            return book.count, book.head
+
+    def require_holds(self, entries: int, head: str) -> None:
+        """Make sure that this is the ledger that once ended with ``head``, or what has become of it since.
+
+        Raises
+        ------
+        RefusedError
+            It is older, or another one.
+        """
+        with self._database.reading() as book:
+            found = next(book.entries(number=entries), None)
+            if found is None or found.hash != head:
+                raise RefusedError(text.older_than_run(self.where, entries, book.count))
+
     def status(self, dataset: str) -> Status:
         """Granted, spent, left, and the runs.
 
@@ -222,6 +261,33 @@ def _require_one_name(book: Book, dataset: str, new: Grant) -> None:
     for entry in book.entries(kind="grant"):
         if entry.content["data"] == new.data and entry.dataset != dataset:
             raise BudgetError(text.known_as(entry.dataset, dataset))
+
+
+def _known_people(book: Book, data: str) -> Grant | None:
+    """The newest grant for the same data that has a sketch."""
+    grants = [grant_of(entry) for entry in book.entries(kind="grant")]
+    return next((grant for grant in reversed(grants) if grant.data == data and grant.people), None)
+
+
+def _with_people(book: Book, dataset: str, new: Grant, people: Sketch | None, other_people: str | None) -> Grant:
+    """The grant with what vouches for its sketch, if the people in it have no other budget: BudgetError."""
+    known = _known_people(book, new.data)  # which is of this data set: data have one name
+    if known is not None:
+        return replace(new, people=known.people, other_people=known.other_people)
+    if people is None:
+        return new
+    shares: dict[str, float] = {}
+    for entry in book.entries(kind="grant"):
+        grant = grant_of(entry)
+        if entry.dataset != dataset and grant.people:
+            other = Sketch.unpack(book.sketch(grant.data, grant.people))
+            shares[entry.dataset] = max(shares.get(entry.dataset, 0.0), people.share_with(other))
+    shares = {name: share for name, share in shares.items() if share >= SHARE}
+    if shares and other_people is None:
+        name = max(shares, key=lambda name: shares[name])
+        raise BudgetError(text.same_people(name, dataset, shares[name], people.different if people.repeats else None))
+    said = {"than": sorted(shares), "because": other_people} if shares else None
+    return replace(new, people=book.keep_sketch(new.data, people.pack()), other_people=said)
 
 
 def _require_regrant(book: Book, dataset: str, old: Grant, new: Grant, *, data_changed: bool, larger: bool) -> None:

@@ -1,17 +1,29 @@
-"""The two tables: one row that says where the book ends, and the entries, which are only ever appended.
+"""The tables: one row that says where the book ends, and the entries, which are only ever appended; and sketches.
 
 Everything that is known (grants, what was spent, which release was begun) is read off the entries: there is no
 second place that could disagree with them. The uniqueness of (run, kind, step) and of the entry's number is kept by
 the database too, so that even a writer without the lock could not write the same thing twice.
+
+Sketches of records (version 2) are too long for the chain and too telling for an export: they lie in a table of their
+own, and the grant holds the keyed hash of its own one. A book of version 1 is read, and runs write to it, as it is; the
+first grant makes it one of version 2.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 
 METADATA = sa.MetaData()
+
+SKETCHES = sa.Table(
+    "npmdask_ledger_sketches",
+    METADATA,
+    sa.Column("data", sa.String(64), primary_key=True),  # what stands for the data in the entries
+    sa.Column("sketch", sa.LargeBinary, nullable=False),
+)
 
 LEDGER = sa.Table(
     "npmdask_ledger",

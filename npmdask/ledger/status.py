@@ -16,15 +16,23 @@ from npmdask.ledger.rules import remaining_epsilon
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What runs may spend together. ``data`` stands for the fingerprint and gives it away to nobody."""
+    """What runs may spend together. ``data`` stands for the fingerprint and gives it away to nobody.
+
+    ``people`` vouches for the sketch of its records; empty where a version that knew of none has granted. Where they
+    overlap with other data sets, ``other_people`` holds the names of those and why they are other people all the same.
+    """
 
     relation: dict[str, Any]
     budget: Budget
     data: str
+    people: str = ""
+    other_people: dict[str, Any] | None = None
 
     def content(self) -> dict[str, Any]:
         """As it is written down."""
-        return {"relation": self.relation, "budget": self.budget.as_dict(), "data": self.data}
+        facts: dict[str, Any] = {"relation": self.relation, "budget": self.budget.as_dict(), "data": self.data}
+        facts |= {"people": self.people} if self.people else {}
+        return facts | ({"other_people": self.other_people} if self.other_people else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +84,11 @@ def names_in(book: Book) -> list[str]:
 def grant_in(book: Book, dataset: str) -> Grant | None:
     """The grant that holds now."""
     entry = book.last(dataset=dataset, kind="grant")
-    if entry is None:
-        return None
+    return None if entry is None else grant_of(entry)
+
+
+def grant_of(entry: Entry) -> Grant:
+    """What an entry of this kind grants."""
     return Grant(**{**entry.content, "budget": Budget.from_dict(entry.content["budget"])})
 
 

@@ -37,6 +37,14 @@ def damaged(where: str, what: str) -> str:
     )
 
 
+def older_than_run(where: str, seen: int, found: int) -> str:
+    return (
+        f"the ledger {where} is not the one that this run has written to, or an older copy of it was put back: the run "
+        f"has seen {seen} entries, and there are {found} or others. What was spent since that copy is not in it; "
+        f"{NOTHING}. Put back the newest copy, or use the ledger that the run began with"
+    )
+
+
 def other_version(where: str, found: int, known: int) -> str:
     return f"the ledger {where} has schema version {found}, this npmdask knows {known}; update npmdask"
 
@@ -80,6 +88,33 @@ def known_as(name: str, wanted: str) -> str:
     return (
         f"these data have a budget already, as {name!r}; under a second name ({wanted!r}) they would be paid for "
         f"twice. Use {name!r}"
+    )
+
+
+def same_people(name: str, wanted: str, share: float, few: int | None) -> str:
+    chance = (
+        f" There are only {few} different records here, which other people may well share by chance." if few else ""
+    )
+    return (
+        f"these data and {name!r}, which has a budget, have about {100 * share:.0f} % of their records in common (of "
+        f"the different records of the smaller one): under a second name ({wanted!r}) the same people would be paid "
+        f"for twice. Grant it as {name!r} with --data-changed, which keeps what is spent; or, if these are other "
+        f"people all the same, say why with --other-people REASON, which the ledger keeps.{chance}"
+    )
+
+
+def no_sketch(names: list[str]) -> str:
+    said = ", ".join(map(repr, names))
+    return (
+        f"{said}: granted by an earlier version, which kept no sketch of the records, so that it is not known whether "
+        "the same people are in these data; run `npmdask ledger grant` for it again, as it was, to take one"
+    )
+
+
+def not_marked(source: str, error: BaseException) -> str:
+    return (
+        f"{source} cannot be written ({error}), so that exact runs on it will not warn that these data have a privacy "
+        "budget"
     )
 
 

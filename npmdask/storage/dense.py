@@ -23,7 +23,7 @@ from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError
 from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, unreadable
-from npmdask.storage.checksum import crc32c
+from npmdask.storage.checksum import ChunkSums
 
 TILE_BYTES = 8 * 2**20
 MIN_TILE_ROWS = 64
@@ -67,11 +67,12 @@ class DenseReader:
     """Slab-wise reader of a 2-D Zarr array; small and picklable (it holds no data).
 
     ``checksums`` (chunk grid, uint32) are compared with what is read; None for an array that was never
-    ingested.
+    ingested. ``digests`` (chunk grid x 32, uint8: SHA-256) too, where they are given: they are of private runs.
     """
 
     array: Any
     checksums: np.ndarray | None = None
+    digests: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -147,16 +148,16 @@ class DenseReader:
 
     def tiles(self, slab: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the array, tile). A tile's memory is reused by the next one."""
-        sums = [0] * self.grid[1]
+        sums = [self.sums() for _ in range(self.grid[1])]
         blocks = self._direct_tiles(slab) if self.access.way == "direct" else self._decoded_tiles(slab)
         for rows, tile in blocks:
             for column, (_, values) in enumerate(tile):
-                sums[column] = crc32c(values, sums[column])
+                sums[column].add(values)
                 record.bytes_read += values.nbytes
             yield rows, tile
-        for column, crc in enumerate(sums):
-            self._verify(slab, column, crc)
-            record.checksums[slab, column] = crc
+        for column, found in enumerate(sums):
+            self._verify(slab, column, found)
+            record.checksums[slab, column] = found.crc
         record.chunks += self.grid[1]
 
     def _direct_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
@@ -238,13 +239,19 @@ class DenseReader:
     def where(self) -> str:
         return location(self.array)
 
-    def _verify(self, slab: int, column: int, crc: int) -> None:
-        if self.checksums is not None and int(self.checksums[slab, column]) != crc:
+    def sums(self) -> ChunkSums:
+        """What is taken of a chunk on the way."""
+        return ChunkSums(hashed=self.digests is not None)
+
+    def _verify(self, slab: int, column: int, found: ChunkSums) -> None:
+        if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
             raise BadInputError(
-                f"chunk {self.chunk_name(slab, column)} of {self.where} is corrupt: its checksum is {crc:08x} "
+                f"chunk {self.chunk_name(slab, column)} of {self.where} is corrupt: its checksum is {found.crc:08x} "
                 f"and was {int(self.checksums[slab, column]):08x} when it was first read; restore it from a "
                 "backup or ingest the source again"
             )
+        if self.digests is not None and found.differ_from(self.digests[slab, column]):
+            raise other_content(self.chunk_name(slab, column), self.where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +294,14 @@ def _read_exactly(reader: DenseReader, slab: int, column: int, file: int, part: 
                 "fewer than its shape needs; restore it from a backup or ingest the source again"
             )
         got += count
+
+
+def other_content(name: str, where: str) -> BadInputError:
+    """What to say of a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
+    return BadInputError(
+        f"chunk {name} of {where} is not the one that was ingested, although its checksum agrees (its SHA-256 does "
+        "not): it was changed on purpose, and nothing is released. Restore it from a backup or ingest the source again"
+    )
 
 
 def _missing(reader: DenseReader, name: str) -> BadInputError:

@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.checksum import crc32c
+from npmdask.storage.checksum import crc32c, digest_of
 from npmdask.storage.journal import JournalledWriter, reopen
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.moments import Moments
@@ -114,6 +114,7 @@ class DenseWriter(SlabWriter):
         super().__init__(dest, kind, {**facts, "compress": self.compress, **identity}, overwrite)
         self._moments = Moments(columns)
         self._checksums = np.empty((0, -(-columns // self.chunks[1])), np.uint32)
+        self._digests: list[np.ndarray] = []  # of each row of chunks
         found = self._resume()
         if found is None:
             self._gather(0)
@@ -122,7 +123,8 @@ class DenseWriter(SlabWriter):
             arrays, meta = found
             self._gather(meta["rows"])
             self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
-            self._checksums, self._moments.count = arrays["checksums"], meta["rows"]
+            self._checksums, self._digests = arrays["checksums"], list(arrays["digests"])
+            self._moments.count = meta["rows"]
             self._moments.mean, self._moments.m2 = arrays["mean"], arrays["m2"]
 
     def _create(self, rows: int | None) -> Any:
@@ -146,8 +148,9 @@ class DenseWriter(SlabWriter):
             self._array[first:last] = slab
             for column in range(self._checksums.shape[1]):
                 self._sync_chunk(self._array, (first // self.chunks[0], column))
-        sums = [crc32c(slab[:, c : c + width]) for c in range(0, self.columns, width)]
-        self._checksums = np.vstack([self._checksums, np.array([sums], np.uint32)])
+        pieces = [np.ascontiguousarray(slab[:, c : c + width]) for c in range(0, self.columns, width)]
+        self._checksums = np.vstack([self._checksums, np.array([[crc32c(piece) for piece in pieces]], np.uint32)])
+        self._digests.append(np.stack([digest_of(piece) for piece in pieces]))
         self._moments.add(slab)
         self._rows, self._filled = last, 0
         self._since_log += slab.nbytes
@@ -157,6 +160,7 @@ class DenseWriter(SlabWriter):
     def _checkpoint(self) -> None:
         arrays: dict[str, np.ndarray] = {
             "checksums": self._checksums,
+            "digests": np.stack(self._digests),
             "mean": self._moments.mean,
             "m2": self._moments.m2,
         }
@@ -190,9 +194,10 @@ class DenseWriter(SlabWriter):
             "column_mean": self._moments.mean,
             "column_m2": self._moments.m2,
             "checksums": self._checksums,
+            "digests": np.stack(self._digests),
         }
         extra = {**(extra or {}), **(self._size_of_matrix() if self.kind == "symmetric" else {})}
-        return self._finish(facts, "dense", [self._checksums], {**beside, **(arrays or {})}, extra)
+        return self._finish(facts, "dense", [beside["digests"]], {**beside, **(arrays or {})}, extra)
 
     def _size_of_matrix(self) -> dict[str, float | None]:
         """Trace and squared Frobenius norm: the chunks on the diagonal are read again, all others have been summed."""

@@ -41,7 +41,8 @@ class JournalledWriter:
         self._journal = self.partial / "journal"
         require_no_link(self.dest)
         require_no_link(self.partial)
-        self.identity = json.loads(json.dumps({"format": FORMAT, "kind": kind, **identity}, default=str))
+        facts = {"format": FORMAT, "kind": kind, "digests": "sha256", **identity}  # begun without them: begin again
+        self.identity = json.loads(json.dumps(facts, default=str))
         self._mend_overwrite()
         if self.dest.exists() and not overwrite:
             raise RefusedError(f"{self.dest} exists already; choose another name or pass --overwrite")
@@ -108,12 +109,12 @@ class JournalledWriter:
         self,
         facts: dict[str, Any],
         layout: str,
-        checksums: list[np.ndarray],
+        digests: list[np.ndarray],
         beside: dict[str, np.ndarray],
         extra: dict[str, Any] | None,
     ) -> str:
         """Write the arrays ``beside`` the data and the record, make ``DEST`` appear; returns the fingerprint."""
-        printed = fingerprint({**facts, "layout": layout}, checksums)
+        printed = fingerprint({**facts, "layout": layout}, digests)
         group = zarr.open_group(self.partial, mode="a")
         for name, array in beside.items():
             _write_array(group, name, array)

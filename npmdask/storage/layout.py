@@ -19,9 +19,10 @@ from npmdask.storage.remote import is_remote, objects, open_remote
 from npmdask.storage.sparse import CsrReader, open_csr
 from npmdask.storage.tensor import TensorReader, open_packed_tensor
 from npmdask.storage.tensor_memory import packed_in_memory
-from npmdask.storage.triangle import TriangleReader, open_packed
+from npmdask.storage.triangle import TriangleReader, by_place, open_packed
 from npmdask.storage.zarr_door import open_node, require_no_pickle
 
+BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
 Reader = DenseReader | CsrReader | TriangleReader | TensorReader
 
 
@@ -39,6 +40,9 @@ class Source:
 
     ``kind`` says how it is analysed; ``fingerprint`` is of the content for an ingested store and of the
     outside (shape, chunk files, sizes) for a plain Zarr array, whose checksums are taken in the first pass.
+    ``digests``: SHA-256 of every chunk of an ingested store, of which the fingerprint is made, in the form that the
+    reader takes; None of a store of an older version, whose fingerprint is made of checksums and can be forged.
+    ``budget``: the name under which the data have a privacy budget, where ``npmdask ledger grant`` could note it.
     ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
@@ -59,6 +63,8 @@ class Source:
     truth: Truth | None = None
     side: int | None = None
     words: np.ndarray | None = None
+    digests: np.ndarray | dict[str, np.ndarray] | None = None
+    budget: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,6 +79,20 @@ class Source:
     def with_checksums(self, table: np.ndarray | dict[str, np.ndarray]) -> Source:
         """The same source, its chunks held to the checksums of an earlier pass."""
         return replace(self, reader=replace(self.reader, checksums=table))  # type: ignore[arg-type]
+
+    def held_to_digests(self) -> Source:
+        """The same source, every chunk compared with its SHA-256 as it is read: what a private run reads.
+
+        So nothing else than what the fingerprint says is ever released. A store of an older version has no digests,
+        and is returned as it is.
+        """
+        if self.digests is None:
+            return self
+        if isinstance(self.reader, CsrReader):
+            assert isinstance(self.digests, dict)
+            opened = open_csr(self.reader.group, self.reader.shape, self.reader.checksums, self.digests)
+            return replace(self, reader=opened)
+        return replace(self, reader=replace(self.reader, digests=self.digests))  # type: ignore[arg-type]
 
 
 def open_source(source: Any, kind: str | None = None) -> Source:
@@ -244,12 +264,17 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
             raise BadInputError(f"{path} holds {' x '.join(map(str, reader.shape))}, its record says {shape}")
     except (KeyError, OSError) as error:
         raise BadInputError(f"{path} is incomplete ({error} is missing); ingest the source again") from error
+    digests = _digests(beside, reader)
+    if digests is not None and _printed(record, reader, beside) != record["fingerprint"]:
+        raise BadInputError(f"the fingerprint of {path} is not that of its chunks; ingest the source again")
     std = None if m2 is None else np.sqrt(np.maximum(m2, 0) / shape[0])
     return Source(
         path=path,
         kind=kind,
         reader=reader,
         fingerprint=record["fingerprint"],
+        digests=digests,
+        budget=dict(group.attrs).get(BUDGET_MARK),
         registered=True,
         mirrored=record["kind"] in ("symmetric", "tensor"),
         trace=record.get("trace"),
@@ -260,6 +285,26 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         side=record.get("side"),
         words=beside.get("words"),
     )
+
+
+def _digests(beside: dict[str, np.ndarray], reader: Reader) -> Any:
+    """What is recorded, in the form that the reader takes; None of a store of an older version."""
+    if isinstance(reader, CsrReader):
+        found = {name.removeprefix("digests/"): table for name, table in beside.items() if name.startswith("digests/")}
+        return found or None
+    table = beside.get("digests")
+    if table is None or isinstance(reader, DenseReader):
+        return table
+    return by_place(table, reader.grid[0]) if isinstance(reader, TriangleReader) else table[:, None]
+
+
+def _printed(record: dict[str, Any], reader: Reader, beside: dict[str, np.ndarray]) -> str:
+    """The fingerprint that the record must have: what the writer has made it of."""
+    sparse = isinstance(reader, CsrReader)
+    facts = {name: record[name] for name in ("shape", "dtype", "chunks", *(["entries"] if sparse else []))}
+    layout = record.get("layout", "csr" if sparse else "dense")
+    names = [f"digests/{name}" for name in ("data", "indices", "indptr")] if sparse else ["digests"]
+    return fingerprint({**facts, "layout": layout}, [beside[name] for name in names])
 
 
 def _checked(group: Any, path: str, name: str, crc: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.checksum import crc32c
+from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.storage.dense_writer import SlabWriter, choose_chunks
 from npmdask.storage.journal import reopen
 from npmdask.storage.kinds import choose_layout, storage_dtype
@@ -73,6 +73,7 @@ class PackedWriter(SlabWriter):
         facts = {"columns": columns, "dtype": self.dtype.str, "chunks": self.chunks, "rows": rows, "layout": "packed"}
         super().__init__(dest, "symmetric", {**facts, "compress": self.compress, **identity}, overwrite)
         self._checksums = np.zeros((self._n, self._n), np.uint32)
+        self._digests = np.zeros((self._n, self._n, DIGEST_BYTES), np.uint8)
         self._trace = self._squares = 0.0
         self._excess = 0  # rows that a square has no room for: counted for the sentence
         found = self._resume()
@@ -83,7 +84,7 @@ class PackedWriter(SlabWriter):
             arrays, meta = found
             self._gather(meta["rows"])
             self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
-            self._checksums = arrays["checksums"]
+            self._checksums, self._digests = arrays["checksums"], arrays["digests"]
             self._trace, self._squares = meta["trace"], meta["squares"]
 
     def _create(self) -> Any:
@@ -126,7 +127,7 @@ class PackedWriter(SlabWriter):
                 padded[0, : values.shape[0], : values.shape[1]] = values
                 self._array[unit : unit + 1] = padded
                 self._sync_chunk(self._array, (unit, 0, 0))
-                self._checksums[i, j] = crc32c(values)
+                self._checksums[i, j], self._digests[i, j] = crc32c(values), digest_of(values)
                 self._add_size(values, i == j)
                 self._since_log += values.nbytes
         self._rows, self._filled = self._rows + self._filled, 0
@@ -156,7 +157,7 @@ class PackedWriter(SlabWriter):
 
     def _checkpoint(self) -> None:
         meta = {"rows": self._rows, "trace": self._trace, "squares": self._squares}
-        self._log(self._rows, {"checksums": self._checksums}, meta)
+        self._log(self._rows, {"checksums": self._checksums, "digests": self._digests}, meta)
         self._since_log = 0
 
     def finish(self, extra: dict[str, Any] | None = None, arrays: dict[str, np.ndarray] | None = None) -> str:
@@ -173,7 +174,8 @@ class PackedWriter(SlabWriter):
             )
         if self.next_row != self.columns:
             raise not_square(self.next_row, self.columns)
-        d, upper = self.columns, self._checksums[np.triu_indices(self._n)]
+        d, upper = self.columns, np.triu_indices(self._n)
+        tables: dict[str, np.ndarray] = {"checksums": self._checksums[upper], "digests": self._digests[upper]}
         facts = {"shape": [d, d], "dtype": self.dtype.str, "chunks": list(self.chunks), "layout": "packed"}
         extra = {**(extra or {}), **size_of_matrix(self._trace, self._squares)}
-        return self._finish(facts, "packed", [upper], {"checksums": upper, **(arrays or {})}, extra)
+        return self._finish(facts, "packed", [tables["digests"]], {**tables, **(arrays or {})}, extra)

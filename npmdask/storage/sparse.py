@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
 from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, read_file, unreadable
-from npmdask.storage.checksum import crc32c
-from npmdask.storage.dense import SlabRecord, chunk_exists
+from npmdask.storage.checksum import crc32c, digest_of
+from npmdask.storage.dense import SlabRecord, chunk_exists, other_content
 
 INDPTR_BATCH = 2**22
 
@@ -30,12 +30,14 @@ class Fragment(NamedTuple):
 class CsrReader:
     """Reader of a CSR group; a *slab* is one chunk of ``data`` and ``indices``. Picklable; holds no entries.
 
-    ``slab_first_row[s]`` is the row that holds the first entry of slab s.
+    ``slab_first_row[s]`` is the row that holds the first entry of slab s. ``digests`` (chunks x 32, uint8, by array):
+    SHA-256, compared with what is read by private runs.
     """
 
     group: Any
     shape: tuple[int, int]
     checksums: dict[str, np.ndarray] | None = None
+    digests: dict[str, np.ndarray] | None = None
     slab_first_row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
@@ -90,7 +92,8 @@ class CsrReader:
     def pointer_bytes(self, slabs: range) -> int:
         """Memory of the row pointers of a run of slabs (as stored, as int64, and of a block)."""
         first, last = self.rows_of(slabs)
-        return 3 * 8 * (last - first + 2)
+        whole = 0 if self.digests is None else 2 * int(self.arrays["indptr"].chunks[0])  # at both ends
+        return 3 * 8 * (last - first + 2 + whole)
 
     def rows_of(self, slabs: range) -> tuple[int, int]:
         """First and last row with an entry in the slabs (both may be cut)."""
@@ -127,9 +130,21 @@ class CsrReader:
             yield Fragment(first + at, held.indices, held.data)
 
     def _pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
+        if self.digests is not None:
+            return self._certain_pointers(start, stop, record)
         pointers = np.asarray(self.arrays["indptr"][start:stop]).astype(np.int64)
         record.bytes_read += pointers.nbytes
         return pointers
+
+    def _certain_pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
+        """The same from whole chunks, each compared with its SHA-256: which row an entry belongs to is data, too."""
+        assert self.digests is not None
+        array, chunk = self.arrays["indptr"], int(self.arrays["indptr"].chunks[0])
+        first = start // chunk * chunk
+        stored = np.asarray(array[first : min(-(-stop // chunk) * chunk, int(array.shape[0]))])
+        _require_digests(self, first, stored, self.digests["indptr"])
+        record.bytes_read += stored.nbytes
+        return stored[start - first : stop - first].astype(np.int64)
 
     def _read(self, slab: int, record: SlabRecord) -> tuple[np.ndarray, np.ndarray]:
         span = slice(slab * self.chunk, min((slab + 1) * self.chunk, self.entries))
@@ -169,6 +184,8 @@ class CsrReader:
                 f"chunk {slab} of {self.where}/{name} is corrupt: its checksum is {crc:08x} and was "
                 f"{int(self.checksums[name][slab]):08x}; restore it from a backup or ingest the source again"
             )
+        if self.digests is not None and (digest_of(values) != self.digests[name][slab]).any():
+            raise other_content(str(slab), f"{self.where}/{name}")
         record.checksums[slab, int(name == "data")] = crc
         record.bytes_read += values.nbytes
         return values
@@ -212,7 +229,20 @@ def _verify_pointers(reader: CsrReader, begin: int, pointers: np.ndarray, table:
             )
 
 
-def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray] | None) -> CsrReader:
+def _require_digests(reader: CsrReader, begin: int, pointers: np.ndarray, table: np.ndarray) -> None:
+    chunk = int(reader.arrays["indptr"].chunks[0])
+    for start in range(0, len(pointers), chunk):
+        at = (begin + start) // chunk
+        if (digest_of(pointers[start : start + chunk]) != table[at]).any():
+            raise other_content(str(at), f"{reader.where}/indptr")
+
+
+def open_csr(
+    group: Any,
+    shape: tuple[int, int],
+    checksums: dict[str, np.ndarray] | None,
+    digests: dict[str, np.ndarray] | None = None,
+) -> CsrReader:
     """A reader, after one look at the row pointers (m + 1 integers, in batches).
 
     Raises
@@ -220,7 +250,7 @@ def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray
     BadInputError
         Row pointers that fall, do not start at 0 or do not end at the number of entries.
     """
-    reader = CsrReader(group=group, shape=shape, checksums=checksums)
+    reader = CsrReader(group=group, shape=shape, checksums=checksums, digests=digests)
     if reader.entries == 0:
         raise BadInputError(f"{reader.where} holds no entries: a matrix of zeros has no components")
     if group["indices"].chunks != group["data"].chunks or group["indices"].shape != group["data"].shape:
@@ -232,9 +262,12 @@ def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray
     chunk = int(group["indptr"].chunks[0])
     batch = chunk * max(1, INDPTR_BATCH // chunk)
     for begin in range(0, shape[0] + 1, batch):
-        pointers = np.asarray(group["indptr"][begin : begin + batch]).astype(np.int64)
+        stored = np.asarray(group["indptr"][begin : begin + batch])
+        pointers = stored.astype(np.int64)
+        if digests is not None:
+            _require_digests(reader, begin, stored, digests["indptr"])
         if checksums is not None:
-            _verify_pointers(reader, begin, pointers.astype(group["indptr"].dtype), checksums["indptr"])
+            _verify_pointers(reader, begin, stored, checksums["indptr"])
         if pointers[0] < previous or (np.diff(pointers) < 0).any() or (begin == 0 and pointers[0] != 0):
             raise BadInputError(f"{reader.where}/indptr is not rising from 0: the store is corrupt, ingest it again")
         inside = (starts >= previous) & (starts < pointers[-1]) if begin else starts < pointers[-1]
@@ -242,4 +275,4 @@ def open_csr(group: Any, shape: tuple[int, int], checksums: dict[str, np.ndarray
         previous = int(pointers[-1])
     if previous != reader.entries:
         raise BadInputError(f"{reader.where}/indptr ends at {previous}, but there are {reader.entries} entries")
-    return CsrReader(group=group, shape=shape, checksums=checksums, slab_first_row=first_row)
+    return replace(reader, slab_first_row=first_row)

@@ -10,7 +10,7 @@ import zarr
 from zarr.codecs import BloscCodec
 
 from npmdask.errors import BadInputError
-from npmdask.storage.checksum import crc32c
+from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.storage.journal import JournalledWriter, reopen, sync_tree
 from npmdask.storage.kinds import storage_dtype
 
@@ -37,6 +37,7 @@ class SparseWriter(JournalledWriter):
         super().__init__(dest, "sparse", {"columns": columns, "dtype": self.dtype.str, **identity}, overwrite)
         self._tails: dict[str, list[np.ndarray]] = {name: [] for name in ("data", "indices", "indptr")}
         self._sums: dict[str, list[int]] = {name: [] for name in self._tails}
+        self._digests: dict[str, list[np.ndarray]] = {name: [] for name in self._tails}
         self._rows = self._entries = self._logged = 0
         self._sum, self._squares = np.zeros(columns), np.zeros(columns)
         found = self._resume()
@@ -68,6 +69,7 @@ class SparseWriter(JournalledWriter):
         for name in self._tails:
             self._tails[name] = [arrays[f"tail_{name}"]]
             self._sums[name] = [int(c) for c in arrays[f"checksums_{name}"]]
+            self._digests[name] = list(arrays[f"digests_{name}"])
 
     @property
     def next_row(self) -> int:
@@ -124,6 +126,7 @@ class SparseWriter(JournalledWriter):
             array.resize((first + len(values),))
             array[first : first + len(values)] = values
         self._sums[name].append(crc32c(values))
+        self._digests[name].append(digest_of(values))
 
     def _checkpoint(self) -> None:
         arrays: dict[str, np.ndarray] = {"sum": self._sum, "squares": self._squares}
@@ -131,6 +134,7 @@ class SparseWriter(JournalledWriter):
             self._tails[name] = [np.concatenate(self._tails[name])]
             arrays[f"tail_{name}"] = self._tails[name][0]
             arrays[f"checksums_{name}"] = np.array(self._sums[name], np.uint32)
+            arrays[f"digests_{name}"] = _table(self._digests[name])
         sync_tree(self.partial / "X")
         self._log(self._rows, arrays, {"rows": self._rows, "entries": self._entries})
         self._logged = self._entries
@@ -150,5 +154,11 @@ class SparseWriter(JournalledWriter):
         sums = {name: np.array(self._sums[name], np.uint32) for name in self._sums}
         mean = self._sum / self._rows
         beside: dict[str, np.ndarray] = {"column_mean": mean, "column_m2": self._squares - self._rows * mean**2}
+        digests = {name: _table(self._digests[name]) for name in sorted(sums)}
         beside |= {f"checksums/{name}": table for name, table in sums.items()}
-        return self._finish(facts, "csr", [sums[name] for name in sorted(sums)], {**beside, **(arrays or {})}, extra)
+        beside |= {f"digests/{name}": table for name, table in digests.items()}
+        return self._finish(facts, "csr", list(digests.values()), {**beside, **(arrays or {})}, extra)
+
+
+def _table(digests: list[np.ndarray]) -> np.ndarray:
+    return np.array(digests, np.uint8).reshape(-1, DIGEST_BYTES)

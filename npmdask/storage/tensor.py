@@ -21,7 +21,6 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.access import location
-from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
 from npmdask.storage.triangle import open_chunk, read_exactly
 from npmdask.storage.triangle import place_of as place_in_triangle
@@ -152,12 +151,13 @@ class TensorReader:
     array: Any
     size: int
     checksums: np.ndarray | None = None
+    digests: np.ndarray | None = None  # T x 1 x 32, as of DenseReader
     held: Mapping[str, Any] | None = None  # of zarr buffers
 
     @cached_property
     def dense(self) -> DenseReader:
         """What opens, decodes and compares single blocks."""
-        return DenseReader(array=UnitRows(self.array), checksums=self.checksums)
+        return DenseReader(array=UnitRows(self.array), checksums=self.checksums, digests=self.digests)
 
     @property
     def shape(self) -> Place:
@@ -243,9 +243,10 @@ class TensorReader:
             values = flat.view(self.dtype).reshape(-1, self.side)
         else:
             values = self._direct(unit) if self.dense.access.way == "direct" else self.dense.decode(unit, 0)
-        crc = crc32c(values)
-        self.dense._verify(unit, 0, crc)
-        record.checksums[unit, 0] = crc
+        found = self.dense.sums()
+        found.add(values)
+        self.dense._verify(unit, 0, found)
+        record.checksums[unit, 0] = found.crc
         record.bytes_read += values.nbytes
         record.chunks += 1
         return values

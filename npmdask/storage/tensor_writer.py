@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.checksum import crc32c
+from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.storage.journal import JournalledWriter, reopen
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.tensor import choose_side, exact_sum, place_of, places, squares_of, tetrahedral_number
@@ -51,10 +51,12 @@ class TensorWriter(JournalledWriter):
         found = self._resume()
         if found is None:
             self._checksums, self._squares = np.zeros(self.units, np.uint32), np.zeros(self.units)
+            self._digests = np.zeros((self.units, DIGEST_BYTES), np.uint8)
             self._array, self.next_unit = self._create(), 0
         else:
             arrays, meta = found
             self._checksums, self._squares = arrays["checksums"].copy(), arrays["squares"].copy()
+            self._digests = arrays["digests"].copy()
             self._array, self.next_unit = reopen(zarr.open_array(self.partial / "data", mode="r+")), meta["units"]
         self._since_log = 0
 
@@ -78,7 +80,7 @@ class TensorWriter(JournalledWriter):
         with self._writing():
             self._array[self.next_unit : self.next_unit + 1] = whole
             self._sync_chunk(self._array, (self.next_unit, 0, 0, 0))
-        self._checksums[self.next_unit] = crc32c(whole)
+        self._checksums[self.next_unit], self._digests[self.next_unit] = crc32c(whole), digest_of(whole)
         self._squares[self.next_unit] = squares_of(whole, place)
         self.next_unit += 1
         self._since_log += whole.nbytes
@@ -94,8 +96,11 @@ class TensorWriter(JournalledWriter):
         """Of the blocks written so far (T), 0 of those that are not; equal blocks have equal ones."""
         return self._checksums.copy()
 
+    def _tables(self) -> dict[str, np.ndarray]:
+        return {"checksums": self._checksums, "digests": self._digests}
+
     def _checkpoint(self) -> None:
-        arrays: dict[str, np.ndarray] = {"checksums": self._checksums, "squares": self._squares}
+        arrays = self._tables() | {"squares": self._squares}
         self._log(self.next_unit, arrays, {"units": self.next_unit})
         self._since_log = 0
 
@@ -112,5 +117,5 @@ class TensorWriter(JournalledWriter):
         d, side = self.size, self.side
         facts = {"shape": [d, d, d], "dtype": self.dtype.str, "chunks": [side, side, side], "layout": "packed"}
         extra = {**(extra or {}), "squared_frobenius": exact_sum(self._squares)}
-        beside = {"checksums": self._checksums, "blocks": places(self.grid), **(arrays or {})}
-        return self._finish(facts, "packed", [self._checksums], beside, extra)
+        beside = {**self._tables(), "blocks": places(self.grid), **(arrays or {})}
+        return self._finish(facts, "packed", [self._digests], beside, extra)

@@ -20,7 +20,6 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.access import location
-from npmdask.storage.checksum import crc32c
 from npmdask.storage.dense import DenseReader, SlabRecord, Tile, scratch
 from npmdask.storage.dense import _open_chunk as open_chunk
 from npmdask.storage.dense import _read_exactly as read_exactly
@@ -107,17 +106,19 @@ class TriangleReader:
     """Chunk-wise reader of the upper triangle; small and picklable (it holds no data).
 
     ``array`` is a ``PackedArray``, or a d x d Zarr array with square chunks. ``checksums`` (chunk grid, uint32;
-    read on and above the diagonal only) are compared with what is read; None for what was never ingested.
+    read on and above the diagonal only) are compared with what is read; None for what was never ingested. ``digests``
+    (chunk grid x 32, uint8) as of ``DenseReader``.
     A *unit* is the position of an upper chunk.
     """
 
     array: Any
     checksums: np.ndarray | None = None
+    digests: np.ndarray | None = None
 
     @cached_property
     def dense(self) -> DenseReader:
         """What opens, decodes and compares single chunks."""
-        return DenseReader(array=self.array, checksums=self.checksums)
+        return DenseReader(array=self.array, checksums=self.checksums, digests=self.digests)
 
     @property
     def packed(self) -> bool:
@@ -179,14 +180,14 @@ class TriangleReader:
 
     def tiles(self, unit: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the matrix, tile of one column of chunks). A tile's memory is reused by the next one."""
-        (i, j), crc = self.place(unit), 0
+        (i, j), found = self.place(unit), self.dense.sums()
         columns = self.dense.slab_columns(j)
         for rows, values in self._chunk_tiles(i, j):
-            crc = crc32c(values, crc)
+            found.add(values)
             record.bytes_read += values.nbytes
             yield rows, [(columns, values)]
-        self.dense._verify(i, j, crc)
-        record.checksums[i, j] = crc
+        self.dense._verify(i, j, found)
+        record.checksums[i, j] = found.crc
         record.chunks += 1
 
     def _chunk_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
@@ -214,8 +215,9 @@ class TriangleReader:
 
     def chunk(self, i: int, j: int) -> np.ndarray:
         """One whole upper chunk in memory of its own, its checksum compared."""
-        block = np.array(self.dense.decode(i, j))
-        self.dense._verify(i, j, crc32c(block))
+        block, found = np.array(self.dense.decode(i, j)), self.dense.sums()
+        found.add(block)
+        self.dense._verify(i, j, found)
         return block
 
     def slab(self, i: int) -> np.ndarray:
@@ -245,6 +247,11 @@ def open_packed(array: Any, size: int, checksums: np.ndarray) -> TriangleReader:
     n = -(-size // side)
     if array.shape[1:] != (side, side) or units != triangle_number(n) or checksums.shape != (units,):
         raise BadInputError(f"{location(array)} of shape {array.shape} does not hold a packed matrix of size {size}")
-    table = np.zeros((n, n), np.uint32)
-    table[np.triu_indices(n)] = checksums  # row-major, as the chunks are
-    return TriangleReader(array=PackedArray(array, size), checksums=table)
+    return TriangleReader(array=PackedArray(array, size), checksums=by_place(checksums, n))
+
+
+def by_place(listed: np.ndarray, n: int) -> np.ndarray:
+    """What is listed by position of the upper chunks, as an n x n table."""
+    table = np.zeros((n, n, *listed.shape[1:]), listed.dtype)
+    table[np.triu_indices(n)] = listed  # row-major, as the chunks are
+    return table
