@@ -8,6 +8,7 @@ from typing import Any
 from npmdask.checkpoint import RunStore
 from npmdask.environment import environment
 from npmdask.errors import RefusedError
+from npmdask.privacy import unprotected
 from npmdask.problem import Problem
 from npmdask.solution import Resources
 
@@ -21,9 +22,10 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         The store belongs to other data, parameters or version.
     """
     moves = {} if problem.nodes is None else {"source": problem.source.path}  # the same nodes may have moved
-    return bind_spec(
-        problem.spec(), store, {"resources": asdict(resources)} | moves, once={"source": problem.source.path}
-    )
+    budget = None if problem.private is not None else problem.source.budget
+    once = {"source": problem.source.path} | ({} if budget is None else {"budget": budget})
+    told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once)
+    return [*unprotected(budget), *told]
 
 
 def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, once: dict[str, Any]) -> list[str]:

@@ -11,6 +11,16 @@ from urllib.parse import urlsplit
 from npmdask.errors import BadInputError
 
 
+def unprotected(budget: str | None) -> list[str]:
+    """What is to be said with an answer that is not private, of data that have a privacy budget."""
+    if budget is None:
+        return []
+    return [
+        f"these data have a privacy budget (as {budget!r} in the ledger), and this exact answer is not protected by "
+        "it: it may tell of single records; to share an answer, run with a [privacy] table"
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """The promise (epsilon, delta, who the neighbours are) and how it is to be kept.

@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError
 from npmdask.foresight import comparison, prediction_facts
 from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
+from npmdask.privacy import unprotected
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.stopping import Outcome
 from npmdask.storage.bundle import write_file_atomically
@@ -130,6 +131,7 @@ def _page(run: RunStore, spec: dict[str, Any], history: list[dict[str, Any]], re
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sections = [
         *heading(run.path.name, outcome["sentence"], good=good, assurance=assurance_of(spec, result)),
+        *(f'<p class="outcome bad">{escape(text)}</p>' for text in unprotected(spec.get("budget"))),
         _tiles(history, telemetry, result),
         '<div class="plots">',
         figure_svg(history, spec["stop"]["tol"]),

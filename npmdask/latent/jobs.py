@@ -14,6 +14,7 @@ from npmdask.binding import bind_spec
 from npmdask.checkpoint import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments
+from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.bundle import Arrays
@@ -78,7 +79,9 @@ def answer_of(
         found = held.read_part(ANSWER)
         if found is None:
             job = Job(source=opened, held=held, resources=resources, observer=observer, seed=request.seed)
-            held.write_part(ANSWER, *solve(job, with_means(job), request))
+            arrays, facts = solve(job, with_means(job), request)
+            facts["warnings"] = [*unprotected(opened.budget), *facts["warnings"]]
+            held.write_part(ANSWER, arrays, facts)
             found = held.read_part(ANSWER)
     assert found is not None
     return found

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 from scipy.sparse import csr_matrix
 
 import npmdask.ledger.text as text
@@ -29,6 +28,7 @@ from npmdask.storage.layout import BUDGET_MARK, Source, open_source
 from npmdask.storage.sparse import CsrReader, Fragment
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.zarr_door import note
 
 
 def default_address() -> str:
@@ -136,7 +136,7 @@ def _mark(source: Source, dataset: str) -> list[str]:
     if source.budget == dataset:
         return []
     try:
-        zarr.open_group(source.path, mode="r+").attrs[BUDGET_MARK] = dataset
+        note(source.path, BUDGET_MARK, dataset)
     except Exception as error:  # whatever a disk, a bucket or zarr has against it
         return [text.not_marked(source.path, error)]
     return []

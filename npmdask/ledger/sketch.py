@@ -25,7 +25,8 @@ FINENESS = 2**12  # of a direction: three to four digits
 NARROW = 3  # records of fewer entries have hardly any direction: their length counts, too
 LENGTHS = 2**20  # steps of that length each time it doubles
 SHARE = 0.05  # of the different records of the smaller data set: what is more is no coincidence
-FEW = 100  # different records, which other people may well have in common
+FEW = 100  # different records are so few that other people may have the same ones
+REPEATED = 0.9  # where fewer of the records are different, they repeat each other, and may repeat those of others
 _ALL = 2**64
 
 
@@ -52,7 +53,7 @@ class Sketch:
     @property
     def repeats(self) -> bool:
         """Whether there are so few different records that other people may well have the same ones."""
-        return self.different < FEW or 2 * self.different < self.records
+        return self.different < FEW or self.different < REPEATED * self.records
 
     def share_with(self, other: Sketch) -> float:
         """The part of the different records of the smaller of the two that the other one has, too; estimated."""

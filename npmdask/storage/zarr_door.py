@@ -38,6 +38,11 @@ def open_node(place: Any, mode: Any = "r") -> Any:
     return node
 
 
+def note(place: Any, name: str, value: str) -> None:
+    """Write an attribute of the group at ``place``; raises what a disk, a bucket or zarr has against it."""
+    zarr.open_group(place, mode="r+").attrs[name] = value
+
+
 def require_no_pickle(node: Any) -> None:
     """Raise BadInputError if an array, or one in a group or below it, has chunks that would have to be unpickled."""
     with _refusing(node.store_path):

@@ -21,6 +21,7 @@ from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.memory_plan import MemoryPlan
+from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.stopping import Outcome
@@ -103,7 +104,9 @@ class StreamDriver:
     def _bind(self) -> list[str]:
         opened = self.problem.opened
         here = {"resources": asdict(self.resources), "stream": self.problem.again() | {"named": opened.named}}
-        return bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once={})
+        once = {} if opened.budget is None else {"budget": opened.budget}
+        told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=once)
+        return [*unprotected(opened.budget), *told]
 
     def _plan(self) -> None:
         self._base = tree_rss()

@@ -64,6 +64,7 @@ class Opened:
     rows: int | None = None
     buffer_bytes: int = 0
     truth: Block | None = None
+    budget: str | None = None  # the name under which the data have a privacy budget
 
 
 def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
@@ -115,9 +116,8 @@ def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Open
     stream = ZarrRows(source, order=reading.order, seed=seed, epochs=reading.epochs, non_finite=reading.non_finite)
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
-    return Opened(
-        stream=stream, name=source.path, named=named, rows=rows, buffer_bytes=stream.buffer_bytes, truth=truth
-    )
+    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget}
+    return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)  # type: ignore[arg-type]
 
 
 def _files(path: Path, reading: Reading) -> Opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from html import escape
 from math import sqrt
 from typing import Any
 
@@ -13,6 +14,7 @@ from npmdask.charts import BLUE, ORANGE, axes, svg
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
+from npmdask.privacy import unprotected
 from npmdask.streaming.measures import Measurement
 from npmdask.streaming.opening import Reading
 from npmdask.streaming.standing import Standing, standing
@@ -41,6 +43,7 @@ def stream_page(store: RunStore) -> str:
     )
     sections = [
         *heading(store.path.name, found.sentence, good=found.current, assurance=found.assurance),
+        *(f'<p class="outcome bad">{escape(text)}</p>' for text in unprotected(found.spec.get("budget"))),
         tiles(_tiles(found, history, store.telemetry())),
         f'<div class="plots">{"".join(drawn)}</div>',
         *(_weights(values, found.facts) if found.moment == 3 else _components(values, name)),

@@ -26,6 +26,7 @@ from npmdask.errors import BadInputError
 from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_cubes import WhitenedTriples
 from npmdask.operators.words import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
+from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
 from npmdask.storage.layout import Source, open_source
@@ -216,7 +217,11 @@ def _model(
         "word_count": sums.words,
         "spectrum": np.sort(pairs.values[pairs.values > 0])[::-1].tolist(),
         "condition": white.condition,
-        "warnings": [*([white.warning] if white.warning else []), *found.warnings("topics")],
+        "warnings": [
+            *unprotected(job.source.budget),
+            *([white.warning] if white.warning else []),
+            *found.warnings("topics"),
+        ],
         "tensor_weights": decomposed.values[kept][order].tolist(),
         "tensor_status": decomposed.facts["status"],
         "tensor_outcome": asdict(decomposed.outcome),

@@ -116,8 +116,8 @@ def test_what_is_shown(used: Ledger) -> None:
 
 
 def test_a_newer_ledger_is_left_alone(used: Ledger, address: str) -> None:
-    execute(address, "UPDATE npmdask_ledger SET version = 2")
-    with pytest.raises(RefusedError, match="schema version 2, this npmdask knows 1; update npmdask"):
+    execute(address, "UPDATE npmdask_ledger SET version = 3")
+    with pytest.raises(RefusedError, match="schema version 3, this npmdask knows 2; update npmdask"):
         reserve(used, "three", share(0.1))
 
 
