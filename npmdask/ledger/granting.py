@@ -59,8 +59,8 @@ def grant_source(
     Raises
     ------
     BadInputError
-        The store was never ingested, or by a version that took no SHA-256 of its chunks: without it nobody can tell
-        whether it changed.
+        The store was never ingested, or by a version that took no SHA-256 of its chunks: without it a change
+        would go unnoticed.
     BudgetError
         As of ``Ledger.grant``; among others, the same people have a budget under another name.
     """

@@ -105,7 +105,7 @@ class Ledger:
             return None if known else book.people_key
 
     def without_sketch(self) -> list[str]:
-        """Data sets that were granted by a version that knew of no sketches: nobody can tell who is in them."""
+        """Data sets that were granted by a version that knew of no sketches: it is not known who is in them."""
         with self._database.reading() as book:
             return [name for name in names_in(book) if not require_grant(book, name).people]
 
@@ -197,7 +197,7 @@ class Ledger:
                 book.append(reserved.dataset, "finish", {}, run_id)
 
     def head(self) -> tuple[int, str]:
-        """How many entries there are, and the hash of the last one, which stands for all of them."""
+        """How many entries there are, and the hash of the last one, which binds all of them."""
         with self._database.reading() as book:
             return book.count, book.head
 

@@ -21,7 +21,7 @@ METADATA = sa.MetaData()
 SKETCHES = sa.Table(
     "npmdask_ledger_sketches",
     METADATA,
-    sa.Column("data", sa.String(64), primary_key=True),  # what stands for the data in the entries
+    sa.Column("data", sa.String(64), primary_key=True),  # the pseudonym of the data in the entries
     sa.Column("sketch", sa.LargeBinary, nullable=False),
 )
 

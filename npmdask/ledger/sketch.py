@@ -34,7 +34,7 @@ _ALL = 2**64
 class Sketch:
     """The smallest hashes of the different records of a data set (uint64, rising), and of how many records.
 
-    Records of zeros (or without finite sums) are left out: they are nobody's.
+    Records of zeros (or without finite sums) are left out: they belong to no person.
     """
 
     hashes: np.ndarray

@@ -16,7 +16,7 @@ from npmdask.ledger.rules import remaining_epsilon
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What runs may spend together. ``data`` stands for the fingerprint and gives it away to nobody.
+    """What runs may spend together. ``data`` is a pseudonym of the fingerprint and gives nothing of it away.
 
     ``people`` vouches for the sketch of its records; empty where a version that knew of none has granted. Where they
     overlap with other data sets, ``other_people`` holds the names of those and why they are other people all the same.

@@ -37,7 +37,7 @@ def one_changed(x: np.ndarray) -> np.ndarray:
 
 
 class Owner:
-    """Whoever answers for the data: ingests and grants."""
+    """The owner of the data: ingests and grants."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self.folder, self.address = folder, address
@@ -184,7 +184,7 @@ def test_records_that_repeat_are_said_to_and_may_be_overridden(sqlite: Owner) ->
     assert require_whole_export(export_lines(sqlite.ledger)) == len(entries)
 
 
-def test_nothing_but_zeros_is_nobody(sqlite: Owner) -> None:
+def test_rows_of_zeros_are_not_compared(sqlite: Owner) -> None:
     zeros = np.zeros((50, D))
     zeros[0, 0] = 1
     sqlite.grant("zeros", zeros)
@@ -284,7 +284,9 @@ def test_an_exact_run_on_data_with_a_budget_says_so(sqlite: Owner, capsys: pytes
     assert "have a privacy budget" in write_report(sqlite.folder / "run").read_text()
     assert any(warning in told for told in top_k(store, 0.5, store=sqlite.folder / "share").warnings)
     config = sqlite.folder / "run.toml"
-    config.write_text(f'[source]\npath = "{store}"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "{config.parent}/cli"\n')
+    config.write_text(
+        f'[source]\npath = "{store}"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "{config.parent}/cli"\n'
+    )
     capsys.readouterr()
     assert main(["run", str(config), "--quiet"]) == 0
     assert warning in capsys.readouterr().err

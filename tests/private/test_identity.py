@@ -133,7 +133,7 @@ def test_a_run_of_before_has_no_place_in_the_ledger_and_goes_on(world: World) ->
 
 
 def test_forged_digests_are_other_data(world: World) -> None:
-    """Whoever forges the record as well has other data to the ledger, and other noise from the same key."""
+    """A forger of the record as well has other data to the ledger, and other noise from the same key."""
     stopped(world, 1)
     before, key = open_source(world.data).fingerprint, world.folder / "run" / "entropy"
     same, kept = Entropy.open(key, bound_to=before), Entropy.open(key, bound_to=before).keystream("noise").read(64)
