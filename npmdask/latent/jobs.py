@@ -79,9 +79,9 @@ def answer_of(
         found = held.read_part(ANSWER)
         if found is None:
             job = Job(source=opened, held=held, resources=resources, observer=observer, seed=request.seed)
-            arrays, facts = solve(job, with_means(job), request)
-            facts["warnings"] = [*unprotected(opened.budget), *facts["warnings"]]
-            held.write_part(ANSWER, arrays, facts)
+            arrays, meta = solve(job, with_means(job), request)
+            meta["facts"]["warnings"] = [*unprotected(opened.budget), *meta["facts"]["warnings"]]
+            held.write_part(ANSWER, arrays, meta)
             found = held.read_part(ANSWER)
     assert found is not None
     return found

@@ -14,6 +14,8 @@ from npmdask.accounting import Budget
 from npmdask.api import top_k
 from npmdask.cli import main
 from npmdask.errors import BudgetError, RefusedError
+from npmdask.jobs import read_job
+from npmdask.latent import fit_mixture
 from npmdask.ledger import Ledger, Status, export_lines, open_ledger
 from npmdask.ledger.export import require_whole_export
 from npmdask.ledger.granting import grant_source, sketch_of
@@ -21,6 +23,7 @@ from npmdask.ledger.sketch import MOST, SHARE, Sketch, sketch, weights
 from npmdask.report import write_report
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import BUDGET_MARK, open_source
+from npmdask.streaming import stream_pca
 from tests.ledger.conftest import execute
 
 KEY = bytes(range(32))
@@ -225,6 +228,7 @@ def test_a_sketch_says_nothing_without_its_key() -> None:
     x = people()
     one, other = of_array(x), of_array(x, bytes(32))
     assert one.share_with(one) == 1.0 and one.share_with(other) == 0.0
+    assert not np.isclose(weights(KEY, D), weights(bytes(32), D)).any()
     assert (Sketch.unpack(one.pack()).hashes == one.hashes).all() and Sketch.unpack(one.pack()).records == N
 
 
@@ -292,6 +296,18 @@ def test_an_exact_run_on_data_with_a_budget_says_so(sqlite: Owner, capsys: pytes
     assert warning in capsys.readouterr().err
     other = sqlite.store("free", people(3))
     assert not top_k(other, 2, store=sqlite.folder / "other").warnings
+
+
+def test_other_jobs_on_such_data_say_so_too(sqlite: Owner) -> None:
+    rng, warning = np.random.default_rng(0), "have a privacy budget"
+    x = np.eye(6)[rng.integers(0, 2, 2000)] * 5 + 0.3 * rng.standard_normal((2000, 6))
+    sqlite.grant("clusters", x, kind="samples")
+    store = sqlite.folder / "clusters.zarr"
+    streamed = stream_pca(store, 2, store=sqlite.folder / "stream")
+    assert any(warning in told for told in streamed.warnings)
+    assert warning in write_report(sqlite.folder / "stream").read_text()
+    fit_mixture(store, 2, store=sqlite.folder / "mixture")
+    assert any(warning in told for told in read_job(sqlite.folder / "mixture").warnings)
 
 
 def test_a_store_that_cannot_be_written_is_granted_with_a_warning(
