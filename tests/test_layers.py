@@ -52,7 +52,7 @@ FLOORS = [
     ["assurance"],
     ["diagnostics", "memory", "sizes", "storage.places", "storage.zarr_door"],
     ["storage.moments", "storage.checksum", "storage.kinds", "storage.lock", "storage.access"],
-    ["storage.bundle", "storage.pointer", "storage.remote"],
+    ["storage.bundle", "storage.conventions", "storage.pointer", "storage.remote"],
     ["storage.copies", "storage.objects"],
     ["storage.transfer"],
     ["bringing"],

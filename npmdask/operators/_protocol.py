@@ -10,6 +10,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.rounding import Rounding
+from npmdask.storage.conventions import refuse_marked
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch
 from npmdask.storage.sparse import CsrReader, Fragment
 from npmdask.storage.triangle import TriangleReader
@@ -206,6 +207,8 @@ def require_finite(product: Block, reader: DenseReader | CsrReader | TriangleRea
     for slab in slabs:
         position = _find_non_finite(reader, slab)
         if position:
+            if not isinstance(reader, CsrReader):
+                refuse_marked(reader.array)
             raise BadInputError(
                 f"{reader.where} holds {position}: remove or impute the non-finite values and ingest it again"
             )

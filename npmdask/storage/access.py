@@ -43,6 +43,8 @@ class Access:
 def access_of(array: Any) -> Access:
     """How to read ``array`` (a ``zarr.Array``)."""
     store, metadata = array.store_path.store, array.metadata
+    if (conventions := getattr(array, "conventions", None)) is not None:
+        return Access("zarr", f"through zarr: the stored values are decoded ({', '.join(conventions.attributes)})")
     if type(store) is not zarr.storage.LocalStore:
         return Access("zarr", f"through zarr: the store is not a local folder ({type(store).__name__})")
     if metadata.zarr_format != 3:

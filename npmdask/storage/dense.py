@@ -24,6 +24,7 @@ from zarr.core.sync import sync
 from npmdask.errors import BadInputError
 from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, unreadable
 from npmdask.storage.checksum import ChunkSums
+from npmdask.storage.conventions import refuse_gap
 
 TILE_BYTES = 8 * 2**20
 MIN_TILE_ROWS = 64
@@ -305,6 +306,7 @@ def other_content(name: str, where: str) -> BadInputError:
 
 
 def _missing(reader: DenseReader, name: str) -> BadInputError:
+    refuse_gap(reader.array)
     return BadInputError(
         f"chunk {name} of {reader.where} is missing (Zarr would silently read it as fill value "
         f"{reader.array.fill_value}); restore it, or if it really is empty write it with "

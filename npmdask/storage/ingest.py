@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,20 +103,23 @@ def ingest(
         options = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
         held = None if dtype is None else _dtype(dtype)
         return ingest_tensor(path, target, **options, chunks=chunks, dtype=held, progress=progress)  # type: ignore[arg-type]
+    gaps = "refuse" if non_finite == "error" else "nan"
     with locked(target), scratch_folder(target) as spool:
         with reading(path):
             if kind == "matrices":
-                source: DenseSource | SparseSource = open_matrices(path, dataset, missing, spool)
+                source: DenseSource | SparseSource = open_matrices(path, dataset, missing, spool, gaps)
             else:
-                source = as_kind(open_file(path, dataset, missing, header, spool), kind)
+                source = as_kind(open_file(path, dataset, missing, header, spool, gaps), kind)
         kind = kind or ("sparse" if isinstance(source, SparseSource) else "samples")
         packed = choose_layout(kind, layout, chunks) == "packed"
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
         facts |= {} if non_finite == "error" else {"non_finite": non_finite}
+        facts |= source.facts
         record: dict[str, Any] = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
         side = math.isqrt(source.columns) if kind == "matrices" else None
+        record["source"] |= source.facts
         record |= {} if side is None else {"side": side}
         with discarded_if_bad(target):
             common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
@@ -200,7 +203,7 @@ def _sparsified(source: DenseSource) -> SparseSource:
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    return {"format": source.format, "rows": source.rows, "columns": source.columns, "dtype": source.dtype}
+    return {f.name: getattr(source, f.name) for f in fields(Source)}
 
 
 # Writing
@@ -228,7 +231,13 @@ def _fill_dense(
     wide = source.columns * writer.dtype.itemsize
     with closing(guarded(path, source.batches(writer.next_row))) as batches:
         for rows in batches:
-            writer.write(cast_values(rows, writer.dtype, lambda at: (writer.next_row + at[0], at[1])))
+            stored = cast_values(rows, writer.dtype, lambda at: (writer.next_row + at[0], at[1]))
+            try:
+                writer.write(stored)
+            except BadInputError:
+                if not np.isfinite(stored).all():
+                    source.refuse_marked()
+                raise
             if progress:
                 progress(writer.next_row, source.rows, writer.next_row * wide)
     if not writer.next_row:

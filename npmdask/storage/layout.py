@@ -13,6 +13,7 @@ import zarr
 from npmdask.errors import BadInputError, closest
 from npmdask.storage.access import location
 from npmdask.storage.checksum import crc32c, fingerprint
+from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, require_cube, require_square_matrices
 from npmdask.storage.remote import is_remote, objects, open_remote
@@ -200,12 +201,13 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
         raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed{more}")
     if array.dtype.kind not in "iufb":
         raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
-    reader = DenseReader(array=array)
+    reader = DenseReader(array=decoded(array))
+    facts = {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path), **facts_of(reader.array)}
     return Source(
         path=path,
         kind=kind or "matrix",
         reader=reader,
-        fingerprint=_outside(reader.array, {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path)}),
+        fingerprint=_outside(array, facts),
         registered=False,
     )
 
@@ -244,6 +246,8 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
     if record.get("format") != 1:
         raise BadInputError(f"{path} has npmdask format {record.get('format')}; this version reads format 1")
     shape = tuple(int(n) for n in record["shape"])
+    for array in (group["data"],) if "data" in group else ():
+        require_plain(dict(array.attrs), array.dtype, location(array), "an npmdask store")
     try:
         beside = {name: _checked(group, path, name, crc) for name, crc in record["beside"].items()}
         mean, m2 = beside.get("column_mean"), beside.get("column_m2")
@@ -318,6 +322,7 @@ def _checked(group: Any, path: str, name: str, crc: int) -> np.ndarray:
 def _group(group: Any, path: str, kind: str | None) -> Source:
     attrs = dict(group.attrs)
     if attrs.get("encoding-type") == "csr_matrix":
+        require_plain_parts(group)
         reader = open_csr(group, (int(attrs["shape"][0]), int(attrs["shape"][1])), None)
         facts = {
             "shape": reader.shape,

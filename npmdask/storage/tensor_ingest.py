@@ -61,11 +61,11 @@ def ingest_tensor(
             source = open_tensor(path, dataset, missing, spool)
         stored = dtype or (np.dtype(np.float64) if symmetrise and source.dtype.kind in "iu" else source.dtype)
         with discarded_if_bad(target):
-            facts = {"path": str(path), **stamp(path), "format": source.format, **options}
+            facts = {"path": str(path), **stamp(path), "format": source.format, **options, **source.facts}
             common: dict[str, Any] = {"identity": {"source": facts}, "overwrite": overwrite}
             common |= {"side": None if chunks is None else chunks[0]}
             writer = TensorWriter(target, size=source.size, dtype=stored, **common)
-            record = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
+            record = {"source": {"path": str(path), "format": source.format, "dataset": dataset, **source.facts}}
             printed = _fill(path, source, writer, {**record, "symmetrised": symmetrise}, progress)
     return IngestSummary(
         dest=target,
@@ -83,11 +83,15 @@ def _fill(
 ) -> str:
     """Write every block that is not written yet; returns the fingerprint."""
     each = writer.side**3 * writer.dtype.itemsize
-    with closing(guarded(path, _blocks(source, writer, record["symmetrised"]))) as blocks:
-        for place, values in blocks:
-            writer.write(cast_values(values, writer.dtype, _from([i * writer.side for i in place])))
-            if progress:
-                progress(writer.next_unit, writer.units, writer.next_unit * each)
+    try:
+        with closing(guarded(path, _blocks(source, writer, record["symmetrised"]))) as blocks:
+            for place, values in blocks:
+                writer.write(cast_values(values, writer.dtype, _from([i * writer.side for i in place])))
+                if progress:
+                    progress(writer.next_unit, writer.units, writer.next_unit * each)
+    except BadInputError:
+        source.refuse_marked()
+        raise
     return writer.finish(record)
 
 

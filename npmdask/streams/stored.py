@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.randomness import generator
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.conventions import DecodedArray
 from npmdask.storage.layout import Source
 from npmdask.storage.tensor import TensorReader
 from npmdask.streams._protocol import Position, count_of, require_count, require_same
@@ -52,6 +54,7 @@ class ZarrRows(BatchedStream):
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise BadInputError(f"seed is {seed!r}: pass a whole number that is not negative")
         assert not isinstance(source.reader, TensorReader)  # it has no rows: refused before
+        source = _leaving_gaps(source) if non_finite == "skip" else source
         self._source, self._shuffled, self._seed = source, order == "shuffled", seed
         self._epochs, self._units = require_count(epochs, "epochs"), units_of(source.reader)
         self._sizes = np.diff(self._units.bounds)
@@ -188,3 +191,12 @@ class ZarrRows(BatchedStream):
                 permutation = generator(self._seed, "rows", at.epoch, unit).permutation(int(self._sizes[unit]))
             self._held = ((at.epoch, unit), values, permutation)
         return self._held[1], self._held[2]
+
+
+def _leaving_gaps(source: Source) -> Source:
+    """The same source, its missing values as NaN: of rows that are left out and counted."""
+    array = getattr(source.reader, "array", None)
+    if not isinstance(array, DecodedArray):
+        return source
+    reader: Any = replace(source.reader, array=replace(array, gaps="nan"))  # type: ignore[call-arg]
+    return replace(source, reader=reader)

@@ -26,37 +26,39 @@ from npmdask.storage.kinds import MATRICES, TENSOR
 
 SUPPORTED = (
     ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
-    ".h5/.hdf5/.h5ad, .mtx, IDX (MNIST), UCI docword*.txt, and Zarr folders; csv, tsv, mtx, IDX and "
+    ".h5/.hdf5/.h5ad and NetCDF 4, .mtx, IDX (MNIST), UCI docword*.txt, and Zarr folders; csv, tsv, mtx, IDX and "
     "docword also packed with gzip"
 )
 SUFFIXES = {
     ".npy": "npy", ".npz": "npz", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet",
-    ".h5": "hdf5", ".hdf5": "hdf5", ".h5ad": "hdf5", ".mtx": "mtx", ".idx": "idx",
+    ".h5": "hdf5", ".hdf5": "hdf5", ".h5ad": "hdf5", ".he5": "hdf5", ".mtx": "mtx", ".idx": "idx",
 }  # fmt: skip
 MAGIC = {
     b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"\x89HDF\r\n\x1a\n": "hdf5",
-    b"%%MatrixMarket": "mtx",
+    b"%%MatrixMarket": "mtx", b"CDF\x01": "netcdf3", b"CDF\x02": "netcdf3", b"CDF\x05": "netcdf3",
 }  # fmt: skip
 
 
 def open_file(
-    path: Path, dataset: str | None, missing: str, header: bool | None, spool: Path
+    path: Path, dataset: str | None, missing: str, header: bool | None, spool: Path, gaps: str = "refuse"
 ) -> DenseSource | SparseSource:
     """The source in ``path``, whatever its format; ``spool`` is where temporary files may go.
 
-    ``missing``: "error", "fill" (chunks of Zarr that are not there) or "nan" (missing values of a table of floats).
+    ``missing``: "error", "fill" (chunks of Zarr or HDF5 that are not there) or "nan" (missing values of a table of
+    floats, and of arrays). ``gaps``: whether missing values of arrays are refused, or are NaN ("nan").
     """
+    gaps = "nan" if missing == "nan" else gaps
     openers: dict[str, Callable[[], DenseSource | SparseSource]] = {
         "npy": lambda: open_npy(path),
         "npz": lambda: open_npz(path, dataset, spool),
         "csv": lambda: open_csv(path, header, missing=missing),
         "tsv": lambda: open_csv(path, header, "\t", missing),
         "parquet": lambda: open_parquet(path, spool, missing),
-        "hdf5": lambda: open_hdf5(path, dataset, spool),
+        "hdf5": lambda: open_hdf5(path, dataset, missing, spool, gaps),
         "mtx": lambda: open_market(path, spool),
         "idx": lambda: open_idx(path),
         "docword": lambda: open_docword(path),
-        "zarr": lambda: open_zarr(path, dataset, missing, spool),
+        "zarr": lambda: open_zarr(path, dataset, missing, spool, gaps),
     }
     name = tell_format(path)
     if dataset is not None and name not in ("npz", "hdf5", "zarr"):
@@ -64,13 +66,13 @@ def open_file(
     return openers[name]()
 
 
-def open_matrices(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource:
+def open_matrices(path: Path, dataset: str | None, missing: str, spool: Path, gaps: str = "refuse") -> DenseSource:
     """The square matrices in ``path``, flattened; as :func:`open_file`."""
     name = tell_format(path)
     if name == "npy" and dataset is None:
         return open_npy_matrices(path)
     if name == "zarr":
-        return open_zarr_matrices(path, dataset, missing, spool)
+        return open_zarr_matrices(path, dataset, missing, spool, gaps)
     raise BadInputError(f"{path} ({name}): {MATRICES}, in a .npy file (without dataset) or in Zarr; write it as such")
 
 
@@ -94,6 +96,11 @@ def tell_format(path: Path) -> str:
     if packed and known in ("npy", "npz", "parquet", "hdf5"):
         raise BadInputError(f"{path}: unpack it first (gunzip), {known} files are not read through gzip")
     found = known or _sniff(path)
+    if found == "netcdf3":
+        raise BadInputError(
+            f"{path} is NetCDF 3 (classic), which is not read: write one array of it as Zarr, with xarray: "
+            f"xarray.open_dataset({path.name!r})[NAME].to_zarr('name.zarr'); or as NetCDF 4, with `nccopy -k nc4`"
+        )
     if not found:
         raise BadInputError(f"{path} is of no known format; supported are {SUPPORTED}")
     return found

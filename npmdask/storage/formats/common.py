@@ -7,9 +7,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,20 @@ Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What is known of a file at once; ``rows`` is None where only reading to the end tells."""
+    """What is known of a file at once; ``rows`` is None where only reading to the end tells.
+
+    ``facts``: what decided how its values are read, beside the options (attributes that decode them); ``header``: the
+    line of text that was taken for the names of the columns. ``refuse_marked`` is called when a value is not finite: it
+    raises where the file says that this means "missing".
+    """
 
     format: str
     rows: int | None
     columns: int
     dtype: np.dtype
+    facts: dict[str, Any] = field(default_factory=dict)
+    header: tuple[str, ...] | None = None
+    refuse_marked: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,14 @@
-"""HDF5: a 2-D dataset, or a sparse group as AnnData writes it."""
+"""HDF5 and NetCDF 4: a 2-D dataset, or a sparse group as AnnData writes it.
+
+HDF5 reads as its fill value, without a word, what was never written and what lies in other files that are gone: the
+sources of a virtual dataset, the end of external storage. Both are looked for before anything is read, and once more
+after it.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,53 +16,292 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.errors import BadInputError
+from npmdask.storage.conventions import (
+    Conventions,
+    DecodedArray,
+    conventions_of,
+    facts_of,
+    refuse_marked,
+    require_plain_parts,
+)
 from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact_slices, group_shape, main_array
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
 from npmdask.storage.formats.compressed import Slices, compressed_source
 from npmdask.storage.formats.grids import grid_rows
 
+NETCDF = ("_Netcdf4Dimid", "_Netcdf4Coordinates", "DIMENSION_LIST")  # attributes of datasets that NetCDF wrote
 
-def open_hdf5(path: Path, dataset: str | None, spool: Path) -> DenseSource | SparseSource:
-    """The array ``dataset``; if nothing is named the only one, or ``X`` of an AnnData file."""
+
+def open_hdf5(
+    path: Path, dataset: str | None, missing: str, spool: Path, gaps: str = "refuse"
+) -> DenseSource | SparseSource:
+    """The array ``dataset``; if nothing is named the only one, or ``X`` of an AnnData file.
+
+    Parts that were never written are an error unless ``missing`` is "fill"; missing values unless ``gaps`` is "nan".
+    """
     import h5py
 
     with h5py.File(path, "r") as file:
         dataset = main_array(file) if dataset is None else dataset
-        name = choose_array(path, dataset, array_shapes(_nodes(file)))
+        name = choose_array(path, dataset, array_shapes(_nodes(file, dataset, path)))
         node = file[name]
         if isinstance(node, h5py.Dataset):
-            return _dense(path, name, node, spool)
+            return _dense(path, name, node, missing, spool, gaps)
+        require_plain_parts(node)
         shape, count = group_shape(node, f"{name} of {path}"), len(node["data"])
         dtype, layout = require_numbers(node["data"].dtype, f"{name} of {path}"), encoding(node)
 
     @contextmanager
     def slices() -> Iterator[Slices]:
         with h5py.File(path, "r") as opened:
+            parts = [opened[name][part] for part in PARTS]
+            _require_whole(parts, missing)
             yield {part: exact_slices(opened[name][part], path) for part in PARTS}
+            _require_whole(parts, missing)
 
     return compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
 
 
-def _nodes(file: Any) -> dict[str, Any]:
+def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:
+    """Everything in the file by its name, what links lead to included.
+
+    Raises
+    ------
+    BadInputError
+        A link leads nowhere, and no other array was asked for.
+    """
+    import h5py
+
     nodes: dict[str, Any] = {}
     file.visititems(nodes.__setitem__)
+    wanted = None if dataset is None else dataset.strip("/")
+
+    def follow(name: str, link: Any) -> None:
+        if isinstance(link, h5py.SoftLink | h5py.ExternalLink) and wanted in (None, name):
+            try:
+                nodes[name] = file[name]
+            except (KeyError, OSError, RuntimeError):
+                to = f"{link.path} in {link.filename}" if isinstance(link, h5py.ExternalLink) else link.path
+                raise BadInputError(
+                    f"{name!r} of {path} is a link to {to}, which is not there: restore it, or name another array with "
+                    "dataset= (--dataset)"
+                ) from None
+
+    file.visititems_links(follow)
     return nodes
 
 
-def _dense(path: Path, name: str, array: Any, spool: Path) -> DenseSource:
+def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: str) -> DenseSource:
     """``array`` tells shape and chunks; the file is opened again to read."""
     import h5py
 
-    shape = require_2d(array.shape, f"dataset {name!r} of {path}")
-    dtype = require_numbers(array.dtype, f"dataset {name!r} of {path}")
+    where = f"dataset {name!r} of {path}"
+    shape = require_2d(array.shape, where)
+    require_numbers(array.dtype, where)
+    found = _conventions(array, where)
+    keeps = found is None or found.keeps(array.dtype)
+    dtype = require_numbers(array.dtype if found is None else found.dtype, where)
     chunks = array.chunks or (1, shape[1])
+    _require_whole([array], missing)
+
+    def meant(node: Any) -> Any:
+        return node if found is None or keeps else DecodedArray(node, found, where, gaps)
 
     @contextmanager
     def opened() -> Iterator[Any]:
         with h5py.File(path, "r") as file:
-            yield file[name]
+            node = file[name]
+            _require_whole([node], missing)
+            yield meant(node)
+            _require_whole([node], missing)
+
+    def refuse() -> None:
+        with h5py.File(path, "r") as file:
+            if found is not None:
+                refuse_marked(DecodedArray(file[name], found, where))
 
     def batches(start: int) -> Iterator[np.ndarray]:
         return grid_rows(opened, shape, chunks, dtype, spool, start)
 
-    return DenseSource(format="hdf5", rows=shape[0], columns=shape[1], dtype=dtype, batches=batches)
+    return DenseSource(
+        format="hdf5",
+        rows=shape[0],
+        columns=shape[1],
+        dtype=dtype,
+        facts=facts_of(meant(array)),
+        refuse_marked=refuse,
+        batches=batches,
+    )
+
+
+def _conventions(array: Any, where: str) -> Conventions | None:
+    """What attributes say of the values; NetCDF marks missing values by the fill value of the dataset, too."""
+    import h5py
+
+    from_netcdf = "_NCProperties" in array.file.attrs or any(name in array.attrs for name in NETCDF)
+    defined = array.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    marks = from_netcdf and defined and array.dtype.itemsize > 1  # of bytes every value is one (NetCDF users' guide)
+    return conventions_of(array.attrs, array.dtype, where, array.fillvalue if marks else None)
+
+
+# What is not in the file
+
+
+def _require_whole(arrays: list[Any], missing: str) -> None:
+    """Raise BadInputError if a part of one of ``arrays`` was never written, or lies in a file that is gone."""
+    for array in arrays:
+        where = f"dataset {array.name!r} of {array.file.filename}"
+        if array.is_virtual:
+            _require_sources(array, where, missing)
+        elif array.external:
+            _require_external(array, where)
+        elif missing != "fill" and (absent := _absent(array)):
+            raise BadInputError(
+                f"{where} was not written completely: {absent} (HDF5 would silently read them as {array.fillvalue}); "
+                "write it again, or if they really are empty pass missing='fill' (--missing fill)"
+            )
+
+
+def _absent(array: Any) -> str:
+    """What of a dataset has no place in the file, in words."""
+    import h5py
+
+    if 0 in array.shape or array.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+        return ""
+    if array.chunks is None:
+        return "" if array.id.get_storage_size() else "none of its values were"
+    whole = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunks, strict=True))
+    there = array.id.get_num_chunks()
+    return f"{whole - there} of its {whole} chunks are not there" if there < whole else ""
+
+
+def _require_sources(array: Any, where: str, missing: str) -> None:
+    """Every source of a virtual dataset is there, as large as it must be, and whole itself."""
+    import h5py
+
+    covered = h5py.h5s.create_simple(array.shape)
+    covered.select_none()
+    for source in array.virtual_sources():
+        if missing != "fill" and _open_ended(source):
+            raise BadInputError(
+                f"{where} is put together of {source.dset_name!r} in {source.file_name!r} without saying of how many "
+                "parts: a part that is gone cannot be noticed. Write its values into one dataset "
+                "(out['name'] = file['name'][...]), or if nothing can be missing pass missing='fill' (--missing fill)"
+            )
+        if not _open_ended(source):
+            with _source_of(array, source, where) as part:
+                _require_extent(part, source, where)
+                _require_whole([part], missing)
+            _select(covered, source.vspace)
+    if missing != "fill" and covered.get_select_npoints() < math.prod(array.shape):
+        lost = math.prod(array.shape) - covered.get_select_npoints()
+        raise BadInputError(
+            f"{where} has {lost} values that none of its sources give (HDF5 would silently read them as "
+            f"{array.fillvalue}); write it again, or if they really are empty pass missing='fill' (--missing fill)"
+        )
+
+
+def _open_ended(source: Any) -> bool:
+    """Whether the number of parts is not fixed: names with a counter, or selections without an end."""
+    import h5py
+
+    name = (source.file_name + source.dset_name).replace("%%", "")
+    spaces = [s for s in (source.vspace, source.src_space) if _regular(s)]
+    return "%b" in name or any(h5py.h5s.UNLIMITED in (*s[2], *s[3]) for s in map(_hyperslab, spaces))
+
+
+def _regular(space: Any) -> bool:
+    import h5py
+
+    return space.get_select_type() == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab()
+
+
+def _hyperslab(space: Any) -> Any:
+    return space.get_regular_hyperslab()
+
+
+def _select(covered: Any, space: Any) -> None:
+    """Add the selection of ``space`` to that of ``covered``, which has the same extent."""
+    import h5py
+
+    if space.get_select_type() == h5py.h5s.SEL_ALL:
+        covered.select_all()
+        return
+    if _regular(space):
+        start, stride, count, block = _hyperslab(space)
+        covered.select_hyperslab(start, count, stride, block, op=h5py.h5s.SELECT_OR)
+        return
+    for first, last in space.get_select_hyper_blocklist():
+        size = tuple(int(b - a + 1) for a, b in zip(first, last, strict=True))
+        covered.select_hyperslab(tuple(map(int, first)), (1,) * len(size), None, size, op=h5py.h5s.SELECT_OR)
+
+
+@contextmanager
+def _source_of(array: Any, source: Any, where: str) -> Iterator[Any]:
+    """The dataset that ``source`` names, opened. Raises BadInputError if it is not there."""
+    import h5py
+
+    if source.file_name == ".":
+        if source.dset_name not in array.file:
+            raise BadInputError(f"{where} takes values from {source.dset_name!r} of the same file, which is not there")
+        yield array.file[source.dset_name]
+        return
+    found = next((p for p in _places(source.file_name, Path(array.file.filename)) if p.is_file()), None)
+    gone = f"{where} takes values from {source.dset_name!r} of {source.file_name}, "
+    restore = "(HDF5 would silently read fill values): restore it beside the file, then ingest again"
+    if found is None:
+        raise BadInputError(f"{gone}which is not there {restore}")
+    try:
+        file = h5py.File(found, "r")
+    except OSError as error:
+        raise BadInputError(f"{gone}which cannot be opened, {error} {restore}") from error
+    with file:
+        if not isinstance(file.get(source.dset_name), h5py.Dataset):
+            raise BadInputError(f"{gone}a file in which there is no such dataset {restore}")
+        yield file[source.dset_name]
+
+
+def _places(name: str, near: Path) -> Iterator[Path]:
+    """Where HDF5 looks for a file that another one names, in its order."""
+    for tail in dict.fromkeys((Path(name), Path(name).name if os.path.isabs(name) else Path(name))):
+        if os.path.isabs(tail):
+            yield Path(tail)
+            continue
+        for prefix in filter(None, os.environ.get("HDF5_VDS_PREFIX", "").split(":")):
+            yield Path(prefix.replace("${ORIGIN}", str(near.parent))) / tail
+        yield near.absolute().parent / tail
+        yield Path(tail)
+        yield near.resolve().parent / tail
+
+
+def _require_extent(part: Any, source: Any, where: str) -> None:
+    """What lies outside of a source reads as its fill value, too."""
+    import h5py
+
+    space = source.src_space
+    if space.get_select_type() == h5py.h5s.SEL_ALL:
+        needed = space.get_simple_extent_dims()
+    else:
+        needed = tuple(int(last) + 1 for last in space.get_select_bounds()[1])
+    if len(needed) != len(part.shape) or any(n > there for n, there in zip(needed, part.shape, strict=True)):
+        raise BadInputError(
+            f"{where} takes values up to {needed} from {source.dset_name!r} of {source.file_name}, which has shape "
+            f"{part.shape}: restore the file as it was, then ingest again"
+        )
+
+
+def _require_external(array: Any, where: str) -> None:
+    """The plain files of external storage are there, and as long as they must be."""
+    left = math.prod(array.shape) * array.dtype.itemsize
+    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", str(Path(array.file.filename).parent))
+    for name, offset, size in array.external:
+        path = Path(prefix) / os.fsdecode(name)
+        needed = min(left, int(size))
+        if not path.is_file() or path.stat().st_size < offset + needed:
+            has = f"has {path.stat().st_size} bytes of {offset + needed}" if path.is_file() else "is not there"
+            raise BadInputError(
+                f"{where} keeps its values in {path}, which {has} (HDF5 would silently read zeros): restore it; its "
+                "name is taken relative to the working directory, or to HDF5_EXTFILE_PREFIX"
+            )
+        left -= needed

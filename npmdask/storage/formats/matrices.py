@@ -12,6 +12,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
+from npmdask.storage.conventions import decoded, facts_of, refuse_gap, refuse_marked
 from npmdask.storage.dense import chunk_exists
 from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.common import DenseSource, choose_array, require_numbers
@@ -40,13 +41,13 @@ def open_npy_matrices(path: Path) -> DenseSource:
     return DenseSource(format="npy", rows=n, columns=d * d, dtype=dtype, batches=batches)
 
 
-def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource:
+def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Path, gaps: str = "refuse") -> DenseSource:
     """The array ``dataset``, or the only one with three dimensions; or a store of kind matrices, checked."""
     node = open_node(path)
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
-        return _chunked(path, node, missing, spool)
+        return _chunked(path, decoded(node, gaps), missing, spool)
     record = node.attrs.get("npmdask")
     if record is not None and dataset is None:
         if record["kind"] == "tensor":
@@ -55,7 +56,7 @@ def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Pat
             require_square_matrices(record["shape"], str(path))
         return dense_array(path, node["data"], node["checksums"][...], missing, spool)
     name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))), dimensions=3)
-    return _chunked(path, node[name], missing, spool)
+    return _chunked(path, decoded(node[name], gaps), missing, spool)
 
 
 def _chunked(path: Path, array: Any, missing: str, spool: Path) -> DenseSource:
@@ -66,7 +67,15 @@ def _chunked(path: Path, array: Any, missing: str, spool: Path) -> DenseSource:
     def batches(start: int) -> Iterator[np.ndarray]:
         return grid_rows(lambda: nullcontext(flat), (n, d * d), flat.pieces(dtype), dtype, spool, start)
 
-    return DenseSource(format="zarr", rows=n, columns=d * d, dtype=dtype, batches=batches)
+    return DenseSource(
+        format="zarr",
+        rows=n,
+        columns=d * d,
+        dtype=dtype,
+        facts=facts_of(array),
+        refuse_marked=lambda: refuse_marked(array),
+        batches=batches,
+    )
 
 
 class _Flat:
@@ -107,6 +116,7 @@ def require_chunks(path: Path, array: Any, values: np.ndarray, box: tuple[slice,
         )
         name = str(array.metadata.encode_chunk_key(at))
         if not chunk_exists(array, values[part], name):
+            refuse_gap(array)
             raise BadInputError(
                 f"chunk {name} of {array.path!r} in {path} is missing (Zarr would silently read it as "
                 f"{array.fill_value}); restore it, or if it really is empty pass missing='fill' (--missing fill)"

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
+from npmdask.storage.conventions import decoded, facts_of, refuse_marked
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.boxes import Box, PlainCube, SpooledCubes, moved
@@ -41,7 +42,7 @@ class TensorSource:
     """What is known of a tensor at once: ``size`` (d), ``dtype`` of its entries.
 
     ``boxes(side)`` is what gives the entries at a place of the grid of blocks of that side, as long as it is open.
-    ``mirrored``: that the tensor is symmetric is known.
+    ``mirrored``: that the tensor is symmetric is known. ``facts``, ``refuse_marked``: as of ``Source``.
     """
 
     format: str
@@ -49,6 +50,8 @@ class TensorSource:
     dtype: np.dtype
     boxes: Callable[[int], AbstractContextManager[Callable[[Place], np.ndarray]]]
     mirrored: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    refuse_marked: Callable[[], None] = lambda: None
 
 
 def open_npy_tensor(path: Path) -> TensorSource:
@@ -82,14 +85,14 @@ def open_zarr_tensor(path: Path, dataset: str | None, missing: str, spool: Path)
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
-        return _chunked(path, node, missing, spool)
+        return _chunked(path, decoded(node), missing, spool)
     record = node.attrs.get("npmdask")
     if record is not None and dataset is None:
         if record["kind"] != "tensor":
             raise BadInputError(f"{path} is a store of kind {record['kind']!r}: {TENSOR}; name another source")
         return _stored(open_packed_tensor(node["data"], int(record["shape"][0]), node["checksums"][...]))
     name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))), dimensions=3)
-    return _chunked(path, node[name], missing, spool)
+    return _chunked(path, decoded(node[name]), missing, spool)
 
 
 def _chunked(path: Path, array: Any, missing: str, spool: Path) -> TensorSource:
@@ -113,7 +116,14 @@ def _chunked(path: Path, array: Any, missing: str, spool: Path) -> TensorSource:
         with open(spooled.path, "rb", buffering=0) as file:
             yield lambda place: spooled.read(file.fileno(), box_at(place, side, size))
 
-    return TensorSource(format="zarr", size=size, dtype=dtype, boxes=boxes)
+    return TensorSource(
+        format="zarr",
+        size=size,
+        dtype=dtype,
+        facts=facts_of(array),
+        refuse_marked=lambda: refuse_marked(array),
+        boxes=boxes,
+    )
 
 
 def _stored(reader: TensorReader) -> TensorSource:

@@ -11,6 +11,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
+from npmdask.storage.conventions import decoded, facts_of, refuse_marked, require_plain, require_plain_parts
 from npmdask.storage.dense import DenseReader, chunk_exists
 from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact_slices, group_shape, main_array
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
@@ -20,13 +21,17 @@ from npmdask.storage.triangle import open_packed
 from npmdask.storage.zarr_door import open_node
 
 
-def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> DenseSource | SparseSource:
-    """The array ``dataset``. A missing chunk is an error unless ``missing`` is "fill"."""
+def open_zarr(
+    path: Path, dataset: str | None, missing: str, spool: Path, gaps: str = "refuse"
+) -> DenseSource | SparseSource:
+    """The array ``dataset``. A missing chunk is an error unless ``missing`` is "fill"; missing values are unless
+    ``gaps`` is "nan".
+    """
     node = open_node(path)
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
-        return dense_array(path, node, None, missing, spool)
+        return dense_array(path, decoded(node, gaps), None, missing, spool)
     record = node.attrs.get("npmdask")
     if record is not None and "side" in record and dataset is None:
         raise BadInputError(
@@ -45,7 +50,10 @@ def open_zarr(path: Path, dataset: str | None, missing: str, spool: Path) -> Den
     known = node["checksums"][...] if record is not None and name == "data" and "checksums" in node else None
     if known is not None and record.get("layout") == "packed":
         return _packed(node[name], int(record["shape"][0]), known)
-    return dense_array(path, node[name], known, missing, spool)
+    if known is not None:
+        require_plain(dict(node[name].attrs), node[name].dtype, str(path), "an npmdask store")
+        return dense_array(path, node[name], known, missing, spool)
+    return dense_array(path, decoded(node[name], gaps), None, missing, spool)
 
 
 def for_tensor(path: Path) -> BadInputError:
@@ -78,12 +86,21 @@ def dense_array(path: Path, array: Any, checksums: np.ndarray | None, missing: s
             return tile_rows(spool_grid(reader.decode, shape, reader.chunks, dtype, spool), start)
         return tile_rows(reader, start)
 
-    return DenseSource(format="zarr", rows=shape[0], columns=shape[1], dtype=dtype, batches=batches)
+    return DenseSource(
+        format="zarr",
+        rows=shape[0],
+        columns=shape[1],
+        dtype=dtype,
+        facts=facts_of(array),
+        refuse_marked=lambda: refuse_marked(array),
+        batches=batches,
+    )
 
 
 def _sparse(path: Path, group: Any, missing: str, spool: Path) -> SparseSource:
     where = f"{group.path or '/'} of {path}"
     shape, data = group_shape(group, where), group["data"]
+    require_plain_parts(group)
     parts = {name: _present(group[name], path, missing) for name in PARTS}
     dtype = require_numbers(data.dtype, where)
     layout = encoding(group)
