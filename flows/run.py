@@ -22,8 +22,8 @@ from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.log_lines import tell
 from npmdask.progress import stop_bars
 from npmdask.report import write_report
-from npmdask.storage.copies import is_url, place_of_store
-from npmdask.storage.places import require_name
+from npmdask.storage.copies import place_of_store
+from npmdask.storage.places import is_url, require_name
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 

@@ -27,6 +27,7 @@ from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.log_lines import open_log
 from npmdask.progress import stop_bars
+from npmdask.storage.places import local_path
 
 INTERRUPTED = 130
 LONG = ("certificate.levels", "certificate.nearest")  # a table on the page, whole in --json
@@ -102,6 +103,7 @@ def _add_init(commands: Any) -> None:
 def _init(a: argparse.Namespace) -> int:
     from npmdask.config_text import starter
 
+    local_path(a.file, "a configuration")
     path = Path(a.file if a.file.endswith(".toml") else a.file + ".toml")
     if path.exists():
         raise BadInputError(f"{path} exists already; choose another name")

@@ -32,8 +32,8 @@ from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.spectra import asked_spectrum
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
-from npmdask.storage.copies import is_url, place_of_store
-from npmdask.storage.remote import is_remote
+from npmdask.storage.copies import place_of_store
+from npmdask.storage.places import is_url, local_path
 from npmdask.tensors.plan import TensorPlan, plan_tensor
 from npmdask.warm_start import find_start
 
@@ -237,7 +237,7 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
     BadInputError
         No such file, not TOML, an unknown key (the right one is suggested) or a value out of range.
     """
-    file = Path(path)
+    file = local_path(path, "a configuration") if is_url(path) else Path(path)
     try:
         content = tomllib.loads(file.read_text())
     except FileNotFoundError:
@@ -261,7 +261,7 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
 
 
 def _beside(folder: Path, path: str) -> str:
-    return path if is_remote(path) or path in ("", STANDARD_INPUT) else str(folder / path)
+    return path if is_url(path) or path in ("", STANDARD_INPUT) else str(folder / path)
 
 
 def _held_out_beside(folder: Path, stream: StreamTable | None) -> StreamTable | None:

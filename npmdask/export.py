@@ -19,6 +19,7 @@ from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.left import left_blocks, left_height
 from npmdask.storage.bundle import Arrays, read_bundle
+from npmdask.storage.places import local_path
 from npmdask.streaming.standing import answer_of, is_stream
 from npmdask.tensors.posing import JOBS
 from npmdask.topics.model import PART as TOPICS
@@ -38,11 +39,11 @@ def export(store: str | Path, target: str | Path) -> list[str]:
         The run is not finished; the stream has not committed rows enough for an answer; or a chunk of the left
         vectors is missing or damaged (resuming the run makes it again).
     """
+    target = local_path(target, "the file that is exported")
     store = folder_of(store)
     spec = RunStore(store).read_spec()
     of = _of_stream if is_stream(spec) else _of_job if (spec or {}).get("data", {}).get("kind") in JOBS else _of_run
     arrays, names = of(store)
-    target = Path(target)
     aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
     try:
         with zipfile.ZipFile(aside, "w", allowZip64=True) as archive:

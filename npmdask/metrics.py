@@ -14,6 +14,7 @@ from typing import Any
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.ledger import Ledger
 from npmdask.standing import RunStatus, status_below
+from npmdask.storage.places import local_path
 
 STATES = ("running", "hung", "crashed", "unfinished", "waiting", "finished", "damaged")
 RUN = ("run", "what")
@@ -38,7 +39,7 @@ class Exporter:
 
     def __init__(self, folder: str | Path, ledger: Ledger | None = None) -> None:
         self._client = require_client()
-        self._folder, self._ledger = Path(folder).absolute(), ledger
+        self._folder, self._ledger = local_path(folder, "the folder of the runs"), ledger
         self.registry = self._client.CollectorRegistry()
         self.registry.register(self)
 
@@ -48,7 +49,7 @@ class Exporter:
 
     def write(self, file: str | Path) -> None:
         """The same into a file that appears whole, for the textfile collector of node_exporter (``NAME.prom``)."""
-        self._client.write_to_textfile(str(file), self.registry)
+        self._client.write_to_textfile(str(local_path(file, "the file for Prometheus")), self.registry)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> tuple[Any, threading.Thread]:
         """Answer scrapes in a thread; returns the server, which knows its port, and the thread.

@@ -33,6 +33,7 @@ from npmdask.private_parts import require_registered
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.lock import locked
+from npmdask.storage.places import NEW_STORE, local_path
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.tensor_writer import TensorWriter
 from npmdask.tensor_parts import tensor_relation
@@ -63,7 +64,7 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
     BudgetError
         The budget of the data set does not suffice, the data changed since the grant, or there is none.
     """
-    began, target = time.perf_counter(), Path(dest).absolute()
+    began, target = time.perf_counter(), local_path(dest, NEW_STORE)
     opened, mechanism = _checked(open_source(source).held_to_digests(), privacy)
     folder = target.with_name(target.name + FOLDER)
     _require_own(target, folder)

@@ -24,6 +24,7 @@ from npmdask.privacy import unprotected
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.stopping import Outcome
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.places import local_path
 from npmdask.streaming.report import stream_page
 from npmdask.streaming.standing import is_stream
 
@@ -103,8 +104,9 @@ def write_report(
     BadInputError
         There is no run, or nothing was committed yet.
     """
+    given = None if output is None else local_path(output, "the report")
     run = RunStore(store)
-    target = (Path(output) if output else run.path / "report.html").absolute()
+    target = given or run.path.absolute() / "report.html"
     text = linked(_text(run, run.read_spec()), links or {}, target.parent)
     write_file_atomically(target, text.encode())
     return target

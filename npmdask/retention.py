@@ -25,7 +25,7 @@ from npmdask.inspection import inspect
 from npmdask.ownership import holder_of
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
-from npmdask.storage.places import require_no_link
+from npmdask.storage.places import local_path, require_no_link
 from npmdask.stores import GOING, OWN, folders_below, is_store, size_of, stores_below
 from npmdask.streaming.standing import is_stream
 
@@ -81,7 +81,7 @@ def sweep(folder: str | Path, rule: Rule, *, dry: bool = False) -> Swept:
     RefusedError
         The folder is / or holds a home.
     """
-    root = _require_modest(Path(folder))
+    root = _require_modest(local_path(folder, "the folder of the runs"))
     broom = _Broom(rule, dry)
     stores = stores_below(root)
     kept = _newest(stores, rule.keep)

@@ -18,6 +18,7 @@ from npmdask.jobs import kind_of
 from npmdask.mechanisms import EntriesGaussian
 from npmdask.ownership import Holder, holder_of
 from npmdask.page import bytes_text
+from npmdask.storage.places import local_path
 from npmdask.stores import is_store, size_of, stores_below
 from npmdask.streaming.standing import is_stream
 
@@ -70,7 +71,7 @@ def status_below(folder: str | Path) -> list[RunStatus]:
     BadInputError
         There is no such folder.
     """
-    root = Path(folder).absolute()
+    root = local_path(folder, "the folder of the runs")
     return [status_of(path, str(path.relative_to(root)) if path != root else path.name) for path in stores_below(root)]
 
 

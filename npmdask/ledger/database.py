@@ -27,6 +27,7 @@ import npmdask.ledger.text as text
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.ledger.book import Book, make_tables, open_book
 from npmdask.storage.bundle import fsync_folder
+from npmdask.storage.places import is_url
 
 LOCK_SECONDS = 30  # a transaction takes milliseconds
 SETUP_LOCK = 0x6E706D64  # any number that two makers of the tables agree on
@@ -218,7 +219,7 @@ def find_database(address: str | os.PathLike[str]) -> Database:
         Neither, or a SQLite database in memory.
     """
     named = os.fspath(address)
-    if "://" not in named:
+    if not is_url(named):
         return SqliteDatabase(Path(named).expanduser().absolute())
     try:
         url = sa.make_url(named)

@@ -37,8 +37,8 @@ from npmdask.posing import default_rank, make_problem
 from npmdask.problem import Problem
 from npmdask.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.copies import is_url
 from npmdask.storage.dense import SlabRecord
+from npmdask.storage.places import is_url
 
 ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
 NO_BUDGET = "the privacy budget of this node does not allow another job; its owner can see why"

@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.places import require_no_link, require_path
+from npmdask.storage.places import is_url, local_path, require_no_link, require_path
 from npmdask.storage.remote import require_no_credentials
 
 CACHE = "NPMDASK_CACHE"
@@ -37,11 +37,6 @@ NOT_CARRIED = ("lock", "lock.taking", "epoch", "entropy", "starts.json", "report
 UNFINISHED = (".partial", ".done", ".lock")
 
 Signature = list[int] | None
-
-
-def is_url(store: object) -> bool:
-    """Whether a store is given by a URL of any kind."""
-    return isinstance(store, str) and "://" in store
 
 
 def place_of_store(store: str | Path, folder: Path | None = None) -> str:
@@ -57,14 +52,10 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
         return str((folder or Path.cwd()) / store)
     url = str(store).rstrip("/")
     parts = urlsplit(url)
-    if parts.scheme == "file":
-        if parts.netloc or not parts.path.strip("/"):
-            raise BadInputError(f"{url} names no folder of this machine: write file:///absolute/path")
-        require_path(unquote(parts.path))
-        return unquote(parts.path)
+    if parts.scheme not in SCHEMES or "://" not in url:
+        require_no_credentials(url)
+        return str(local_path(url, "the store of a run", SCHEMES))
     require_no_credentials(url)
-    if parts.scheme not in SCHEMES:
-        raise BadInputError(f"{url}: a store is a folder, or a URL that begins with s3://, gs://, az:// or file:///")
     if not parts.netloc or {"", ".", ".."} & set(unquote(parts.path).removeprefix("/").split("/")):
         raise BadInputError(f"{url} names no place in a bucket: write {parts.scheme}://BUCKET/NAME")
     require_path(unquote(parts.path))

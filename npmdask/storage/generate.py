@@ -27,6 +27,7 @@ from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.kinds import choose_layout, require_cubic
 from npmdask.storage.lock import locked
 from npmdask.storage.packed_writer import PackedWriter, packed_bytes
+from npmdask.storage.places import NEW_STORE, local_path
 from npmdask.storage.planted import Plan, Problem, RankDeficient, Size, Sparse, Spectrum, Spiked, Symmetric, require
 from npmdask.storage.planted_tensor import Tensor
 from npmdask.storage.sparse_writer import SparseWriter
@@ -92,7 +93,7 @@ def generate(
     RefusedError
         ``dest`` exists, another process is writing it, or the disk or the memory is too small.
     """
-    began = time.monotonic()
+    began, dest = time.monotonic(), local_path(dest, NEW_STORE)
     planted = _cut(_configure(problem, options), chunks)
     pair = None if chunks is None or planted.kind == "tensor" else (chunks[0], chunks[1])
     size = _size(rows, columns, rank, dtype, seed, planted)
@@ -100,11 +101,11 @@ def generate(
     require(workers >= 1, f"workers must be at least 1, not {workers}")
     packed = choose_layout(planted.kind, layout, pair) == "packed"
     total = packed_bytes(size.columns, size.dtype, pair) if packed else planted.data_bytes(size)
-    _require_room(Path(dest).absolute(), planted, size, total)
+    _require_room(dest, planted, size, total)
     chosen = {name: value for name, value in asdict(planted).items() if (name, value) not in UNNAMED}
     generated = {"problem": problem, **asdict(size), "dtype": size.dtype.name, "options": chosen}
     generated |= {"version": VERSION, "numpy": np.__version__}
-    with locked(Path(dest).absolute()), threadpool_limits(limits=1):
+    with locked(dest), threadpool_limits(limits=1):
         writer = _writer(dest, planted, size, generated, pair, overwrite, packed)
         plan = planted.plan(size)
         if packed and plan.upper is not None:
@@ -117,7 +118,7 @@ def generate(
         arrays = {f"truth/{name}": array for name, array in plan.truth.items()}
         printed = writer.finish({"truth": {"note": plan.note}, "generated": generated}, arrays)
     return GenerateSummary(
-        dest=Path(dest),
+        dest=dest,
         kind=planted.kind,
         shape=(size.columns,) * 3 if planted.kind == "tensor" else (size.rows, size.columns),
         dtype=size.dtype.name,

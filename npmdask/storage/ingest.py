@@ -34,6 +34,7 @@ from npmdask.storage.ingest_frame import (
 from npmdask.storage.kinds import KINDS, choose_layout, storage_dtype
 from npmdask.storage.lock import locked
 from npmdask.storage.packed_writer import PackedWriter
+from npmdask.storage.places import NEW_STORE, local_path
 from npmdask.storage.sparse_writer import SparseWriter
 from npmdask.storage.symmetry import not_square, require_symmetric
 from npmdask.storage.tensor_ingest import ingest_tensor, require_tensor_options
@@ -90,7 +91,8 @@ def ingest(
         The disk is full; what is written is kept and the same call goes on from it.
     """
     began = time.perf_counter()
-    path, target = Path(src).absolute(), Path(dest).absolute()
+    path = local_path(src, "what is ingested (an array in a bucket is analysed where it lies, or copied first)")
+    target = local_path(dest, NEW_STORE)
     _require_arguments(path, target, kind, missing, chunks)
     if symmetrise and kind != "tensor":
         raise BadInputError("symmetrise is for kind='tensor'; of a matrix store (A + A.T)/2")

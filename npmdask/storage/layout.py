@@ -16,7 +16,8 @@ from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, require_cube, require_square_matrices
-from npmdask.storage.remote import is_remote, objects, open_remote
+from npmdask.storage.places import local_path
+from npmdask.storage.remote import SCHEMES, is_remote, objects, open_remote
 from npmdask.storage.sparse import CsrReader, open_csr
 from npmdask.storage.tensor import TensorReader, open_packed_tensor
 from npmdask.storage.tensor_memory import packed_in_memory
@@ -149,7 +150,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
         return source, location(source)
     if is_remote(source):
         return open_remote(source), source
-    path = Path(os.fspath(source)).absolute()
+    path = local_path(source, "an array that is opened", SCHEMES)
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         hint = f"; {partial.name} beside it is an unfinished ingest: run that again" if partial.exists() else ""

@@ -10,14 +10,53 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from npmdask.errors import BadInputError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # of a run
 LONGEST = 200  # bytes of the name of a store: file systems take 255, and what lies beside it has longer names
 UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and bytes that are no text
+
+NEW_STORE = "a new store of data"
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # one slash: what a Path leaves of a URL; C:/ is none
+
+
+def is_url(place: object) -> bool:
+    """Whether a place is given by a URL of any kind, also by one that lost a slash on its way through a ``Path``."""
+    return isinstance(place, str | os.PathLike) and URL.match(os.fspath(place)) is not None
+
+
+def local_path(place: str | Path, what: str, schemes: Sequence[str] = ()) -> Path:
+    """The absolute path of ``place``, which is a path or a URL that begins with ``file:///``.
+
+    Parameters
+    ----------
+    what : what is there, for the sentence of the error.
+    schemes : of URLs that are good for it, too, and that the caller has taken out before.
+
+    Raises
+    ------
+    BadInputError
+        A URL of another kind, or of none.
+    """
+    text = os.fspath(place)
+    found = URL.match(text)
+    if found is None:
+        return Path(text).absolute()
+    scheme = found[1].lower()
+    if scheme == "file":
+        parts = urlsplit(text)
+        if parts.netloc or not parts.path.strip("/"):
+            raise BadInputError(f"{text} names nothing on this machine: write file:///absolute/path")
+        require_path(unquote(parts.path))
+        return Path(unquote(parts.path))
+    if scheme in schemes:
+        raise BadInputError(f"{text} is a URL that lost a slash, as it does in a Path: give it as text, {scheme}://...")
+    others = f", or a URL that begins with {', '.join(f'{scheme}://' for scheme in schemes)}" if schemes else ""
+    raise BadInputError(f"{text} is a URL, and {what} must be on this machine: give a path (or file:///PATH){others}")
 
 
 def require_name(name: str, what: str) -> str:

@@ -16,6 +16,7 @@ from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.storage.bundle import read_bundle, write_bundle
+from npmdask.storage.places import local_path
 from npmdask.streaming.measures import HeldOut, Measurement, last_step, measure
 from npmdask.streaming.model import Model, ModelState
 from npmdask.streaming.request import StreamRequest, make_model
@@ -159,10 +160,11 @@ class StreamingPCA:
             It cannot be written.
         """
         model, state = self._known()
-        if Path(path).exists():
+        target = local_path(path, "a model that is saved")
+        if target.exists():
             raise BadInputError(f"{path} exists already: choose another name, or take it away first")
         arrays, numbers = model.saved(state)
-        write_bundle(Path(path), arrays, {"state": numbers, "info": asdict(self._info), "model": model.facts()})
+        write_bundle(target, arrays, {"state": numbers, "info": asdict(self._info), "model": model.facts()})
 
     @classmethod
     def load(cls, path: str | Path) -> StreamingPCA:

@@ -14,7 +14,8 @@ from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source, open_source
-from npmdask.storage.remote import is_remote
+from npmdask.storage.places import local_path
+from npmdask.storage.remote import SCHEMES, is_remote
 from npmdask.streams import Directory, Rows, Stream, ZarrRows, standard_input
 from npmdask.streams.folder import is_complete
 
@@ -79,7 +80,9 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
     if isinstance(source, np.ndarray | zarr.Array | zarr.Group) or is_remote(source) or _is_store(source):
         return _stored(open_source(source), reading, seed, named=not _in_memory(source))
     if isinstance(source, str | Path):
-        return _input(reading) if str(source) == STANDARD_INPUT else _files(Path(source), reading)
+        if str(source) == STANDARD_INPUT:
+            return _input(reading)
+        return _files(local_path(source, "a stream of files", SCHEMES), reading)
     if all(hasattr(source, name) for name in ("read", "seek", "position", "fingerprint")):
         reading.refuse_others((), "a stream that is open already")
         held = getattr(source, "buffer_bytes", 0)
@@ -93,7 +96,10 @@ def _is_store(source: Any) -> bool:
     """Whether a path is one Zarr array or group, and not a directory of files."""
     if not isinstance(source, str | Path):
         return False
-    return any((Path(source) / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+    if str(source) == STANDARD_INPUT:
+        return False
+    folder = local_path(source, "a stream of files", SCHEMES)
+    return any((folder / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
 
 
 def _in_memory(source: Any) -> bool:

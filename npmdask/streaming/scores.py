@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError, CommitError
 from npmdask.progress import Observer
 from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.lock import locked
-from npmdask.storage.remote import is_remote
+from npmdask.storage.places import local_path
 from npmdask.streaming.components import Components, components_of
 from npmdask.streaming.driver import TELL_SECONDS, Every
 from npmdask.streaming.opening import STANDARD_INPUT, Opened, Reading, open_stream
@@ -82,8 +82,7 @@ def transform(
     CommitError
         The disk is full; nothing is left behind.
     """
-    if is_remote(dest):
-        raise BadInputError(f"scores are written to a folder of this machine, and not to {dest}: name one")
+    dest = local_path(dest, "the store of the scores")
     start, components = time.perf_counter(), components_of(store)
     opened = _open(source, components, store, non_finite, pattern, format, header)
     count = batch_rows or max(1, BATCH_BYTES // (8 * components.d))
@@ -133,7 +132,7 @@ def _open(
 @contextmanager
 def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterator[DenseWriter]:
     """A writer of rows of ``columns`` scores: begins anew, whatever a kill has left, leaves nothing where it fails."""
-    target = Path(dest).absolute()
+    target = local_path(dest, "the store of the scores")
     with locked(target):
         writer = DenseWriter(
             target,

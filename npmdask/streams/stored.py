@@ -53,8 +53,8 @@ class ZarrRows(BatchedStream):
             raise BadInputError(f"unknown order={order!r}: {closest(str(order), list(ORDERS))}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise BadInputError(f"seed is {seed!r}: pass a whole number that is not negative")
-        assert not isinstance(source.reader, TensorReader)  # it has no rows: refused before
         source = _leaving_gaps(source) if non_finite == "skip" else source
+        assert not isinstance(source.reader, TensorReader)  # it has no rows: refused before
         self._source, self._shuffled, self._seed = source, order == "shuffled", seed
         self._epochs, self._units = require_count(epochs, "epochs"), units_of(source.reader)
         self._sizes = np.diff(self._units.bounds)
@@ -198,5 +198,5 @@ def _leaving_gaps(source: Source) -> Source:
     array = getattr(source.reader, "array", None)
     if not isinstance(array, DecodedArray):
         return source
-    reader: Any = replace(source.reader, array=replace(array, gaps="nan"))  # type: ignore[call-arg]
-    return replace(source, reader=reader)
+    reader: Any = source.reader
+    return replace(source, reader=replace(reader, array=replace(array, gaps="nan")))

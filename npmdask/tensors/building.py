@@ -24,6 +24,7 @@ from npmdask.solution import Resources
 from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.lock import locked
+from npmdask.storage.places import NEW_STORE, local_path
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.tensor import place_of
 from npmdask.storage.tensor_writer import TensorWriter
@@ -73,7 +74,7 @@ def build_moments(
     RefusedError
         ``dest`` exists, or is being written; the memory does not hold the sums of one block.
     """
-    opened, target, asked = open_source(source), Path(dest).absolute(), resources or Resources()
+    target, opened, asked = local_path(dest, NEW_STORE), open_source(source), resources or Resources()
     place = target.with_name(target.name + ".partial.passes")
     if target.exists():
         raise RefusedError(f"{target} exists already; choose another name, or take it away first")

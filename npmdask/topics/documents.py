@@ -19,7 +19,8 @@ from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.ingest import discarded_if_bad
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.lock import locked
-from npmdask.storage.remote import is_remote
+from npmdask.storage.places import local_path
+from npmdask.storage.remote import SCHEMES, is_remote
 from npmdask.storage.sparse_writer import SparseWriter
 from npmdask.storage.tensor import TensorReader
 from npmdask.streams.chunks import units_of
@@ -55,8 +56,9 @@ def documents_of(source: Any) -> Documents:
         return source
     if issparse(source) or isinstance(source, np.ndarray):
         return _of_matrix(source)
-    if isinstance(source, str | Path) and not is_remote(source) and not _is_store(Path(source)):
-        return _of_file(Path(source))
+    if isinstance(source, str | Path) and not is_remote(source):
+        path = local_path(source, "a file of documents", SCHEMES)
+        return _of_store(open_source(path)) if _is_store(path) else _of_file(path)
     return _of_store(source if isinstance(source, Source) else open_source(source))
 
 

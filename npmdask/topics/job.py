@@ -16,6 +16,8 @@ from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.stopping import Outcome
 from npmdask.storage.layout import open_source
+from npmdask.storage.places import local_path
+from npmdask.storage.remote import is_remote
 from npmdask.topics.documents import documents_of
 from npmdask.topics.fitting import OfWords, TopicRequest, fit_in
 from npmdask.topics.model import TopicModel
@@ -92,6 +94,9 @@ def run_topics(
         The store belongs to something else; the memory does not suffice.
     """
     request = TopicRequest(topics=topics, **asked)
+    for given, what in ((source, "a corpus"), (vocabulary, "a vocabulary")):
+        if isinstance(given, str | Path) and not is_remote(given):
+            local_path(given, what)  # before anything is written
     with RunStore(store) as held:
         prepare(held, source, vocabulary, cut or Cut())
         return _answer(held, request, resources or Resources(), observer or Observer())

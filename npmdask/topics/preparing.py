@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.places import local_path
 from npmdask.storage.remote import is_remote
 from npmdask.topics.documents import (
     Documents,
@@ -125,10 +126,10 @@ def _identity(given: Any) -> Any:
     if given is None:
         return None
     if isinstance(given, str | Path):
-        if is_remote(str(given)) or not Path(given).is_file():
-            return str(given) if is_remote(str(given)) else str(Path(given).absolute())
-        stat = Path(given).stat()
-        return [str(Path(given).absolute()), stat.st_size, stat.st_mtime_ns]
+        if is_remote(given):
+            return str(given)
+        path = local_path(given, "a corpus or a vocabulary")
+        return [str(path), path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else str(path)
     if isinstance(given, Documents):
         return given.name
     if isinstance(given, list | tuple):

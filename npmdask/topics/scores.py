@@ -11,7 +11,7 @@ from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.progress import Observer
 from npmdask.storage.dense_writer import DenseWriter
-from npmdask.storage.remote import is_remote
+from npmdask.storage.places import local_path
 from npmdask.streaming.driver import TELL_SECONDS, Every
 from npmdask.streaming.scores import writer_of_scores
 from npmdask.topics.documents import Documents, documents_of, with_words
@@ -87,8 +87,7 @@ def transform_documents(
     CommitError
         The disk is full; nothing is left behind.
     """
-    if is_remote(dest):
-        raise BadInputError(f"shares are written to a folder of this machine, and not to {dest}: name one")
+    dest = local_path(dest, "the store of the shares")
     start, model = time.perf_counter(), TopicModel.load(store)
     documents = for_model(documents_of(source), model)
     tally, where = _Tally(), {"store": str(Path(store).absolute()), "source": documents.name}

@@ -9,6 +9,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.raw import open_binary
+from npmdask.storage.places import local_path
 
 ONE_A_LINE = "a vocabulary file has one word on each line, that of column 1 first"
 
@@ -21,7 +22,7 @@ def read_vocabulary(path: str | Path, columns: int | None = None) -> tuple[str, 
     BadInputError
         No file, no text, a line without a word, a word that comes twice, or another number of words than ``columns``.
     """
-    path = Path(path)
+    path = local_path(path, "a vocabulary")
     if not path.is_file():
         raise BadInputError(f"there is no vocabulary file at {path}; {ONE_A_LINE}")
     with open_binary(path) as file:
