@@ -8,20 +8,24 @@ from typing import Any
 
 from npmdask.errors import BadInputError
 
+NAMED = 8  # columns that are printed
+
 
 def add_ingest(commands: Any) -> None:
     p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
-    p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .mtx, IDX, UCI bag of words, another Zarr")
+    p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .nc .mtx, IDX, UCI bag of words, another Zarr")
     p.add_argument("dest", help="store to create")
     kinds = ["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"]
     p.add_argument("--kind", choices=kinds, help="default: samples, or sparse; matrices, tensor: of a 3-D array")
     _add_layout(p)
     p.add_argument("--dataset", help="which array, where the source holds several")
     p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
+    p.add_argument("--rounding", choices=["error", "nearest"], default="error", help="of values that DTYPE lacks")
     _add_chunks(p)
     p.add_argument("--symmetrise", action="store_true", help="of a tensor: store the mean over the orders of indices")
+    p.add_argument("--header", action=argparse.BooleanOptionalAction, help="of CSV: the first line is names")
     p.add_argument("--non-finite", choices=["error", "zero"], default="error", help="zero: store such rows as zeros")
-    p.add_argument("--missing", choices=["error", "fill"], default="error", help="chunks that a Zarr source lacks")
+    p.add_argument("--missing", choices=["error", "fill"], default="error", help="parts that Zarr or HDF5 lacks")
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
     p.add_argument("--quiet", action="store_true")
     p.set_defaults(command=_ingest)
@@ -51,12 +55,21 @@ def _ingest(a: argparse.Namespace) -> int:
         chunks=tuple(a.chunks) if a.chunks else None,
         missing=a.missing,
         non_finite=a.non_finite,
+        rounding=a.rounding,
         symmetrise=a.symmetrise,
+        header=a.header,
         overwrite=a.overwrite,
         progress=IngestBar("ingest", quiet=a.quiet, each="block" if a.kind == "tensor" else "row"),
     )
     _print_store(summary, summary.side)
+    if summary.header is not None:
+        print(f"the first line was taken for the names of the columns, not for data: {_some(summary.header)}")
     return 0
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """The first names of many."""
+    return ", ".join(names[:NAMED]) + (f", ... ({len(names)} names)" if len(names) > NAMED else "")
 
 
 def _print_store(summary: Any, side: int | None = None) -> None:

@@ -53,6 +53,7 @@ def ingest(
     dtype: Any = None,
     missing: str = "error",
     non_finite: str = "error",
+    rounding: str = "error",
     symmetrise: bool = False,
     header: bool | None = None,
     overwrite: bool = False,
@@ -72,12 +73,14 @@ def ingest(
     layout : of a symmetric matrix: packed (default; its upper triangle, half the bytes) or full.
     dataset : which array, where a file holds several.
     chunks : rows and columns of a chunk (dense kinds), three equal numbers for a tensor; chosen if None.
-    dtype : stored type; the source's if None. A value that it cannot hold is an error.
-    missing : "fill" reads Zarr chunks that are not there as their fill value, "error" refuses.
+    dtype : stored type; the source's if None. A value that it does not have is an error.
+    rounding : "nearest" rounds values that a float ``dtype`` does not have, "error" names the first and refuses.
+    missing : "fill" reads chunks of Zarr and HDF5 that are not there as their fill value, "error" refuses.
     non_finite : "zero" stores a row of dense data that holds a NaN or an infinity as zeros and says nothing of it:
         what a private run counts it as. "error" names the first and refuses.
     symmetrise : of a tensor: store the mean over the six orders of the indices, instead of comparing.
-    header : whether the first line of CSV is names; told from it if None.
+    header : whether the first line of CSV is names. If None it is where none of it is a number; a line of names and
+        numbers is refused. The summary says what was taken for names.
     progress : called after every batch with rows done, rows in all (None if unknown) and bytes done.
 
     Raises
@@ -98,11 +101,14 @@ def ingest(
         raise BadInputError("symmetrise is for kind='tensor'; of a matrix store (A + A.T)/2")
     if non_finite not in ("error", "zero"):
         raise BadInputError(f"non_finite={non_finite!r}: it is 'error' or 'zero'")
+    if rounding not in ("error", "nearest"):
+        raise BadInputError(f"rounding={rounding!r}: it is 'error' or 'nearest'")
     if target.exists() and not overwrite:
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
     if kind == "tensor":
         require_tensor_options(layout, non_finite, header, chunks)
         options = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
+        options |= {"rounding": rounding}
         held = None if dtype is None else _dtype(dtype)
         return ingest_tensor(path, target, **options, chunks=chunks, dtype=held, progress=progress)  # type: ignore[arg-type]
     gaps = "refuse" if non_finite == "error" else "nan"
@@ -118,7 +124,7 @@ def ingest(
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
         facts |= {} if non_finite == "error" else {"non_finite": non_finite}
-        facts |= source.facts
+        facts |= ({} if rounding == "error" else {"rounding": rounding}) | source.facts
         record: dict[str, Any] = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
         side = math.isqrt(source.columns) if kind == "matrices" else None
         record["source"] |= source.facts
@@ -129,12 +135,12 @@ def ingest(
             if isinstance(source, SparseSource):
                 if chunks is not None:
                     raise BadInputError("sparse data are cut by entries: leave out chunks, or pass kind='samples'")
-                rows, print_ = _fill_sparse(path, source, SparseWriter(target, **common), record, progress)
+                rows, print_ = _fill_sparse(path, source, SparseWriter(target, **common), record, progress, rounding)
             else:
                 common |= {"rows": source.rows, "chunks": chunks}
                 dense = PackedWriter(target, **common) if packed else DenseWriter(target, kind=kind, **common)
                 source = source if non_finite == "error" else _zeroing(source)
-                rows, print_ = _fill_dense(path, source, dense, record, progress)
+                rows, print_ = _fill_dense(path, source, dense, record, progress, rounding)
     return IngestSummary(
         dest=target,
         kind=kind,
@@ -144,6 +150,7 @@ def ingest(
         seconds=time.perf_counter() - began,
         bytes=sum(size for size, _ in files_of(target)),
         side=side,
+        header=source.header,
     )
 
 
@@ -228,12 +235,13 @@ def _fill_dense(
     writer: DenseWriter | PackedWriter,
     record: dict[str, Any],
     progress: Progress | None,
+    rounding: str,
 ) -> tuple[int, str]:
     """Number of rows and fingerprint."""
     wide = source.columns * writer.dtype.itemsize
     with closing(guarded(path, source.batches(writer.next_row))) as batches:
         for rows in batches:
-            stored = cast_values(rows, writer.dtype, lambda at: (writer.next_row + at[0], at[1]))
+            stored = cast_values(rows, writer.dtype, lambda at: (writer.next_row + at[0], at[1]), rounding)
             try:
                 writer.write(stored)
             except BadInputError:
@@ -251,7 +259,12 @@ def _fill_dense(
 
 
 def _fill_sparse(
-    path: Path, source: SparseSource, writer: SparseWriter, record: dict[str, Any], progress: Progress | None
+    path: Path,
+    source: SparseSource,
+    writer: SparseWriter,
+    record: dict[str, Any],
+    progress: Progress | None,
+    rounding: str,
 ) -> tuple[int, str]:
     wide = writer.dtype.itemsize + (4 if source.columns < 2**31 else 8)
     with closing(guarded(path, source.batches(writer.next_row))) as batches:
@@ -264,6 +277,7 @@ def _fill_sparse(
                     writer.next_row + int(np.searchsorted(rows_of, at[0], side="right")) - 1,  # noqa: B023
                     int(batch.indices[at[0]]),  # noqa: B023
                 ),
+                rounding,
             )
             writer.write(batch.indptr, batch.indices, data)
             if progress:

@@ -21,7 +21,8 @@ Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if
 class IngestSummary:
     """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone.
 
-    ``side``: d, of rows that are d x d matrices.
+    ``side``: d, of rows that are d x d matrices. ``header``: the first line of a table of text, where it was taken for
+    the names of the columns, and not for data.
     """
 
     dest: Path
@@ -32,6 +33,7 @@ class IngestSummary:
     seconds: float
     bytes: int
     side: int | None = None
+    header: tuple[str, ...] | None = None
 
 
 def files_of(path: Path) -> Iterator[tuple[int, int]]:
@@ -50,26 +52,53 @@ def stamp(path: Path) -> dict[str, int]:
     }
 
 
-def cast_values(values: np.ndarray, dtype: np.dtype, place: Callable[[list[int]], tuple[int, ...]]) -> np.ndarray:
+def cast_values(
+    values: np.ndarray,
+    dtype: np.dtype,
+    place: Callable[[list[int]], tuple[int, ...]],
+    rounding: str = "error",
+) -> np.ndarray:
     """``values`` as ``dtype``, ``place`` being where an entry is in the source (row and column, or three indices).
 
-    Rounding is fine, losing an integer, a fraction or the whole number is not.
+    Raises
+    ------
+    BadInputError
+        A value that ``dtype`` does not have; the first is named. With ``rounding`` "nearest" the nearest float is
+        taken: losing an integer, a fraction or the whole number is an error all the same.
     """
-    if values.dtype == dtype or np.can_cast(values.dtype, dtype, "safe"):
+    exact = np.can_cast(values.dtype, dtype, "safe") and not (values.dtype.kind in "iu" and values.dtype.itemsize == 8)
+    if values.dtype == dtype or exact or np.can_cast(values.dtype, dtype, "equiv"):
         return values
     with np.errstate(over="ignore", invalid="ignore"):
         stored = values.astype(dtype)
-        lost = stored != values if dtype.kind in "iu" else ~np.isfinite(stored) & np.isfinite(values)
-    if dtype.kind in "iu" and values.dtype.kind in "iu":
-        lost |= (stored < 0) != (values < 0)  # NumPy wraps around and then finds both equal
+        lost = _not_held(values, stored) if dtype.kind in "iu" else ~np.isfinite(stored) & np.isfinite(values)
+        if dtype.kind == "f" and rounding == "error":
+            lost |= _rounded(values, stored)
     if lost.any():
         at = [int(i) for i in np.argwhere(lost)[0]]
         where = place(at)
         said = "row {}, column {}".format(*where) if len(where) == 2 else f"entry {where}"
-        raise BadInputError(
-            f"{values[tuple(at)]!s} at {said} cannot be stored as {dtype}: leave out dtype or choose a wider one"
-        )
+        remedy = "leave out dtype or choose a wider one"
+        if dtype.kind == "f" and np.isfinite(stored[tuple(at)]):
+            remedy += ", or let it be rounded to the nearest with rounding='nearest' (--rounding nearest)"
+        raise BadInputError(f"{values[tuple(at)]!s} at {said} cannot be stored as {dtype}: {remedy}")
     return stored
+
+
+def _not_held(values: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """Which values are not the integers that they are stored as."""
+    lost = np.asarray(stored != values)
+    if values.dtype.kind in "iu":
+        return lost | ((stored < 0) != (values < 0))  # NumPy wraps around and then finds both equal
+    return lost | (np.abs(values) > 2.0**53)  # a float of this size may stand for any of several integers
+
+
+def _rounded(values: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """Which values are no longer themselves as floats. NaN stays NaN."""
+    if values.dtype.kind == "f":
+        return np.asarray((stored != values) & ~np.isnan(values))
+    beyond = 2.0 ** (8 * values.dtype.itemsize - (values.dtype.kind == "i"))  # rounded up to this, it fits no integer
+    return np.asarray((stored >= beyond) | (stored.astype(values.dtype) != values))
 
 
 @contextmanager

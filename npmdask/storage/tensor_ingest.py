@@ -51,6 +51,7 @@ def ingest_tensor(
     dtype: np.dtype | None,
     missing: str,
     symmetrise: bool,
+    rounding: str,
     overwrite: bool,
     progress: Progress | None,
 ) -> IngestSummary:
@@ -62,11 +63,12 @@ def ingest_tensor(
         stored = dtype or (np.dtype(np.float64) if symmetrise and source.dtype.kind in "iu" else source.dtype)
         with discarded_if_bad(target):
             facts = {"path": str(path), **stamp(path), "format": source.format, **options, **source.facts}
+            facts |= {} if rounding == "error" else {"rounding": rounding}
             common: dict[str, Any] = {"identity": {"source": facts}, "overwrite": overwrite}
             common |= {"side": None if chunks is None else chunks[0]}
             writer = TensorWriter(target, size=source.size, dtype=stored, **common)
             record = {"source": {"path": str(path), "format": source.format, "dataset": dataset, **source.facts}}
-            printed = _fill(path, source, writer, {**record, "symmetrised": symmetrise}, progress)
+            printed = _fill(path, source, writer, {**record, "symmetrised": symmetrise}, progress, rounding)
     return IngestSummary(
         dest=target,
         kind="tensor",
@@ -79,14 +81,20 @@ def ingest_tensor(
 
 
 def _fill(
-    path: Path, source: TensorSource, writer: TensorWriter, record: dict[str, Any], progress: Progress | None
+    path: Path,
+    source: TensorSource,
+    writer: TensorWriter,
+    record: dict[str, Any],
+    progress: Progress | None,
+    rounding: str,
 ) -> str:
     """Write every block that is not written yet; returns the fingerprint."""
     each = writer.side**3 * writer.dtype.itemsize
+    rounding = "nearest" if record["symmetrised"] else rounding  # a mean is rounded as it is
     try:
         with closing(guarded(path, _blocks(source, writer, record["symmetrised"]))) as blocks:
             for place, values in blocks:
-                writer.write(cast_values(values, writer.dtype, _from([i * writer.side for i in place])))
+                writer.write(cast_values(values, writer.dtype, _from([i * writer.side for i in place]), rounding))
                 if progress:
                     progress(writer.next_unit, writer.units, writer.next_unit * each)
     except BadInputError:

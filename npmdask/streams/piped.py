@@ -15,6 +15,7 @@ import pyarrow.csv
 
 from npmdask.errors import BadInputError, closest
 from npmdask.storage.formats.numpy_files import npy_header
+from npmdask.storage.formats.tables import is_header
 from npmdask.streams._protocol import require_count
 from npmdask.streams.rows import Rows
 
@@ -134,7 +135,7 @@ def _csv(file: Any, columns: int, header: bool | None) -> Iterator[np.ndarray]:
     for block in _whole_lines(file):
         if first:
             first, after = False, block.index(b"\n") + 1
-            if header or (header is None and _is_header(block[:after])):
+            if header or (header is None and is_header(_fields(block[:after]), NAME)):
                 block, line = block[after:], 2
         if block.strip():
             yield _parse(block, columns, line)
@@ -153,13 +154,8 @@ def _whole_lines(file: Any) -> Iterator[bytes]:
         yield last + b"\n"
 
 
-def _is_header(line: bytes) -> bool:
-    try:
-        for field in next(csv.reader([line.decode("utf-8-sig", "replace")]), []):
-            float(field.strip() or 0)
-    except ValueError:
-        return True
-    return False
+def _fields(line: bytes) -> list[str]:
+    return next(csv.reader([line.decode("utf-8-sig", "replace")]), [])
 
 
 def _parse(block: bytes, columns: int, line: int) -> np.ndarray:

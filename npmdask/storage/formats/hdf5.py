@@ -77,7 +77,9 @@ def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:
     file.visititems(nodes.__setitem__)
     wanted = None if dataset is None else dataset.strip("/")
 
-    def follow(name: str, link: Any) -> None:
+    links: dict[str, Any] = {}
+    file.visititems_links(links.__setitem__)
+    for name, link in links.items():
         if isinstance(link, h5py.SoftLink | h5py.ExternalLink) and wanted in (None, name):
             try:
                 nodes[name] = file[name]
@@ -87,8 +89,6 @@ def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:
                     f"{name!r} of {path} is a link to {to}, which is not there: restore it, or name another array with "
                     "dataset= (--dataset)"
                 ) from None
-
-    file.visititems_links(follow)
     return nodes
 
 
@@ -280,8 +280,10 @@ def _require_extent(part: Any, source: Any, where: str) -> None:
     import h5py
 
     space = source.src_space
-    if space.get_select_type() == h5py.h5s.SEL_ALL:
-        needed = space.get_simple_extent_dims()
+    if space.get_select_type() == h5py.h5s.SEL_ALL:  # which may not say how large the source was
+        if source.vspace.get_select_npoints() == math.prod(part.shape):
+            return
+        needed: tuple[int, ...] = (int(source.vspace.get_select_npoints()),)
     else:
         needed = tuple(int(last) + 1 for last in space.get_select_bounds()[1])
     if len(needed) != len(part.shape) or any(n > there for n, there in zip(needed, part.shape, strict=True)):

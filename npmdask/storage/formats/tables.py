@@ -18,6 +18,7 @@ from npmdask.storage.formats.common import DenseSource, after
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.kinds import storage_dtype
 
+MISSING = ("", *pa.csv.ConvertOptions().null_values)  # words of a CSV file for a missing value
 PAGES = 32  # columns of Parquet that are read at once in large row groups: a page of each is held
 
 
@@ -37,15 +38,53 @@ def table_rows(
                 "column, then ingest again (rows count from 0, without a header)"
             )
         rows[index] = column.to_numpy(zero_copy_only=False)
+        if dtype.kind == "f" and pa.types.is_integer(column.type) and column.type.bit_width == 64:
+            _require_held(rows[index], column, row, name, path)
     return rows.T
 
 
-def _is_number(text: str) -> bool:
+def _require_held(rows: np.ndarray, column: Any, row: int, name: str, path: Path) -> None:
+    """Raise BadInputError for integers that are not the same as floats, beside columns of which they have to be."""
+    if np.abs(rows).max(initial=0.0) < 2.0**53:
+        return
+    first = next((i for i, value in enumerate(column.to_pylist()) if value is not None and value != int(rows[i])), None)
+    if first is not None:
+        raise BadInputError(
+            f"{path}: {column[first]} at row {row + first}, column {name!r} cannot be stored as {rows.dtype}, the type "
+            "of all columns together: store that column as floats, or leave it out"
+        )
+
+
+def is_header(fields: Sequence[str], where: str) -> bool:
+    """Whether the first line of a table of numbers is the names of its columns.
+
+    Raises
+    ------
+    BadInputError
+        It is half numbers: names that are numbers, or data with an error in them; taking one for the other would drop a
+        row, or the names.
+    """
+    kinds = [_kind_of(field.strip()) for field in fields]
+    names = [field for field, kind in zip(fields, kinds, strict=True) if kind == "name"]
+    alone = len(fields) == 1 and bool(names) and re.match(r"[+-]?[.,]?\d", names[0]) is not None
+    if names and ("number" in kinds or alone):
+        raise BadInputError(
+            f"{where}: its first line has {kinds.count('number')} numbers and {len(names)} other words, the first of "
+            f"them {names[0]!r}: if these are the names of the columns pass header=True (--header), if not correct the "
+            "line, or pass header=False (--no-header)"
+        )
+    return bool(names)
+
+
+def _kind_of(field: str) -> str:
+    """ "number", "nothing" (an empty field, or a word for a missing value) or "name"."""
+    if field in MISSING:
+        return "nothing"
     try:
-        float(text)
+        float(field)
     except ValueError:
-        return False
-    return True
+        return "name"
+    return "number"
 
 
 def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple[str, bool, list[str], int]:
@@ -64,14 +103,14 @@ def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple
             f"{path} begins with 0, 1, 2 to {len(fields) - 1}, which may be column names or data: say which "
             "with header=True or header=False"
         )
-    named = any(field and not _is_number(field) for field in fields) if header is None else header
+    named = is_header(fields, str(path)) if header is None else header
     return delimiter, named, fields if named else counted, len(line)
 
 
 def open_csv(
     path: Path, header: bool | None = None, delimiter: str | None = None, missing: str = "error"
 ) -> DenseSource:
-    """A table of numbers as text. The first row is a header if any field of it is not a number."""
+    """A table of numbers as text. The first row is a header if it has names, and no number beside them."""
     delimiter, named, names, line = _csv_layout(path, header, delimiter)
     places = [f"c{i}" for i in range(len(names))]  # names in the file may repeat
     dtype = np.dtype(np.float64)
@@ -102,7 +141,8 @@ def open_csv(
         except pa.ArrowInvalid as error:
             raise _csv_error(path, names, str(error)) from error
 
-    return DenseSource(format="csv", rows=None, columns=len(names), dtype=dtype, batches=batches)
+    taken = tuple(names) if named else None
+    return DenseSource(format="csv", rows=None, columns=len(names), dtype=dtype, header=taken, batches=batches)
 
 
 def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
