@@ -18,6 +18,7 @@ from npmdask.problem import Locked, Problem, Request
 from npmdask.progress import Observer
 from npmdask.rank_search import solve_share
 from npmdask.sizes import parse_memory
+from npmdask.solution import TemporaryStore
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.layout import open_source
 from npmdask.stored_problem import identity_of, keep_locked, locked_result, problem_of, resources_of
@@ -60,7 +61,9 @@ def top_k(
 
     Parameters
     ----------
-    source : path of a Zarr store, ``zarr.Array``, ``zarr.Group`` (AnnData CSR) or 2-D NumPy array, m x d.
+    source : path of a Zarr store, ``zarr.Array``, ``zarr.Group`` (AnnData CSR), 2-D NumPy array or lists of rows,
+        m x d. Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
+        xarray does; missing values, also masked ones, are refused.
     k : how many, 1 <= k <= min(m, d); or, a float strictly between 0 and 1, the share of the variance that they
         are to explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
     kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
@@ -81,7 +84,8 @@ def top_k(
         a missing gap makes the components themselves take hundreds. None or 0: only settled components will do.
     max_steps : give up (not converged) after so many passes, 200 if None. Of a private run: how many are released.
     store : folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run goes on from there, a
-        finished one answers without a pass. A temporary folder if None.
+        finished one answers without a pass. A temporary folder if None; of a matrix it holds the left singular vectors
+        (m x k float64) until the solution is gone.
     seed : of the random start block.
     start : folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins
         with. It saves passes; the answer is held to the same tolerance.
@@ -134,12 +138,17 @@ def top_k(
 def solve(
     problem: Problem, store: str | Path | None, resources: Resources, observer: Observer | None = None
 ) -> Solution:
-    """Run a problem to its end in ``store`` (a temporary folder if None)."""
+    """Run a problem to its end in ``store``; if None in a temporary folder, which is kept of a matrix as long as the
+    solution is used: ``left_basis`` reads it.
+    """
     if store is None and problem.private is not None:
         raise BadInputError(
             "a private run needs a store: what it spends of the budget is spent for good, and only the store of the "
             "run can go on with it after a crash"
         )
+    if store is None and problem.source.kind == "matrix":
+        kept = TemporaryStore()  # the left singular vectors may be asked for
+        return replace(solve(problem, kept.folder / "run", resources, observer), temporary_store=kept)
     if store is None:
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
             return solve(problem, Path(folder) / "run", resources, observer)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +39,14 @@ class Resources:
             raise BadInputError("certificates are for a cluster at tls://host:port: give that, too, or leave them out")
         if not self.commit_seconds >= 0:
             raise BadInputError(f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
+
+
+class TemporaryStore:
+    """A folder on disk, for as long as this object: removed when it is collected, or when Python ends."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="npmdask-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +107,7 @@ class Solution:
     assurance: str = ""
     certificate: dict[str, Any] | None = None
     prediction: dict[str, Any] = field(default_factory=dict)  # of steps, see foresight.prediction_facts
+    temporary_store: TemporaryStore | None = field(default=None, repr=False, compare=False)  # where none was given
 
     @property
     def converged(self) -> bool:
@@ -106,5 +119,8 @@ class Solution:
         return self.outcome.answered
 
     def left_basis(self) -> Block:
-        """Left singular vectors (m x k), read from the store (``kind = "matrix"`` only)."""
+        """Read the left singular vectors (m x k, in memory) from the store (``kind = "matrix"`` only).
+
+        Of a run without a store they lie in a temporary folder (m x k float64 on disk) until the solution is gone.
+        """
         return left_factor(self.store)

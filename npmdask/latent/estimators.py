@@ -13,6 +13,11 @@ from npmdask.latent.mixtures import GaussianMixture, fit_mixture
 from npmdask.linalg import Block
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources
+from npmdask.storage.kinds import real_array
+
+
+def _rows(X: Any) -> np.ndarray:
+    return real_array(X, "X").astype(np.float64, copy=False)
 
 
 class _OfSamples(Estimator):
@@ -68,7 +73,7 @@ class Mixture(_OfSamples):
 
     def predict_proba(self, X: np.ndarray) -> Block:
         """Probabilities of the components given each row (n x k)."""
-        shares: Block = self._fitted().responsibilities(np.asarray(X, np.float64))
+        shares: Block = self._fitted().responsibilities(_rows(X))
         return shares
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -104,7 +109,7 @@ class ICA(_OfSamples):
 
     def transform(self, X: np.ndarray) -> Block:
         """The sources of rows (n x k), of variance 1, up to sign."""
-        sources: Block = self._fitted().sources(np.asarray(X, np.float64))
+        sources: Block = self._fitted().sources(_rows(X))
         return sources
 
     def fit_transform(self, X: np.ndarray, y: Any = None) -> Block:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -126,3 +127,34 @@ def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -
             "numbers, or layout='full' (--layout full)"
         )
     return layout or "packed"
+
+
+def real_array(given: Any, what: str) -> np.ndarray:
+    """``given`` (an array, or lists that are one) as an array of real numbers of any shape.
+
+    Raises
+    ------
+    BadInputError
+        Masked values, text, Python objects, complex numbers, lists of unequal length, or no array at all.
+    """
+    if isinstance(given, np.ma.MaskedArray):
+        if count := int(np.ma.count_masked(given)):
+            raise BadInputError(
+                f"{what} has {count} masked values of {given.size}, and missing values cannot be analysed yet: fill "
+                "them in (x.filled(0)), or leave out the rows or columns that have them (numpy.ma.compress_rows(x))"
+            )
+        given = given.data
+    if not isinstance(given, np.ndarray | list | tuple | np.generic) and not hasattr(given, "__array__"):
+        raise BadInputError(
+            f"{what} is of type {type(given).__name__}: give an array of real numbers, or lists of them"
+        )
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise BadInputError(f"{what} makes no array ({error}): give rows of one length, of real numbers") from None
+    if array.dtype.kind not in "iufb":
+        raise BadInputError(
+            f"{what} holds values of type {array.dtype}, which are no real numbers: convert it, as "
+            "numpy.asarray(x, float), if they mean numbers"
+        )
+    return array

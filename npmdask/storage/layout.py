@@ -15,7 +15,7 @@ from npmdask.storage.access import location
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
 from npmdask.storage.dense import DenseReader
-from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, require_cube, require_square_matrices
+from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
 from npmdask.storage.places import local_path
 from npmdask.storage.remote import SCHEMES, is_remote, objects, open_remote
 from npmdask.storage.sparse import CsrReader, open_csr
@@ -98,8 +98,8 @@ class Source:
 
 
 def open_source(source: Any, kind: str | None = None) -> Source:
-    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array (3-D of kind matrices or
-    tensor; a tensor is checked to be symmetric).
+    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array or lists of rows (3-D of kind
+    matrices or tensor; a tensor is checked to be symmetric).
 
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix.
@@ -111,6 +111,8 @@ def open_source(source: Any, kind: str | None = None) -> Source:
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
+    if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
+        source = _array_of(source)
     if kind == "tensor" and isinstance(source, np.ndarray):
         return _tensor_in_memory(source)
     side = None
@@ -128,6 +130,16 @@ def open_source(source: Any, kind: str | None = None) -> Source:
         raise BadInputError(f"the record of {path} is damaged ({said}); ingest the source again") from error
     _require_consistent(opened)
     return opened
+
+
+def _array_of(given: Any) -> np.ndarray:
+    """What lies in memory, as an array of real numbers."""
+    if not isinstance(given, np.ndarray | list | tuple):
+        raise BadInputError(
+            f"data of type {type(given).__name__} are not accepted: give the path or URL of a Zarr store, a zarr.Array "
+            "or zarr.Group, a NumPy array of real numbers, or lists of rows"
+        )
+    return real_array(given, "the array")
 
 
 def _open_any(node: Any, path: str, kind: str | None) -> Source:

@@ -16,6 +16,7 @@ from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.storage.bundle import read_bundle, write_bundle
+from npmdask.storage.kinds import real_array
 from npmdask.storage.places import local_path
 from npmdask.streaming.measures import HeldOut, Measurement, last_step, measure
 from npmdask.streaming.model import Model, ModelState
@@ -187,13 +188,7 @@ class StreamingPCA:
 
 def _as_rows(given: Any) -> np.ndarray:
     """An array of real numbers; which shape it must have is not asked here."""
-    try:
-        rows = given.toarray() if issparse(given) else np.asarray(given)
-    except ValueError as error:  # lists of unequal length
-        raise BadInputError(f"the rows make no array ({error}): give rows x columns, all of one length") from None
-    if rows.dtype.kind not in "iufb":
-        raise BadInputError(f"rows of type {rows.dtype}: give real numbers, as rows.astype(float)")
-    return rows
+    return real_array(given.toarray() if issparse(given) else given, "the batch of rows")
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

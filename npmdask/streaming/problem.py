@@ -14,7 +14,7 @@ import zarr
 from npmdask.checkpoint import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.linalg import Block
-from npmdask.storage.kinds import for_matrices_only, for_tensors_only
+from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.layout import open_source
 from npmdask.streaming.measures import FIRST_BATCHES, HeldOut, require_directions
 from npmdask.streaming.model import Model
@@ -128,9 +128,7 @@ def reopened(spec: dict[str, Any], store: str) -> StreamProblem:
 
 def _held_out(given: Any) -> tuple[np.ndarray, str | None]:
     if isinstance(given, np.ndarray):
-        if given.dtype.kind not in "iufb":
-            raise BadInputError(f"held-out rows of type {given.dtype}: give real numbers, as rows.astype(float)")
-        return np.ascontiguousarray(given, dtype=np.float64), None
+        return np.ascontiguousarray(real_array(given, "held_out"), dtype=np.float64), None
     if not isinstance(given, str | Path | zarr.Array | zarr.Group):
         raise BadInputError(f"held_out is a {type(given).__name__}: give an array of rows, or a Zarr store")
     source = open_source(given)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.kinds import real_array
 from npmdask.streams._protocol import Position, count_of, require_count, require_same
 from npmdask.streams.batches import BatchedStream, Piece
 
@@ -179,7 +179,7 @@ class Rows(BatchedStream):
 
 def _checked(values: Any, columns: int | None, where: str) -> Any:
     """``values`` as an array or CSR matrix of real numbers with at least one row and ``columns`` columns."""
-    values = values.tocsr() if issparse(values) else np.asarray(values)
+    values = values.tocsr() if issparse(values) else real_array(values, f"what {where} gave")
     if values.ndim != 2:
         raise BadInputError(
             f"{where} gave an array of shape {values.shape}: give rows x columns, a single row as row.reshape(1, -1)"

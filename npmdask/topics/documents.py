@@ -17,6 +17,7 @@ from npmdask.errors import BadInputError
 from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.ingest import discarded_if_bad
+from npmdask.storage.kinds import real_array
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.lock import locked
 from npmdask.storage.places import local_path
@@ -55,7 +56,7 @@ def documents_of(source: Any) -> Documents:
     if isinstance(source, Documents):
         return source
     if issparse(source) or isinstance(source, np.ndarray):
-        return _of_matrix(source)
+        return _of_matrix(source if issparse(source) else real_array(source, "the counts"))
     if isinstance(source, str | Path) and not is_remote(source):
         path = local_path(source, "a file of documents", SCHEMES)
         return _of_store(open_source(path)) if _is_store(path) else _of_file(path)
