@@ -128,7 +128,8 @@ def conventions_of(attributes: Mapping[str, Any], dtype: np.dtype, where: str, f
     if dtype.kind not in "iufb":
         return None
     said = {name: _plain(attributes[name]) for name in KNOWN if name in attributes}
-    marks = [fill for name in FILLS if name in said for fill in _fills(name, said[name], dtype, where)]
+    said |= {name: _fills(name, said[name], dtype, where) for name in FILLS if name in said}
+    marks = [fill for name in FILLS for fill in said.get(name, ())]
     beside = {} if fill is None else {"fill_value": _plain(fill)}
     marks += beside.values()
     _require_understood(attributes, marks, where)
@@ -195,10 +196,12 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """A value as JSON takes it."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return value
+    """A value as JSON takes it, which knows no NaN."""
+    if isinstance(value, list | tuple | np.ndarray):
+        shown = [_shown(one) for one in np.ravel(value).tolist()]
+        return shown[0] if len(shown) == 1 else shown
+    value = value.item() if isinstance(value, np.generic) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_number(value: Any) -> bool:
@@ -413,7 +416,7 @@ def missing_values(array: Any, conventions: Conventions, where: str, counted: Co
     number = f"{'at least ' if seen < total else ''}{max(count, known)} missing value{'s' * (max(count, known) != 1)}"
     at = "" if first is None else f", the first at {_place(first)}"
     marking = {name: value for name, value in conventions.attributes.items() if name in (*FILLS, *LIMITS, "fill_value")}
-    said = ", ".join(f"{name} = {value!r}" for name, value in marking.items())
+    said = ", ".join(f"{name} = {value}" for name, value in marking.items())
     return BadInputError(
         f"{where} has {number} of {total}{at} ({said} marks them), and missing values cannot be analysed yet: fill "
         "them in, or leave out the rows or columns that have them (of an xarray object x: x.fillna(0), "
