@@ -1,16 +1,24 @@
-"""How the chunks of an array can be read: as files of plain bytes, decoded here, or only through zarr.
+"""How the chunks of an array are read: as plain bytes, decoded here, or by zarr; and what is held against them.
 
 zarr-python copies every chunk about three times and hands it from thread to thread: 2.5 to 5 times slower than
 reading the file where the data are in the page cache (docs/decisions/0015). What is not understood here is left
 to zarr, and the plan says why.
+
+Whichever way is taken, a chunk is a plain file (never a FIFO, which would be waited for), and the size of the file,
+the size that its frame claims and the size of what is decoded are compared: a buffer that is reused still holds the
+chunk before, and decoders fill as much of it as they have.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import stat
+import struct
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +32,29 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, LostError, NpmdaskError
+from npmdask.storage.checksum import crc32c
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
+MOST_PACKED = 8  # times the decoded size: a file that is larger holds something else
+HEADERS = 2**20  # bytes of a file that are not held against it, whatever the chunk's size
+
+_LOCAL = threading.local()
+
+
+def scratch(name: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """This thread's reused buffer called ``name``: fresh memory would be faulted in page by page every time."""
+    buffers = _LOCAL.__dict__.setdefault("buffers", {})
+    held = buffers.get(name)
+    if held is None or held.shape != shape or held.dtype != dtype:
+        held = buffers[name] = np.empty(shape, dtype)
+    return held
+
+
+# Which way
 
 
 @dataclass(frozen=True)
@@ -41,47 +68,473 @@ class Access:
 
 
 def access_of(array: Any) -> Access:
-    """How to read ``array`` (a ``zarr.Array``)."""
-    store, metadata = array.store_path.store, array.metadata
+    """How to read ``array`` (a ``zarr.Array``, or what shows one in another shape)."""
+    folder = folder_of(array)
     if (conventions := getattr(array, "conventions", None)) is not None:
-        return Access("zarr", f"through zarr: the stored values are decoded ({', '.join(conventions.attributes)})")
-    if type(store) is not zarr.storage.LocalStore:
-        return Access("zarr", f"through zarr: the store is not a local folder ({type(store).__name__})")
-    if metadata.zarr_format != 3:
-        return Access("zarr", "through zarr: the array is in Zarr format 2")
-    folder = Path(str(store.root)) / array.path
-    names = [type(codec).__name__ for codec in metadata.codecs]
-    if names[:1] != ["BytesCodec"] or array.dtype.hasobject:
-        return Access("zarr", f"through zarr: the chunks are stored with {', '.join(names)}", folder)
-    if array.dtype.byteorder == ">":  # how values look in memory; in the file they may lie the other way round
-        return Access("zarr", "through zarr: the values are big-endian", folder)
-    endian = getattr(metadata.codecs[0], "endian", None)
-    if array.dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
-        return Access("zarr", "through zarr: the bytes are big-endian", folder)
-    if len(names) == 1:
+        decoded = ", ".join(conventions.attributes)
+        return Access("zarr", f"through zarr: the stored values are decoded ({decoded})", folder)
+    understood = _understood(array)
+    if isinstance(understood, str):
+        return Access("zarr", f"through zarr: {understood}", folder)
+    decode, name = understood
+    if folder is None:
+        encoded = f", encoded with {name}" if name else ""
+        store = type(array.store_path.store).__name__
+        return Access("decoded", f"decoded here: the chunks come from a {store}{encoded}", None, decode)
+    if not name:
         return Access("direct", "directly: the chunks are plain bytes in local files", folder)
-    decode = DECODERS.get(names[1]) if len(names) == 2 else None
-    if decode is None:
-        return Access("zarr", f"through zarr: the chunks are encoded with {', '.join(names[1:])}", folder)
-    return Access("decoded", f"decoded here: the chunks are local files encoded with {names[1]}", folder, decode)
+    return Access("decoded", f"decoded here: the chunks are local files encoded with {name}", folder, decode)
+
+
+def folder_of(array: Any) -> Path | None:
+    """Where the files of an array lie; None if its store is no local folder."""
+    store = array.store_path.store
+    return Path(str(store.root)) / array.path if isinstance(store, zarr.storage.LocalStore) else None
+
+
+def stored_shape(array: Any) -> tuple[int, ...]:
+    """Of what lies in one file or object of a Zarr array: the shard where there are shards, else the chunk."""
+    return tuple(int(n) for n in getattr(array, "shards", None) or array.chunks)
+
+
+def _understood(array: Any) -> tuple[Decode, str] | str:
+    """What decodes a chunk and its name (empty for plain bytes), or why that is left to zarr."""
+    metadata = array.metadata
+    if array.dtype.hasobject:
+        return "the values are Python objects"
+    if array.dtype.byteorder == ">":  # how values look in memory; in the file they may lie the other way round
+        return "the values are big-endian"
+    if metadata.zarr_format == 2:
+        return _understood_2(array)
+    codecs = metadata.codecs
+    shard = codecs[0] if type(codecs[0]).__name__ == "ShardingCodec" else None
+    found = _inner(shard.codecs if shard else codecs, array.dtype)
+    if isinstance(found, str) or shard is None:
+        return found
+    index = _index_of(shard)
+    if len(codecs) > 1 or len(shard.chunk_shape) != array.ndim or index is None:
+        return "the chunks lie in shards of a kind that only zarr reads"
+    fill = array.fill_value
+    return Shard(decode=found[0], inner=tuple(int(n) for n in shard.chunk_shape), fill=fill, **index), "ShardingCodec"
+
+
+def _inner(codecs: Any, dtype: np.dtype) -> tuple[Decode, str] | str:
+    names = [type(codec).__name__ for codec in codecs]
+    if names[0] != "BytesCodec":
+        return f"the chunks are stored with {', '.join(names)}"
+    endian = getattr(codecs[0], "endian", None)
+    if dtype.itemsize > 1 and getattr(endian, "value", endian) != "little":
+        return "the bytes are big-endian"
+    if len(names) == 1:
+        return decode_plain, ""
+    if len(names) > 2 or names[1] not in DECODERS:
+        return f"the chunks are encoded with {', '.join(names[1:])}"
+    return DECODERS[names[1]], names[1]
+
+
+def _understood_2(array: Any) -> tuple[Decode, str] | str:
+    """The same of Zarr format 2, whose codecs are those of numcodecs."""
+    metadata, said = array.metadata, "the array is in Zarr format 2"
+    if np.dtype(metadata.dtype.to_native_dtype()).byteorder == ">":
+        return "the values are big-endian"
+    if metadata.order != "C":
+        return f"{said}, in Fortran order"
+    if metadata.filters:
+        return f"{said}, with filters"
+    if metadata.compressor is None:
+        return decode_plain, ""
+    name = f"{type(metadata.compressor).__name__}Codec"
+    return (DECODERS[name], name) if name in DECODERS else f"{said}, encoded with {metadata.compressor.codec_id}"
+
+
+# Decoding
+
+
+def require_bytes(got: int, wanted: int, what: str) -> None:
+    """Raise ValueError unless ``got`` bytes are exactly those that are wanted."""
+    if got != wanted:
+        truncated = "it is truncated: " if got < wanted else ""
+        which = "fewer" if got < wanted else "more"
+        raise ValueError(f"{truncated}{what} {got} bytes, {which} than the {wanted} that its shape needs")
+
+
+def decode_plain(packed: np.ndarray, whole: np.ndarray) -> None:
+    """Copy bytes that are not encoded."""
+    require_bytes(len(packed), whole.nbytes, "it has")
+    whole.reshape(-1).view(np.uint8)[:] = packed
+
+
+BLOSC_HEADER = 16
+
+
+def require_blosc(header: np.ndarray, size: int, decoded: int | None = None) -> None:
+    """Raise ValueError unless a file or part of ``size`` bytes, which begins with ``header``, is one whole Blosc frame.
+
+    Blosc is never told where its input ends: of a frame that claims more bytes than there are it reads what lies
+    behind them in memory.
+    """
+    if len(header) < BLOSC_HEADER:
+        raise ValueError(f"it is truncated: it has {size} bytes, fewer than the header of a Blosc frame")
+    says, _, packed = struct.unpack("<III", header[4:BLOSC_HEADER].tobytes())
+    if packed != size:
+        raise ValueError(f"its Blosc frame claims {packed} bytes and it has {size}")
+    if decoded is not None:
+        require_bytes(says, decoded, "its Blosc frame holds")
 
 
 def _blosc(packed: np.ndarray, whole: np.ndarray) -> None:
     from numcodecs import blosc
 
+    require_blosc(packed[:BLOSC_HEADER], len(packed), whole.nbytes)
     blosc.decompress(packed, whole)
 
 
 def _zstd(packed: np.ndarray, whole: np.ndarray) -> None:
     from numcodecs import zstd
 
-    zstd.decompress(packed, whole)
+    says = _zstd_content(packed)
+    if says == whole.nbytes:  # zstd itself compares this with what it decodes, and finds a second frame too large
+        zstd.decompress(packed, whole)
+        return
+    if says is not None and says > whole.nbytes:
+        require_bytes(says, whole.nbytes, "its Zstandard frame holds")
+    decoded = np.frombuffer(zstd.decompress(packed), np.uint8)  # several frames, or one that does not give its size
+    require_bytes(len(decoded), whole.nbytes, "its Zstandard frames hold")
+    decode_plain(decoded, whole)
+
+
+def _zstd_content(packed: np.ndarray) -> int | None:
+    """The decoded size that the first frame claims (RFC 8878, section 3.1.1.1); None if it is not given."""
+    head = packed[:18].tobytes()
+    if len(head) < 6 or head[:4] != b"\x28\xb5\x2f\xfd":
+        return None
+    single, flag = head[4] >> 5 & 1, head[4] >> 6
+    width = (single, 2, 4, 8)[flag]
+    first = 5 + (1 - single) + (0, 1, 2, 4)[head[4] & 3]
+    if not width or len(head) < first + width:
+        return None
+    return int.from_bytes(head[first : first + width], "little") + (256 if width == 2 else 0)
 
 
 DECODERS: dict[str, Decode] = {"BloscCodec": _blosc, "ZstdCodec": _zstd}
+NO_CHUNK = 2**64 - 1
 
 
-UNREADABLE = (OSError, ValueError, RuntimeError, BaseError)  # what reading a chunk may end with
+@dataclass(frozen=True)
+class Shard:
+    """Decoder of a whole shard: ``decode`` is that of its inner chunks, of shape ``inner``.
+
+    Inner chunks that the index leaves out hold ``fill``, as the format has it. ``at_start``: the index comes first;
+    ``checked``: it ends with its CRC-32C.
+    """
+
+    decode: Decode
+    inner: tuple[int, ...]
+    fill: Any
+    at_start: bool
+    checked: bool
+
+    def __call__(self, packed: np.ndarray, whole: np.ndarray) -> None:
+        """Fill ``whole`` from the bytes of a shard."""
+        counts = tuple(n // c for n, c in zip(whole.shape, self.inner, strict=True))
+        size = self.index_bytes(counts)
+        raw = packed[:size] if self.at_start else packed[max(0, len(packed) - size) :]
+        index = self.index(raw, counts, len(packed))
+        for at in np.ndindex(counts):
+            part = whole[tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, self.inner, strict=True))]
+            offset, length = (int(n) for n in index[at])
+            if offset == NO_CHUNK:
+                part[...] = self.fill
+                continue
+            inside = part.flags.c_contiguous
+            target = part if inside else scratch("inner chunk", self.inner, whole.dtype)
+            try:
+                self.decode(packed[offset : offset + length], target)
+            except (ValueError, RuntimeError) as error:
+                raise ValueError(f"its inner chunk {at}: {error}") from error
+            if not inside:
+                part[...] = target
+
+    def index_bytes(self, counts: tuple[int, ...]) -> int:
+        """Bytes of the index of a shard with so many inner chunks along each axis."""
+        return 16 * int(np.prod(counts, dtype=np.int64)) + 4 * self.checked
+
+    def index(self, raw: np.ndarray, counts: tuple[int, ...], size: int) -> np.ndarray:
+        """Offset and length of every inner chunk (counts x 2), all of them inside of the ``size`` bytes of a file."""
+        wanted = self.index_bytes(counts)
+        if len(raw) < wanted:
+            raise ValueError(f"it is truncated: it has {size} bytes, fewer than the index of a shard")
+        table = raw[: wanted - 4 * self.checked]
+        if self.checked and crc32c(table) != int.from_bytes(raw[wanted - 4 : wanted].tobytes(), "little"):
+            raise ValueError("the index of its shard is corrupt or truncated: it does not have its checksum")
+        index = np.frombuffer(table.tobytes(), "<u8").reshape(*counts, 2)
+        there = index[..., 0] != NO_CHUNK
+        if (there != (index[..., 1] != NO_CHUNK)).any():
+            raise ValueError("the index of its shard is corrupt: it gives a chunk without place or size")
+        pairs = index[there]
+        if (pairs[:, 1] == 0).any():
+            raise ValueError("the index of its shard is corrupt: it gives a chunk of no bytes")
+        if (pairs > size).any() or (pairs.sum(axis=1) > size).any():
+            raise ValueError(f"it is truncated: its index names bytes behind the {size} that it has")
+        return index
+
+
+def _index_of(shard: Any) -> dict[str, bool] | None:
+    """Where the index of a sharded array lies and whether it has a checksum; None if it is encoded otherwise."""
+    names = [type(codec).__name__ for codec in shard.index_codecs]
+    endian = getattr(shard.index_codecs[0], "endian", None)
+    if names not in (["BytesCodec"], ["BytesCodec", "Crc32cCodec"]) or getattr(endian, "value", endian) != "little":
+        return None
+    return {"at_start": shard.index_location.value == "start", "checked": len(names) == 2}
+
+
+# Reading
+
+
+def open_chunk_file(path: Path) -> int:
+    """A descriptor of the file of a chunk; returns at once, whatever lies there.
+
+    Raises
+    ------
+    OSError
+        As ``os.open``: FileNotFoundError if there is nothing.
+    ValueError
+        It is no plain file but a folder, a FIFO, a device.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without: of a FIFO it would wait for a writer
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise ValueError("it is a folder, a FIFO or a device, and a chunk is a plain file")
+
+
+def read_exactly(file: int, part: np.ndarray, offset: int) -> None:
+    """Fill ``part`` from byte ``offset`` of an open file. Raises ValueError if the file ends before."""
+    view, got = part.reshape(-1).view(np.uint8).data, 0
+    while got < len(view):
+        count = os.preadv(file, [view[got:]], offset + got)
+        if count == 0:
+            raise ValueError(f"it is truncated: {offset + got} bytes, fewer than its shape needs")
+        got += count
+
+
+def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None:
+    """Fill ``whole`` with all of the chunk (or shard) called ``name``, not by way of zarr.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is not there.
+    OSError, ValueError, RuntimeError, MemoryError
+        It cannot be read or decoded, or does not have its size.
+    """
+    if access.folder is None:
+        assert access.decode is not None
+        access.decode(_fetch(array, name), whole)
+        return
+    file = open_chunk_file(access.folder / name)
+    try:
+        size = os.fstat(file).st_size
+        if access.decode is None:
+            require_bytes(size, whole.nbytes, "it has")
+            read_exactly(file, whole, 0)
+            return
+        if size > MOST_PACKED * whole.nbytes + HEADERS:
+            raise ValueError(f"it has {size} bytes, far more than a chunk that decodes to {whole.nbytes}")
+        packed = scratch(("packed",), (max(size, whole.nbytes),), np.uint8)[:size]
+        read_exactly(file, packed, 0)
+    finally:
+        os.close(file)
+    access.decode(packed, whole)
+
+
+def _fetch(array: Any, name: str) -> np.ndarray:
+    """The bytes of an object of a store that is no local folder."""
+    held = sync(array.store_path.store.get(f"{array.path}/{name}".lstrip("/"), default_buffer_prototype()))
+    if held is None:
+        raise FileNotFoundError(name)
+    return np.asarray(held.as_numpy_array()).view(np.uint8)
+
+
+def read_through_zarr(
+    array: Any, names: Iterable[str], read: Callable[[], Any], *, fill: bool = False, known: set[str] | None = None
+) -> np.ndarray:
+    """What ``read`` gets from zarr, once the files called ``names``, which it is to meet, are found good.
+
+    Of stores that are no folders only what zarr would read wrong is looked at. ``fill``: a file may be missing.
+    ``known``: objects that were looked at before; grows.
+
+    Raises
+    ------
+    FileNotFoundError
+        One is not there (its name).
+    NpmdaskError
+        One is no plain file, or not as long as its frame or its index says; or zarr cannot read them.
+    """
+    names = list(names)
+    for name in names:
+        try:
+            if known is None or name not in known:
+                _require_sound(array, name)
+        except FileNotFoundError:
+            if not fill:
+                raise FileNotFoundError(name) from None
+        except (OSError, ValueError, BaseError) as error:
+            raise unreadable(name, location(array), error) from error
+    if known is not None and folder_of(array) is None:  # objects are replaced as a whole; files rot
+        known.update(names)
+    try:
+        return np.asarray(read())
+    except NpmdaskError:
+        raise
+    except Exception as error:  # whatever codecs raise: there are many, and zlib's and lzma's errors are of no family
+        raise unreadable(" or ".join(names[:3]), location(array), error) from error
+
+
+Take = Callable[[int, int], np.ndarray]  # bytes of a file or object: from where, how many
+
+
+def _require_sound(array: Any, name: str) -> None:
+    """Look at a chunk before zarr reads it: the kind of its file, and the sizes that its frame or index claims.
+
+    zarr reads behind the end of a Blosc frame that was cut off (of memory: it may crash), and of an inner chunk that a
+    cut shard lacks it may read the fill value.
+    """
+    folder, metadata = folder_of(array), array.metadata
+    last = metadata.compressor if metadata.zarr_format == 2 else metadata.codecs[-1]
+    if folder is None:
+        if type(last).__name__ in SIZED:
+            packed = _fetch(array, name)
+            _require_sizes(array, last, len(packed), lambda first, length: packed[first : first + length])
+        return
+    file = open_chunk_file(folder / name)
+    try:
+        _require_sizes(array, last, os.fstat(file).st_size, lambda first, length: _some_bytes(file, first, length))
+    finally:
+        os.close(file)
+
+
+SIZED = ("Blosc", "BloscCodec", "ShardingCodec")
+
+
+def _require_sizes(array: Any, last: Any, size: int, take: Take) -> None:
+    spans = [(0, size)]
+    if type(last).__name__ == "ShardingCodec":
+        spans, last = _spans(array, last, size, take), last.codecs[-1]
+    if type(last).__name__ in ("Blosc", "BloscCodec"):
+        for first, length in spans:
+            require_blosc(take(first, min(length, BLOSC_HEADER)), length)
+
+
+def _spans(array: Any, shard: Any, size: int, take: Take) -> list[tuple[int, int]]:
+    """Where the inner chunks of a shard lie."""
+    kind = _index_of(shard)
+    if kind is None:
+        return []
+    counts = tuple(n // int(c) for n, c in zip(stored_shape(array), shard.chunk_shape, strict=True))
+    reader = Shard(decode=decode_plain, inner=tuple(shard.chunk_shape), fill=0, **kind)
+    length = min(reader.index_bytes(counts), size)
+    index = reader.index(take(0 if reader.at_start else size - length, length), counts, size)
+    return [(int(first), int(n)) for first, n in index.reshape(-1, 2) if first != NO_CHUNK]
+
+
+def _some_bytes(file: int, first: int, length: int) -> np.ndarray:
+    part = np.empty(length, np.uint8)
+    read_exactly(file, part, first)
+    return part
+
+
+def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:
+    """False if ``values`` are only the fill value because chunk ``name`` of ``array`` is not in its store."""
+    fill = 0 if array.fill_value is None else array.fill_value  # Zarr 2 may have none: zeros are read
+    # Zarr returns the fill value for a chunk that is not there: only then is it worth asking the store.
+    if not (np.isnan(values) if fill != fill else values == fill).all():
+        return True
+    return bool(sync(array.store_path.store.exists(f"{array.path}/{name}".lstrip("/"))))
+
+
+class Boxes:
+    """A Zarr array that slices as such, read through zarr, every chunk that is met looked at.
+
+    ``fill``: chunks that are not there are read as the fill value; else that is an error with ``remedy`` at its end,
+    unless ``before_missing``, which is called with the array first, knows better and raises its own.
+
+    Raises
+    ------
+    BadInputError
+        While slicing: a chunk is missing, no plain file, or cannot be decoded; it is named.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        fill: bool = False,
+        remedy: str = "restore it from a backup",
+        before_missing: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.array, self.shape, self.dtype, self.name = array, tuple(array.shape), array.dtype, array.name
+        self._fill, self._remedy, self._stored = fill, remedy, stored_shape(array)
+        self._known: set[str] = set()
+        self._before_missing = before_missing
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        keys = [k for k in (key if isinstance(key, tuple) else (key,)) if k is not Ellipsis]
+        keys += [slice(None)] * (len(self.shape) - len(keys))
+        box = [slice(*k.indices(n)[:2]) for k, n in zip(keys, self.shape, strict=True)]
+        met = [range(b.start // c, -(-b.stop // c)) for b, c in zip(box, self._stored, strict=True)]
+        return self._read(list(product(*met)), lambda: self.array[tuple(box)], box)
+
+    def entries(self, where: np.ndarray) -> np.ndarray:
+        """Single entries of a 1-D array, in the order of ``where``."""
+        met: list[tuple[int, ...]] = [(int(i),) for i in np.unique(where // self._stored[0])]
+        return self._read(met, lambda: self.array.oindex[where], None)
+
+    def _read(self, places: list[tuple[int, ...]], read: Callable[[], Any], box: list[slice] | None) -> np.ndarray:
+        names = {at: str(self.array.metadata.encode_chunk_key(at)) for at in places}
+        try:
+            values = read_through_zarr(self.array, names.values(), read, fill=self._fill, known=self._known)
+        except FileNotFoundError as error:
+            raise self._missing(str(error)) from None
+        except BadInputError:
+            if box is not None and len(places) > 1:
+                self._name_the_one(places, box)
+            raise
+        if folder_of(self.array) is None and not self._fill and box is not None:
+            for at, name in names.items():
+                part = tuple(
+                    slice(max(0, i * c - b.start), (i + 1) * c - b.start)
+                    for i, c, b in zip(at, self._stored, box, strict=True)
+                )
+                if not chunk_exists(self.array, values[part], name):
+                    raise self._missing(name)
+        return values
+
+    def _name_the_one(self, places: list[tuple[int, ...]], box: list[slice]) -> None:
+        """Raise the error of the first chunk that cannot be read by itself."""
+        for at in places:
+            part = tuple(
+                slice(max(b.start, i * c), min(b.stop, (i + 1) * c))
+                for i, c, b in zip(at, self._stored, box, strict=True)
+            )
+            name = str(self.array.metadata.encode_chunk_key(at))
+            read_through_zarr(self.array, [name], lambda part=part: self.array[part], fill=True)  # type: ignore[misc]
+
+    def _missing(self, name: str) -> BadInputError:
+        if self._before_missing is not None:
+            self._before_missing(self.array)
+        return missing_chunk(name, self.array, self._remedy)
+
+
+def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:
+    """What to say of a chunk that is not there."""
+    return BadInputError(
+        f"chunk {name} of {location(array)} is missing (Zarr would silently read it as fill value "
+        f"{array.fill_value}); {remedy}"
+    )
+
+
+# What to say
 
 
 def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
@@ -91,9 +544,12 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
             f"chunk {chunk} of {where} cannot be fetched ({first_line(error)}): check the network, the "
             "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"
         )
-    return BadInputError(
-        f"chunk {chunk} of {where} cannot be decoded ({error}); restore it from a backup or ingest the source again"
-    )
+    if isinstance(error, OSError) and error.strerror:
+        error = ValueError(error.strerror)
+    said, remedy = str(error) or type(error).__name__, "restore it from a backup or ingest the source again"
+    if said.startswith("it is truncated: "):
+        return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {remedy}")
+    return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {remedy}")
 
 
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
@@ -129,27 +585,6 @@ def location(node: Any) -> str:
     return str(node.store_path).removeprefix("file://")
 
 
-def read_file(path: Path, whole: np.ndarray, decode: Decode | None) -> None:
-    """Fill ``whole`` from a chunk file.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError, RuntimeError
-        It is not there, is too short, or cannot be decoded.
-    """
-    packed = np.fromfile(path, np.uint8) if decode else whole.reshape(-1).view(np.uint8)
-    if decode:
-        decode(packed, whole)
-        return
-    with open(path, "rb", buffering=0) as file:
-        got = 0
-        while got < len(packed):
-            count = file.readinto(packed[got:].data)
-            if not count:
-                raise ValueError(f"it is truncated: {got} of {len(packed)} bytes")
-            got += count
-
-
 AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used
 AHEAD_STEP = 2**19  # of one piece of advice: what the disk does not take at once, the kernel forgets
 
@@ -157,11 +592,11 @@ AHEAD_STEP = 2**19  # of one piece of advice: what the disk does not take at onc
 def read_ahead(path: Path) -> None:
     """Ask the kernel to fetch a file that is not in the page cache; returns at once.
 
-    A file that is not there is found when it is read.
+    A file that is not there, or is none, is found when it is read.
     """
     try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError:
+        file = open_chunk_file(path)
+    except (OSError, ValueError):
         return
     try:
         if not _cached(file):

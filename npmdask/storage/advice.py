@@ -59,9 +59,9 @@ def how_read(reader: Any) -> Reading:
         access, array = dense.access, dense.array
     why = access.reason.partition(": ")[2]
     if access.way == "decoded":
-        why = f"the chunks are local files, compressed ({', '.join(codec_names(array))})"
-    elif getattr(array, "shards", None):
-        why = "the chunks lie together in shards, whose index zarr has to read"
+        names = codec_names(array)
+        why = why.partition(", encoded")[0].partition(" encoded")[0] + (", in shards" if array.shards else "")
+        why += f", compressed ({', '.join(names)})" if names else ""
     return Reading(how=WAYS[access.way], why=why)
 
 
@@ -154,17 +154,15 @@ def _packing_reasons(array: Any) -> list[str]:
     elif names and array.dtype.kind in "iub" and not shuffled:
         reasons.append(f"{', '.join(names)} without shuffle is slow to decode: LZ4 with bitshuffle suits integers")
     if getattr(array, "shards", None):
-        reasons.append("shards are read whole, through zarr: chunks in files of their own are read directly")
-    if array.metadata.zarr_format != 3:
-        reasons.append("Zarr 2 is read through zarr: Zarr 3 is read directly")
-    elif big_endian(array):
+        reasons.append("shards are read whole: chunks in files of their own are read in part")
+    if big_endian(array):
         reasons.append("big-endian values are turned around in every pass")
     return reasons
 
 
 def _stored_ratio(array: Any) -> float | None:
     """Bytes of the values over bytes of their files; None where asking for the files' sizes may take long."""
-    if type(array.store_path.store) is not zarr.storage.LocalStore or array.nchunks > 20_000:
+    if not isinstance(array.store_path.store, zarr.storage.LocalStore) or array.nchunks > 20_000:
         return None
     return float(array.nbytes / max(array.nbytes_stored(), 1))
 

@@ -4,28 +4,45 @@ A *slab* is one row of chunks. A *tile* is a few of its rows across all columns,
 slab is cut into tiles depends on the array's shape and chunks only, never on memory, threads or codec, so
 that sums are formed in the same order everywhere.
 
-Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard are
-decoded into one (:mod:`npmdask.storage.access`); everything else (other codecs, sharding, remote stores, Zarr 2)
-goes through zarr-python.
+Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard, in shards
+or from an object store are decoded into one (:mod:`npmdask.storage.access`); everything else (other codecs, big-endian
+values, Fortran order) goes through zarr-python.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from zarr.core.sync import sync
 
-from npmdask.errors import BadInputError
-from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, unreadable
+from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.storage.access import (
+    Access,
+    access_of,
+    chunk_exists,
+    folder_of,
+    location,
+    missing_chunk,
+    open_chunk_file,
+    read_ahead,
+    read_chunk,
+    read_exactly,
+    read_through_zarr,
+    require_bytes,
+    scratch,
+    stored_shape,
+    unreadable,
+)
 from npmdask.storage.checksum import ChunkSums
 from npmdask.storage.conventions import refuse_gap
 
+MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"
 TILE_BYTES = 8 * 2**20
 MIN_TILE_ROWS = 64
 
@@ -46,18 +63,6 @@ class SlabRecord:
             self.checksums | other.checksums,
             self.written | other.written,
         )
-
-
-_LOCAL = threading.local()
-
-
-def scratch(name: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """This thread's reused buffer called ``name``: fresh memory would be faulted in page by page every time."""
-    buffers = _LOCAL.__dict__.setdefault("buffers", {})
-    held = buffers.get(name)
-    if held is None or held.shape != shape or held.dtype != dtype:
-        held = buffers[name] = np.empty(shape, dtype)
-    return held
 
 
 Tile = list[tuple[slice, np.ndarray]]  # (columns, rows x columns) for each chunk column
@@ -86,7 +91,7 @@ class DenseReader:
     @property
     def chunks(self) -> tuple[int, int]:
         """Rows and columns of a stored object: the shard where there are shards, else the chunk."""
-        rows, columns = getattr(self.array, "shards", None) or self.array.chunks
+        rows, columns = stored_shape(self.array)
         return (min(int(rows), self.shape[0]), min(int(columns), self.shape[1]))
 
     @property
@@ -109,20 +114,24 @@ class DenseReader:
         return access_of(self.array)
 
     @property
+    def whole(self) -> tuple[int, int]:
+        """Rows and columns of a stored object as it is decoded: one at the edge is stored whole."""
+        rows, columns = stored_shape(self.array)
+        return (rows, columns)
+
+    @property
     def buffer_bytes(self) -> int:
         """Memory that reading one slab takes: a tile if chunks can be read in part, else all of its chunks.
 
-        Decoded here: the chunks and one of them compressed (which may be a little larger than decoded).
-        Through zarr eight times: measured up to 6.5; a chunk passes through the codec's and zarr's own copies,
-        on zarr's own threads.
+        Decoded here: the chunks and one of them compressed (which may be a little larger than decoded), of a shard one
+        inner chunk too; twice more of what comes over the network. Through zarr, chunk after chunk, seven times a
+        chunk: measured up to 6.5; it passes through the codec's and zarr's own copies, on zarr's own threads.
         """
-        width = self.chunks[1] * self.dtype.itemsize
-        wide = self.grid[1] * width
         if self.access.way == "direct":
-            return self.tile_rows * wide
-        if self.access.way == "decoded":
-            return self.chunks[0] * (wide + 2 * width)
-        return 8 * self.chunks[0] * wide
+            return self.tile_rows * self.grid[1] * self.chunks[1] * self.dtype.itemsize
+        rows, columns = self.whole
+        beside = 7 if self.access.way == "zarr" else 2 if self.access.folder is not None else 4
+        return rows * columns * (self.grid[1] + beside) * self.dtype.itemsize
 
     def read_ahead(self, slabs: range) -> None:
         """Ask the kernel to fetch the chunks of ``slabs`` while something else is computed; local files only."""
@@ -164,20 +173,56 @@ class DenseReader:
     def _direct_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
         rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
         buffers = [scratch(("tile", c), (self.tile_rows, width), self.dtype) for c in range(self.grid[1])]
-        files = [_open_chunk(self, slab, column) for column in range(self.grid[1])]
-        try:
+        with ExitStack() as stack:
+            files = [stack.enter_context(self.opened(slab, column)) for column in range(self.grid[1])]
             for start in range(rows.start, rows.stop, self.tile_rows):
                 stop = min(start + self.tile_rows, rows.stop)
                 tile: Tile = []
-                for column, (file, buffer) in enumerate(zip(files, buffers, strict=True)):
+                for column, (read, buffer) in enumerate(zip(files, buffers, strict=True)):
                     part = buffer[: stop - start]
-                    _read_exactly(self, slab, column, file, part, (start - rows.start) * width)
+                    read(part, (start - rows.start) * width)
                     columns = self.slab_columns(column)
                     tile.append((columns, part[:, : columns.stop - columns.start]))
                 yield slice(start, stop), tile
+
+    @contextmanager
+    def opened(self, slab: int, column: int) -> Iterator[Callable[[np.ndarray, int], None]]:
+        """The file of a chunk of plain bytes, of the size that its shape needs, as what fills an array from an entry of
+        the chunk on.
+
+        Raises
+        ------
+        BadInputError
+            It is missing, no plain file, or of another size; or it cannot be read.
+        """
+        name, itemsize = self.chunk_name(slab, column), self.dtype.itemsize
+        assert self.access.folder is not None
+        with self._reading(name):
+            file = open_chunk_file(self.access.folder / name)
+        try:
+            with self._reading(name):
+                require_bytes(os.fstat(file).st_size, math.prod(self.array.chunks) * itemsize, "it has")
+
+            def read(part: np.ndarray, first: int) -> None:
+                with self._reading(name):
+                    read_exactly(file, part, first * itemsize)
+
+            yield read
         finally:
-            for file in files:
-                os.close(file)
+            os.close(file)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Around reading the chunk ``name``: what goes wrong is said with it."""
+        try:
+            yield
+        except FileNotFoundError:
+            refuse_gap(self.array)
+            raise missing_chunk(name, self.array, MISSING) from None
+        except NpmdaskError:
+            raise
+        except Exception as error:  # whatever a codec raises
+            raise unreadable(name, self.where, error) from error
 
     def some_rows(self, slab: int, rows: range) -> np.ndarray:
         """Single rows of a slab, numbered in it, and nothing else of its chunks, which are not checked: for a sample.
@@ -187,13 +232,11 @@ class DenseReader:
         taken, width = np.empty((len(rows), self.shape[1]), self.dtype), int(self.array.chunks[1])
         whole = np.empty((1, width), self.dtype)
         for column in range(self.grid[1]):
-            file, columns = _open_chunk(self, slab, column), self.slab_columns(column)
-            try:
+            columns = self.slab_columns(column)
+            with self.opened(slab, column) as read:
                 for i, row in enumerate(rows):
-                    _read_exactly(self, slab, column, file, whole, row * width)
+                    read(whole, row * width)
                     taken[i, columns] = whole[0, : columns.stop - columns.start]
-            finally:
-                os.close(file)
         return taken
 
     def _decoded_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
@@ -206,32 +249,17 @@ class DenseReader:
 
     def decode(self, slab: int, column: int, slot: int = 0) -> np.ndarray:
         """One chunk in memory that the next one in the same ``slot`` reuses; its checksum is not compared."""
-        name = self.chunk_name(slab, column)
+        name, array = self.chunk_name(slab, column), self.array
         rows, columns = self.slab_rows(slab), self.slab_columns(column)
-        try:
-            if self.access.decode is not None:
-                whole = scratch(("chunk", slot), self.array.chunks, self.dtype)
-                self._decode_file(slab, column, whole)
+        with self._reading(name):
+            if self.access.way != "zarr":
+                whole = scratch(("chunk", slot), stored_shape(array), self.dtype)
+                read_chunk(array, self.access, name, whole)
                 return whole[: rows.stop - rows.start, : columns.stop - columns.start]
-            block = np.asarray(self.array[rows, columns])
-        except BadInputError:
-            raise
-        except UNREADABLE as error:
-            raise unreadable(name, self.where, error) from error
-        if not chunk_exists(self.array, block, name):
-            raise _missing(self, name)
+            block = read_through_zarr(array, [name], lambda: array[rows, columns])
+            if folder_of(array) is None and not chunk_exists(array, block, name):
+                raise FileNotFoundError(name)
         return np.ascontiguousarray(block)
-
-    def _decode_file(self, slab: int, column: int, whole: np.ndarray) -> None:
-        file = _open_chunk(self, slab, column)
-        try:
-            size = os.fstat(file).st_size
-            packed = scratch(("packed",), (max(size, whole.nbytes),), np.uint8)[:size]
-            _read_exactly(self, slab, column, file, packed, 0)
-        finally:
-            os.close(file)
-        assert self.access.decode is not None
-        self.access.decode(packed, whole)
 
     def chunk_name(self, slab: int, column: int) -> str:
         return str(self.array.metadata.encode_chunk_key((slab, column)))
@@ -265,36 +293,9 @@ class AsIfChunked(DenseReader):
     def chunks(self) -> tuple[int, int]:
         return (min(self.rows, self.shape[0]), super().chunks[1])
 
-
-def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:
-    """False if ``values`` are only the fill value because chunk ``name`` of ``array`` is not in its store."""
-    fill = 0 if array.fill_value is None else array.fill_value  # Zarr 2 may have none: zeros are read
-    # Zarr returns the fill value for a chunk that is not there: only then is it worth asking the store.
-    if not (np.isnan(values) if fill != fill else values == fill).all():
-        return True
-    return bool(sync(array.store_path.store.exists(f"{array.path}/{name}".lstrip("/"))))
-
-
-def _open_chunk(reader: DenseReader, slab: int, column: int) -> int:
-    name, folder = reader.chunk_name(slab, column), reader.access.folder
-    assert folder is not None
-    try:
-        return os.open(folder / name, os.O_RDONLY)
-    except FileNotFoundError:
-        raise _missing(reader, name) from None
-
-
-def _read_exactly(reader: DenseReader, slab: int, column: int, file: int, part: np.ndarray, first: int) -> None:
-    view = part.data.cast("B")
-    got, offset = 0, first * part.dtype.itemsize
-    while got < len(view):
-        count = os.preadv(file, [view[got:]], offset + got)
-        if count == 0:
-            raise BadInputError(
-                f"chunk {reader.chunk_name(slab, column)} of {reader.where} is truncated: {offset + got} bytes, "
-                "fewer than its shape needs; restore it from a backup or ingest the source again"
-            )
-        got += count
+    @property
+    def whole(self) -> tuple[int, int]:
+        return (min(self.rows, self.shape[0]), super().whole[1])
 
 
 def other_content(name: str, where: str) -> BadInputError:
@@ -302,13 +303,4 @@ def other_content(name: str, where: str) -> BadInputError:
     return BadInputError(
         f"chunk {name} of {where} is not the one that was ingested, although its checksum agrees (its SHA-256 does "
         "not): it was changed on purpose, and nothing is released. Restore it from a backup or ingest the source again"
-    )
-
-
-def _missing(reader: DenseReader, name: str) -> BadInputError:
-    refuse_gap(reader.array)
-    return BadInputError(
-        f"chunk {name} of {reader.where} is missing (Zarr would silently read it as fill value "
-        f"{reader.array.fill_value}); restore it, or if it really is empty write it with "
-        "`npmdask ingest SRC DEST --missing fill`"
     )

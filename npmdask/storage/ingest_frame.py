@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +40,9 @@ def files_of(path: Path) -> Iterator[tuple[int, int]]:
     """Size and modification time (ns) of a file, or of every file below a folder."""
     found = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
     for file in found:
-        stat = file.stat()
-        yield stat.st_size, stat.st_mtime_ns
+        with suppress(FileNotFoundError):  # a link to nothing: a chunk that is missing is found when it is read
+            stat = file.stat()
+            yield stat.st_size, stat.st_mtime_ns
 
 
 def stamp(path: Path) -> dict[str, int]:

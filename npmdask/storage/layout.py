@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError, closest
-from npmdask.storage.access import location
+from npmdask.storage.access import Boxes, location
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
 from npmdask.storage.dense import DenseReader
@@ -248,7 +248,7 @@ def _outside(node: Any, facts: dict[str, Any]) -> str:
     if root is not None:
         folder = Path(str(root)) / node.path
         files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
-        stats = ((str(f.relative_to(folder)), f.stat()) for f in files)
+        stats = ((str(f.relative_to(folder)), f.stat()) for f in files if f.exists())  # a link may lead nowhere
         facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
     elif isinstance(node.store_path.store, zarr.storage.ObjectStore):
         facts = {**facts, "objects": objects(node)}
@@ -326,7 +326,7 @@ def _printed(record: dict[str, Any], reader: Reader, beside: dict[str, np.ndarra
 
 def _checked(group: Any, path: str, name: str, crc: int) -> np.ndarray:
     """A small array of the record: a lost chunk of it would silently read as zeros, too."""
-    array = np.asarray(group[name][...])
+    array = Boxes(group[name], fill=True)[...]
     if crc32c(array) != crc:
         raise BadInputError(f"{name} of {path} is damaged or incomplete; ingest the source again")
     return array

@@ -10,12 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.errors import BadInputError
-from npmdask.storage.access import UNREADABLE, Access, access_of, location, read_ahead, read_file, unreadable
+from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.storage.access import (
+    Access,
+    Boxes,
+    access_of,
+    location,
+    missing_chunk,
+    read_ahead,
+    read_chunk,
+    unreadable,
+)
 from npmdask.storage.checksum import crc32c, digest_of
-from npmdask.storage.dense import SlabRecord, chunk_exists, other_content
+from npmdask.storage.dense import SlabRecord, other_content
 
 INDPTR_BATCH = 2**22
+REMEDY = "restore it from a backup or ingest the source again"
 
 
 class Fragment(NamedTuple):
@@ -44,6 +54,11 @@ class CsrReader:
     def arrays(self) -> dict[str, Any]:
         """The three arrays of the group: asking the group would read their metadata from the store every time."""
         return {name: self.group[name] for name in ("data", "indices", "indptr")}
+
+    @cached_property
+    def slices(self) -> dict[str, Boxes]:
+        """The same arrays, any part of which can be read: every chunk that it meets is looked at first."""
+        return {name: Boxes(array, remedy=REMEDY) for name, array in self.arrays.items()}
 
     @property
     def chunk(self) -> int:
@@ -87,7 +102,10 @@ class CsrReader:
 
     @cached_property
     def access(self) -> dict[str, Access]:
-        return {name: access_of(self.arrays[name]) for name in ("indices", "data")}
+        """How data and indices are read; of a shard the inner chunks, which are the slabs, only zarr reads."""
+        inner = "through zarr: the chunks of entries lie together in shards"
+        each = {name: self.arrays[name] for name in ("indices", "data")}
+        return {name: Access("zarr", inner) if array.shards else access_of(array) for name, array in each.items()}
 
     def pointer_bytes(self, slabs: range) -> int:
         """Memory of the row pointers of a run of slabs (as stored, as int64, and of a block)."""
@@ -132,7 +150,7 @@ class CsrReader:
     def _pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
         if self.digests is not None:
             return self._certain_pointers(start, stop, record)
-        pointers = np.asarray(self.arrays["indptr"][start:stop]).astype(np.int64)
+        pointers = self.slices["indptr"][start:stop].astype(np.int64)
         record.bytes_read += pointers.nbytes
         return pointers
 
@@ -141,7 +159,7 @@ class CsrReader:
         assert self.digests is not None
         array, chunk = self.arrays["indptr"], int(self.arrays["indptr"].chunks[0])
         first = start // chunk * chunk
-        stored = np.asarray(array[first : min(-(-stop // chunk) * chunk, int(array.shape[0]))])
+        stored = self.slices["indptr"][first : min(-(-stop // chunk) * chunk, int(array.shape[0]))]
         _require_digests(self, first, stored, self.digests["indptr"])
         record.bytes_read += stored.nbytes
         return stored[start - first : stop - first].astype(np.int64)
@@ -154,34 +172,29 @@ class CsrReader:
             raise BadInputError(f"{self.where}: a column index in chunk {slab} is outside 0..{self.shape[1] - 1}")
         return indices, data
 
-    def _values(self, name: str, slab: int, span: slice) -> np.ndarray | None:
-        """The values of a chunk, straight from its file where that is understood; None if it is not there."""
+    def _values(self, name: str, slab: int, span: slice) -> np.ndarray:
+        """The values of a chunk, straight from its file where that is understood."""
         array, access = self.arrays[name], self.access[name]
-        key = str(array.metadata.encode_chunk_key((slab,)))
         if access.way == "zarr":
-            values = np.asarray(array[span])
-            return values if chunk_exists(array, values, key) else None
+            return self.slices[name][span]
+        key = str(array.metadata.encode_chunk_key((slab,)))
         whole = np.empty(array.chunks, array.dtype)
-        assert access.folder is not None
-        read_file(access.folder / key, whole, access.decode)
+        try:
+            read_chunk(array, access, key, whole)
+        except FileNotFoundError:
+            raise missing_chunk(key, array, REMEDY) from None
+        except NpmdaskError:
+            raise
+        except Exception as error:  # whatever a codec raises
+            raise unreadable(key, location(array), error) from error
         return whole[: span.stop - span.start]
 
     def _read_chunk(self, name: str, slab: int, span: slice, record: SlabRecord) -> np.ndarray:
-        try:
-            values = self._values(name, slab, span)
-        except FileNotFoundError:
-            values = None
-        except UNREADABLE as error:
-            raise unreadable(str(slab), f"{self.where}/{name}", error) from error
-        if values is None:
-            raise BadInputError(
-                f"chunk {slab} of {self.where}/{name} is missing (Zarr would silently read zeros); restore it "
-                "from a backup or ingest the source again"
-            )
+        values, key = self._values(name, slab, span), self.arrays[name].metadata.encode_chunk_key((slab,))
         crc = crc32c(values)
         if self.checksums is not None and int(self.checksums[name][slab]) != crc:
             raise BadInputError(
-                f"chunk {slab} of {self.where}/{name} is corrupt: its checksum is {crc:08x} and was "
+                f"chunk {key} of {self.where}/{name} is corrupt: its checksum is {crc:08x} and was "
                 f"{int(self.checksums[name][slab]):08x}; restore it from a backup or ingest the source again"
             )
         if self.digests is not None and (digest_of(values) != self.digests[name][slab]).any():
@@ -262,7 +275,7 @@ def open_csr(
     chunk = int(group["indptr"].chunks[0])
     batch = chunk * max(1, INDPTR_BATCH // chunk)
     for begin in range(0, shape[0] + 1, batch):
-        stored = np.asarray(group["indptr"][begin : begin + batch])
+        stored = reader.slices["indptr"][begin : begin + batch]
         pointers = stored.astype(np.int64)
         if digests is not None:
             _require_digests(reader, begin, stored, digests["indptr"])

@@ -10,7 +10,6 @@ chunks are opened, decoded, missed and compared by :mod:`npmdask.storage.dense`,
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +20,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.access import location
-from npmdask.storage.dense import DenseReader, SlabRecord, scratch
-from npmdask.storage.triangle import open_chunk, read_exactly
+from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.triangle import place_of as place_in_triangle
 from npmdask.storage.triangle import unit_of as unit_in_triangle
 
@@ -242,22 +240,13 @@ class TensorReader:
             flat = self.held[self.dense.chunk_name(unit, 0)].as_numpy_array()
             values = flat.view(self.dtype).reshape(-1, self.side)
         else:
-            values = self._direct(unit) if self.dense.access.way == "direct" else self.dense.decode(unit, 0)
+            values = self.dense.decode(unit, 0)
         found = self.dense.sums()
         found.add(values)
         self.dense._verify(unit, 0, found)
         record.checksums[unit, 0] = found.crc
         record.bytes_read += values.nbytes
         record.chunks += 1
-        return values
-
-    def _direct(self, unit: int) -> np.ndarray:
-        values = scratch("tensor block", (self.side**2, self.side), self.dtype)
-        file = open_chunk(self.dense, unit, 0)
-        try:
-            read_exactly(self.dense, unit, 0, file, values, 0)
-        finally:
-            os.close(file)
         return values
 
 

@@ -10,7 +10,6 @@ the d x d array that it stands for, so that chunks are opened, decoded, missed a
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +20,6 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.storage.access import location
 from npmdask.storage.dense import DenseReader, SlabRecord, Tile, scratch
-from npmdask.storage.dense import _open_chunk as open_chunk
-from npmdask.storage.dense import _read_exactly as read_exactly
 
 TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
 MIN_TILE_ROWS = 64
@@ -197,15 +194,12 @@ class TriangleReader:
         dense, width = self.dense, int(self.array.chunks[1])  # an edge chunk is stored whole
         rows, columns = dense.slab_rows(i), dense.slab_columns(j)
         buffer = scratch("triangle tile", (self.tile_rows, width), self.dtype)
-        file = open_chunk(dense, i, j)
-        try:
+        with dense.opened(i, j) as read:
             for start in range(rows.start, rows.stop, self.tile_rows):
                 stop = min(start + self.tile_rows, rows.stop)
                 part = buffer[: stop - start]
-                read_exactly(dense, i, j, file, part, (start - rows.start) * width)
+                read(part, (start - rows.start) * width)
                 yield slice(start, stop), part[:, : columns.stop - columns.start]
-        finally:
-            os.close(file)
 
     def _decoded_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
         rows, block = self.dense.slab_rows(i), self.dense.decode(i, j)

@@ -7,8 +7,11 @@ array of a store is looked at, and one that asks for that codec is refused: here
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import zarr
@@ -22,6 +25,29 @@ PICKLED = (
 )
 
 
+class PlainFiles(zarr.storage.LocalStore):
+    """A local folder, of which plain files are read and nothing else: of a FIFO zarr would wait for a writer."""
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        """As ``LocalStore.get``."""
+        self._require_plain(key)
+        return await super().get(key, prototype, byte_range)
+
+    def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
+        """As ``LocalStore.get_sync``."""
+        self._require_plain(key)
+        return super().get_sync(key, prototype=prototype, byte_range=byte_range)
+
+    def _require_plain(self, key: str) -> None:
+        path = self.root / key
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            return  # it is not there, or zarr says what is wrong
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ValueError(f"{path} is a FIFO or a device, and a file of a Zarr store is a plain one")
+
+
 def open_node(place: Any, mode: Any = "r") -> Any:
     """The array or group at ``place`` (a path, or a store of zarr's), as ``zarr.open`` gives it, once it is found good.
 
@@ -32,8 +58,9 @@ def open_node(place: Any, mode: Any = "r") -> Any:
     OSError, ValueError, KeyError, TypeError, AttributeError
         As ``zarr.open``.
     """
+    store = PlainFiles(place, read_only=mode == "r") if isinstance(place, str | Path) else place
     with _refusing(place):
-        node = zarr.open(place, mode=mode)
+        node = zarr.open(store, mode=mode)
     require_no_pickle(node)
     return node
 

@@ -101,7 +101,7 @@ class SparseUnits:
         self._reader, self._chunks = reader, max(1, RUN_BYTES // (reader.chunk * width))
         starts = np.arange(0, reader.grid[0], self._chunks)
         head = reader.slab_first_row[starts]  # holds the first entry of the run
-        begins, ends = (reader.arrays["indptr"].oindex[rows].astype(np.int64) for rows in _unique(head))
+        begins, ends = (reader.slices["indptr"].entries(rows).astype(np.int64) for rows in _unique(head))
         begins, ends = begins[_place(head)], ends[_place(head)]
         cut = begins < starts * reader.chunk
         first = np.where(cut, head + 1, head)

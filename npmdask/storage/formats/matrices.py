@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.conventions import decoded, facts_of, refuse_gap, refuse_marked
-from npmdask.storage.dense import chunk_exists
+from npmdask.storage.access import stored_shape
+from npmdask.storage.conventions import decoded, facts_of, refuse_marked
 from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.common import DenseSource, choose_array, require_numbers
 from npmdask.storage.formats.grids import grid_rows, that_fit
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import column_major, require_size, row_major
-from npmdask.storage.formats.zarr_stores import dense_array, for_tensor
+from npmdask.storage.formats.zarr_stores import boxes_of, dense_array, for_tensor
 from npmdask.storage.kinds import require_square_matrices
 from npmdask.storage.zarr_door import open_node
 
@@ -54,7 +53,7 @@ def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Pat
             raise for_tensor(path)
         if "side" not in record:
             require_square_matrices(record["shape"], str(path))
-        return dense_array(path, node["data"], node["checksums"][...], missing, spool)
+        return dense_array(path, node["data"], boxes_of(node["checksums"], "error")[...], missing, spool)
     name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))), dimensions=3)
     return _chunked(path, decoded(node[name], gaps), missing, spool)
 
@@ -62,7 +61,7 @@ def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Pat
 def _chunked(path: Path, array: Any, missing: str, spool: Path) -> DenseSource:
     where = f"array {array.path!r} of {path}"
     (n, d), dtype = require_square_matrices(array.shape, where), require_numbers(array.dtype, where)
-    flat = _Flat(path, array, missing)
+    flat = _Flat(array, missing)
 
     def batches(start: int) -> Iterator[np.ndarray]:
         return grid_rows(lambda: nullcontext(flat), (n, d * d), flat.pieces(dtype), dtype, spool, start)
@@ -81,9 +80,8 @@ def _chunked(path: Path, array: Any, missing: str, spool: Path) -> DenseSource:
 class _Flat:
     """A Zarr array n x d x d that slices like an array n x d^2, columns by whole rows of the matrices."""
 
-    def __init__(self, path: Path, array: Any, missing: str) -> None:
-        self._path, self._array, self._missing = path, array, missing
-        self._stored = stored_shape(array)
+    def __init__(self, array: Any, missing: str) -> None:
+        self._array, self._boxes, self._stored = array, boxes_of(array, missing), stored_shape(array)
 
     def pieces(self, dtype: np.dtype) -> tuple[int, int]:
         """Rows and columns to read at once: whole chunks, or some rows of matrices only where those are too large."""
@@ -95,29 +93,5 @@ class _Flat:
         n, d, _ = self._array.shape
         last = d if columns.stop is None else min(columns.stop // d, d)
         box = (slice(records.start, min(records.stop, n)), slice(columns.start // d, last), slice(0, d))
-        values = np.asarray(self._array[box])
-        if self._missing == "error":
-            require_chunks(self._path, self._array, values, box)
+        values = self._boxes[box]
         return values.reshape(len(values), -1)
-
-
-def stored_shape(array: Any) -> tuple[int, ...]:
-    """Of what lies in one object of a Zarr array: the shard where there are shards, else the chunk."""
-    return tuple(int(n) for n in getattr(array, "shards", None) or array.chunks)
-
-
-def require_chunks(path: Path, array: Any, values: np.ndarray, box: tuple[slice, ...]) -> None:
-    """Every chunk that ``values`` (the part ``box``) come from is there: those that are not read as zeros."""
-    stored = stored_shape(array)
-    met = (range(b.start // c, -(-b.stop // c)) for b, c in zip(box, stored, strict=True))
-    for at in product(*met):
-        part = tuple(
-            slice(max(0, i * c - b.start), (i + 1) * c - b.start) for i, c, b in zip(at, stored, box, strict=True)
-        )
-        name = str(array.metadata.encode_chunk_key(at))
-        if not chunk_exists(array, values[part], name):
-            refuse_gap(array)
-            raise BadInputError(
-                f"chunk {name} of {array.path!r} in {path} is missing (Zarr would silently read it as "
-                f"{array.fill_value}); restore it, or if it really is empty pass missing='fill' (--missing fill)"
-            )

@@ -22,14 +22,15 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
+from npmdask.storage.access import stored_shape
 from npmdask.storage.conventions import decoded, facts_of, refuse_marked
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.boxes import Box, PlainCube, SpooledCubes, moved
 from npmdask.storage.formats.common import choose_array, require_numbers
-from npmdask.storage.formats.matrices import require_chunks, stored_shape
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import require_size
+from npmdask.storage.formats.zarr_stores import boxes_of
 from npmdask.storage.kinds import TENSOR, require_cube
 from npmdask.storage.tensor import Place, TensorReader, open_packed_tensor, unit_of
 from npmdask.storage.zarr_door import open_node
@@ -90,7 +91,9 @@ def open_zarr_tensor(path: Path, dataset: str | None, missing: str, spool: Path)
     if record is not None and dataset is None:
         if record["kind"] != "tensor":
             raise BadInputError(f"{path} is a store of kind {record['kind']!r}: {TENSOR}; name another source")
-        return _stored(open_packed_tensor(node["data"], int(record["shape"][0]), node["checksums"][...]))
+        return _stored(
+            open_packed_tensor(node["data"], int(record["shape"][0]), boxes_of(node["checksums"], "error")[...])
+        )
     name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))), dimensions=3)
     return _chunked(path, decoded(node[name]), missing, spool)
 
@@ -100,19 +103,15 @@ def _chunked(path: Path, array: Any, missing: str, spool: Path) -> TensorSource:
     size, dtype = require_cube(array.shape, where), require_numbers(array.dtype, where)
     stored = tuple(min(c, size) for c in stored_shape(array))
 
-    def read(box: Box) -> np.ndarray:
-        values = np.asarray(array[box])
-        if missing == "error":
-            require_chunks(path, array, values, box)
-        return values
+    parts = boxes_of(array, missing)
 
     @contextmanager
     def boxes(side: int) -> Iterator[Callable[[Place], np.ndarray]]:
         if amplification(size, side, stored) <= AMPLIFICATION:
-            yield lambda place: read(box_at(place, side, size))
+            yield lambda place: parts[box_at(place, side, size)]
             return
         spooled = SpooledCubes(array.shape, stored, dtype, spool)
-        spooled.fill(read)
+        spooled.fill(parts.__getitem__)
         with open(spooled.path, "rb", buffering=0) as file:
             yield lambda place: spooled.read(file.fileno(), box_at(place, side, size))
 

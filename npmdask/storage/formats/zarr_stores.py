@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,16 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.conventions import decoded, facts_of, refuse_marked, require_plain, require_plain_parts
-from npmdask.storage.dense import DenseReader, chunk_exists
+from npmdask.storage.access import Boxes
+from npmdask.storage.conventions import (
+    decoded,
+    facts_of,
+    refuse_gap,
+    refuse_marked,
+    require_plain,
+    require_plain_parts,
+)
+from npmdask.storage.dense import DenseReader
 from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact_slices, group_shape, main_array
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
 from npmdask.storage.formats.compressed import compressed_source
@@ -47,7 +55,11 @@ def open_zarr(
     name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))))
     if isinstance(node[name], zarr.Group):
         return _sparse(path, node[name], missing, spool)
-    known = node["checksums"][...] if record is not None and name == "data" and "checksums" in node else None
+    known = (
+        boxes_of(node["checksums"], "error")[...]
+        if record is not None and name == "data" and "checksums" in node
+        else None
+    )
     if known is not None and record.get("layout") == "packed":
         return _packed(node[name], int(record["shape"][0]), known)
     if known is not None:
@@ -81,7 +93,7 @@ def dense_array(path: Path, array: Any, checksums: np.ndarray | None, missing: s
 
     def batches(start: int) -> Iterator[np.ndarray]:
         if missing == "fill":
-            return grid_rows(lambda: nullcontext(array), shape, reader.chunks, dtype, spool, start)
+            return grid_rows(lambda: nullcontext(boxes_of(array, missing)), shape, reader.chunks, dtype, spool, start)
         if reader.access.way != "direct" and too_wide(shape, reader.chunks, dtype):
             return tile_rows(spool_grid(reader.decode, shape, reader.chunks, dtype, spool), start)
         return tile_rows(reader, start)
@@ -101,26 +113,13 @@ def _sparse(path: Path, group: Any, missing: str, spool: Path) -> SparseSource:
     where = f"{group.path or '/'} of {path}"
     shape, data = group_shape(group, where), group["data"]
     require_plain_parts(group)
-    parts = {name: _present(group[name], path, missing) for name in PARTS}
+    parts = {name: exact_slices(boxes_of(group[name], missing), path) for name in PARTS}
     dtype = require_numbers(data.dtype, where)
     layout = encoding(group)
     return compressed_source("zarr", layout, lambda: nullcontext(parts), shape, dtype, data.shape[0], spool, path)
 
 
-def _present(array: Any, path: Path, missing: str) -> Callable[[int, int], np.ndarray]:
-    """Slices of a 1-D Zarr array; a chunk that is not there is an error, unless that may be filled."""
-    read, chunk = exact_slices(array, path), int((getattr(array, "shards", None) or array.chunks)[0])
-
-    def checked(first: int, last: int) -> np.ndarray:
-        values = read(first, last)
-        for index in range(first // chunk, -(-last // chunk)) if missing == "error" else ():
-            part = values[max(0, index * chunk - first) : (index + 1) * chunk - first]
-            name = str(array.metadata.encode_chunk_key((index,)))
-            if not chunk_exists(array, part, name):
-                raise BadInputError(
-                    f"chunk {name} of {array.path} in {path} is missing (Zarr would silently read it as "
-                    f"{array.fill_value}); restore it, or if it really is empty pass missing='fill' (--missing fill)"
-                )
-        return values
-
-    return checked
+def boxes_of(array: Any, missing: str) -> Boxes:
+    """Parts of a Zarr array; a chunk that is not there is an error, unless ``missing`` is "fill"."""
+    remedy = "restore it, or if it really is empty pass missing='fill' (--missing fill)"
+    return Boxes(array, fill=missing == "fill", remedy=remedy, before_missing=refuse_gap)
