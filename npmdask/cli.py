@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         print(
-            f"npmdask: {error.filename or 'the system'}: {error.strerror or error}; nothing was changed",
+            f"npmdask: {error.filename or 'the system'}: {error.strerror or error}; when that is mended run the same "
+            "command again: what was committed before is intact",
             file=sys.stderr,
         )
         return BadInputError.exit_code

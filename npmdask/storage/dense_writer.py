@@ -118,7 +118,8 @@ class DenseWriter(SlabWriter):
         found = self._resume()
         if found is None:
             self._gather(0)
-            self._array = self._create(rows)
+            with self._writing():
+                self._array = self._create(rows)
         else:
             arrays, meta = found
             self._gather(meta["rows"])

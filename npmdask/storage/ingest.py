@@ -28,6 +28,7 @@ from npmdask.storage.ingest_frame import (
     cast_values,
     discarded_if_bad,
     files_of,
+    require_room,
     scratch_folder,
     stamp,
 )
@@ -75,7 +76,7 @@ def ingest(
     chunks : rows and columns of a chunk (dense kinds), three equal numbers for a tensor; chosen if None.
     dtype : stored type; the source's if None. A value that it does not have is an error.
     rounding : "nearest" rounds values that a float ``dtype`` does not have, "error" names the first and refuses.
-    missing : "fill" reads chunks of Zarr and HDF5 that are not there as their fill value, "error" refuses.
+    missing : "fill" reads chunks of Zarr or HDF5 that are not there as their fill value, "error" refuses.
     non_finite : "zero" stores a row of dense data that holds a NaN or an infinity as zeros and says nothing of it:
         what a private run counts it as. "error" names the first and refuses.
     symmetrise : of a tensor: store the mean over the six orders of the indices, instead of comparing.
@@ -130,6 +131,8 @@ def ingest(
         record["source"] |= source.facts
         record |= {} if side is None else {"side": side}
         with discarded_if_bad(target):
+            wide = 8 if isinstance(source, SparseSource) else source.columns * source.dtype.itemsize
+            require_room(path, target, source.rows, source.columns, wide)
             common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
             common["identity"] = {"source": {"path": str(path), **stamp(path), **facts}}
             if isinstance(source, SparseSource):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from npmdask.errors import BadInputError
 from npmdask.storage.places import require_no_link
@@ -110,6 +111,32 @@ def discarded_if_bad(target: Path) -> Iterator[None]:
     except BadInputError:
         shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
         raise
+    except MemoryError as error:
+        shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
+        raise BadInputError(
+            f"the source of {target} declares more than the memory of this machine takes ({error}): correct its "
+            "header, or ingest it where there is more"
+        ) from error
+
+
+def require_room(path: Path, target: Path, rows: int | None, columns: int, itemsize: int) -> None:
+    """Raise BadInputError for a source that declares what neither memory nor disk could take.
+
+    That is more columns than there is memory for a few sums over each, or a hundred times more values (sparse:
+    row pointers) than there is disk: a header that is damaged declares anything.
+    """
+    memory, free = psutil.virtual_memory().total, shutil.disk_usage(target.parent).free
+    if 64 * columns > memory:
+        raise BadInputError(
+            f"{path} declares {columns} columns, and the sums over them alone take more than the memory of this "
+            "machine: correct its header"
+        )
+    if (rows or 0) * itemsize > 100 * free + 2**30:
+        size = (rows or 0) * itemsize
+        raise BadInputError(
+            f"{path} declares {rows} rows, whose values take {size:.2g} bytes, and {target.parent} has {free:.2g} "
+            "left: correct its header, or choose a larger disk"
+        )
 
 
 @contextmanager

@@ -71,8 +71,9 @@ class JournalledWriter:
                     left.unlink()
                 return arrays, meta
         shutil.rmtree(self.partial, ignore_errors=True)
-        self.partial.mkdir(parents=True)
-        self._journal.mkdir()
+        with self._writing():
+            self.partial.mkdir(parents=True)
+            self._journal.mkdir()
         return None
 
     def _due(self, written: int) -> bool:
@@ -102,7 +103,7 @@ class JournalledWriter:
         except OSError as error:
             raise CommitError(
                 f"cannot write {self.partial}: {error.strerror or error}. Free some space and run the same "
-                "command again: it goes on from what is written"
+                "command again: it goes on from what is written there"
             ) from error
 
     def _finish(
@@ -115,13 +116,14 @@ class JournalledWriter:
     ) -> str:
         """Write the arrays ``beside`` the data and the record, make ``DEST`` appear; returns the fingerprint."""
         printed = fingerprint({**facts, "layout": layout}, digests)
-        group = zarr.open_group(self.partial, mode="a")
-        for name, array in beside.items():
-            _write_array(group, name, array)
         record = {"format": FORMAT, "kind": self.kind, "fingerprint": printed, **facts, **(extra or {})}
         record["beside"] = {name: crc32c(array) for name, array in beside.items()}
-        group.attrs["npmdask"] = record
-        self._publish()
+        with self._writing():
+            group = zarr.open_group(self.partial, mode="a")
+            for name, array in beside.items():
+                _write_array(group, name, array)
+            group.attrs["npmdask"] = record
+            self._publish()
         return printed
 
     def _publish(self) -> None:

@@ -79,7 +79,8 @@ class PackedWriter(SlabWriter):
         found = self._resume()
         if found is None:
             self._gather(0)
-            self._array = self._create()
+            with self._writing():
+                self._array = self._create()
         else:
             arrays, meta = found
             self._gather(meta["rows"])

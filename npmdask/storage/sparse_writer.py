@@ -42,7 +42,8 @@ class SparseWriter(JournalledWriter):
         self._sum, self._squares = np.zeros(columns), np.zeros(columns)
         found = self._resume()
         if found is None:
-            self._create()
+            with self._writing():
+                self._create()
         else:
             self._restore(*found)
 
@@ -135,7 +136,8 @@ class SparseWriter(JournalledWriter):
             arrays[f"tail_{name}"] = self._tails[name][0]
             arrays[f"checksums_{name}"] = np.array(self._sums[name], np.uint32)
             arrays[f"digests_{name}"] = _table(self._digests[name])
-        sync_tree(self.partial / "X")
+        with self._writing():
+            sync_tree(self.partial / "X")
         self._log(self._rows, arrays, {"rows": self._rows, "entries": self._entries})
         self._logged = self._entries
 
@@ -145,11 +147,13 @@ class SparseWriter(JournalledWriter):
             raise BadInputError(f"no entries in the source of {self.dest}")
         for name, dtype in self._dtypes().items():
             tail = np.concatenate([*self._tails[name], np.empty(0, dtype)])
-            self._arrays[name].resize((len(self._sums[name]) * self.CHUNK,))
+            with self._writing():
+                self._arrays[name].resize((len(self._sums[name]) * self.CHUNK,))
             if len(tail):
                 self._write_chunk(name, tail)
         shape = [self._rows, self.columns]
-        self._group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape})
+        with self._writing():
+            self._group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape})
         facts = {"shape": shape, "dtype": self.dtype.str, "chunks": [self.CHUNK], "entries": self._entries}
         sums = {name: np.array(self._sums[name], np.uint32) for name in self._sums}
         mean = self._sum / self._rows

@@ -20,6 +20,7 @@ from npmdask.storage.ingest_frame import (
     cast_values,
     discarded_if_bad,
     files_of,
+    require_room,
     scratch_folder,
     stamp,
 )
@@ -62,6 +63,7 @@ def ingest_tensor(
             source = open_tensor(path, dataset, missing, spool)
         stored = dtype or (np.dtype(np.float64) if symmetrise and source.dtype.kind in "iu" else source.dtype)
         with discarded_if_bad(target):
+            require_room(path, target, source.size, source.size**2, source.size**2 * source.dtype.itemsize)
             facts = {"path": str(path), **stamp(path), "format": source.format, **options, **source.facts}
             facts |= {} if rounding == "error" else {"rounding": rounding}
             common: dict[str, Any] = {"identity": {"source": facts}, "overwrite": overwrite}

@@ -52,7 +52,8 @@ class TensorWriter(JournalledWriter):
         if found is None:
             self._checksums, self._squares = np.zeros(self.units, np.uint32), np.zeros(self.units)
             self._digests = np.zeros((self.units, DIGEST_BYTES), np.uint8)
-            self._array, self.next_unit = self._create(), 0
+            with self._writing():
+                self._array, self.next_unit = self._create(), 0
         else:
             arrays, meta = found
             self._checksums, self._squares = arrays["checksums"].copy(), arrays["squares"].copy()

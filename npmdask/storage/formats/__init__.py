@@ -12,7 +12,7 @@ from pathlib import Path
 
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.bag_of_words import open_docword
-from npmdask.storage.formats.common import DenseSource, SparseSource
+from npmdask.storage.formats.common import DenseSource, SparseSource, require_plain
 from npmdask.storage.formats.hdf5 import open_hdf5
 from npmdask.storage.formats.idx import open_idx
 from npmdask.storage.formats.matrices import open_npy_matrices, open_zarr_matrices
@@ -90,6 +90,7 @@ def tell_format(path: Path) -> str:
     """The format's name, by suffix and else by content."""
     if path.is_dir():
         return _tell_folder(path)
+    require_plain(path)
     name = path.name.lower()
     packed = name.endswith(".gz")
     known = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix, "")

@@ -10,7 +10,7 @@ import pyarrow as pa
 from scipy import sparse
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.common import SparseSource, after, truncated
+from npmdask.storage.formats.common import SparseSource, after, require_rows, truncated
 from npmdask.storage.formats.compressed import canonical
 from npmdask.storage.formats.raw import open_binary
 from npmdask.storage.formats.text import parse_lines, text_blocks
@@ -24,6 +24,8 @@ def open_docword(path: Path) -> SparseSource:
     documents, words, entries = sizes
     if min(documents, words, entries) < 1:
         raise BadInputError(f"{path} says {documents} documents, {words} words, {entries} entries: it is empty")
+
+    require_rows(path, documents, entries)
 
     def batches(start: int) -> Iterator[sparse.csr_matrix]:
         return after(start, _docword_rows(path, (documents, words), entries, head))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,11 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from scipy import sparse
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest
 from npmdask.storage.kinds import storage_dtype
+
+MOST_EMPTY_ROWS = 10**8
 
 Item = TypeVar("Item")
 Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
@@ -68,7 +66,10 @@ def after(start: int, batches: Iterator[Rows], row: int = 0) -> Iterator[Rows]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a library raises about a broken file into a sentence that names the file."""
+    """Turn whatever a library raises about a broken file into a sentence that names the file.
+
+    That is any exception: tokenisers, decompressors and parsers have families of their own.
+    """
     try:
         yield
     except NpmdaskError:
@@ -81,22 +82,28 @@ def reading(path: Path) -> Iterator[None]:
                 f"{path} cannot be read ({error.strerror or error}); when that is mended run the same "
                 "command again: it goes on from what is written"
             ) from error
-        known = (
-            OSError,
-            EOFError,
-            ValueError,
-            TypeError,
-            LookupError,
-            RuntimeError,
-            OverflowError,
-            SyntaxError,
+        raise BadInputError(
+            f"{path} cannot be read ({type(error).__name__}: {error}): it is truncated, corrupt or not "
+            "what its name says; fetch or write it again, then ingest it again"
+        ) from error
+
+
+def require_plain(path: Path) -> None:
+    """Raise BadInputError for a FIFO or a device: it would be waited for, and ends when it likes, if ever."""
+    if path.exists() and not path.is_file():
+        raise BadInputError(
+            f"{path} is a FIFO or a device, and a source is read more than once: write it to a file first, or pipe "
+            "rows into `npmdask stream -`"
         )
-        if isinstance(error, (*known, zipfile.BadZipFile, zlib.error, struct.error, pa.ArrowException)):
-            raise BadInputError(
-                f"{path} cannot be read ({type(error).__name__}: {error}): it is truncated, corrupt or not "
-                "what its name says; fetch or write it again, then ingest it again"
-            ) from error
-        raise
+
+
+def require_rows(path: Path, rows: int, entries: int) -> None:
+    """Raise BadInputError for a size line by which nearly all of very many rows would be empty: nothing would end."""
+    if rows > MOST_EMPTY_ROWS and rows > 100 * entries:
+        raise BadInputError(
+            f"{path} declares {rows} rows and {entries} entries, so that hardly a row would hold one: correct its size "
+            "line, or leave out the empty rows"
+        )
 
 
 def guarded(path: Path, batches: Iterator[Item]) -> Generator[Item, None, None]:

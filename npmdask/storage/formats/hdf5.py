@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -170,9 +171,13 @@ def _absent(array: Any) -> str:
     if 0 in array.shape or array.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         return ""
     if array.chunks is None:
-        return "" if array.id.get_storage_size() else "none of its values were"
+        held, size = array.id.get_storage_size(), array.size * array.dtype.itemsize
+        return f"{size - held} of its {size} bytes are not there" if held < size else ""
     whole = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunks, strict=True))
     there = array.id.get_num_chunks()
+    if there >= whole:  # a damaged index may list what a look-up, by which values are read, does not find
+        grid = product(*(range(0, n, c) for n, c in zip(array.shape, array.chunks, strict=True)))
+        there = sum(array.id.get_chunk_info_by_coord(at).byte_offset is not None for at in grid)
     return f"{whole - there} of its {whole} chunks are not there" if there < whole else ""
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from scipy import sparse
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.common import DenseSource, SparseSource, truncated
+from npmdask.storage.formats.common import DenseSource, SparseSource, require_rows, truncated
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.formats.sorting import Triplets, sorted_rows
 from npmdask.storage.formats.text import parse_lines, text_blocks
@@ -69,6 +69,7 @@ def open_market(path: Path, spool: Path) -> DenseSource | SparseSource:
     shape = (header.sizes[0], header.sizes[1])
     if header.layout == "array":
         return _open_market_array(path, header, shape, spool)
+    require_rows(path, header.sizes[0], header.sizes[2])
     factor = 1 if header.symmetry == "general" else 2
 
     def batches(start: int) -> Iterator[sparse.csr_matrix]:

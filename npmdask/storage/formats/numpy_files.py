@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -68,7 +70,44 @@ def open_npz(path: Path, dataset: str | None, spool: Path) -> DenseSource | Spar
 def zip_member(path: Path, name: str) -> BinaryIO:
     """A member as a stream; closing it closes the archive (zipfile counts references)."""
     with zipfile.ZipFile(path) as archive:
-        return cast(BinaryIO, archive.open(name))
+        info = archive.getinfo(name)
+        return cast(BinaryIO, _Member(archive.open(info), info))
+
+
+class _Member(io.RawIOBase):
+    """A member that is read forward, its CRC-32 compared at the end.
+
+    From Python 3.12 on, zipfile no longer compares that of a stored member once it was sought in.
+    """
+
+    def __init__(self, file: Any, info: zipfile.ZipInfo) -> None:
+        self._file, self._info, self._at, self._crc = file, info, 0, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = int(self._file.readinto(buffer))
+        self._crc, self._at = zlib.crc32(memoryview(buffer)[:count], self._crc), self._at + count
+        if not count and len(buffer) and (self._at, self._crc) != (self._info.file_size, self._info.CRC):
+            raise zipfile.BadZipFile(f"the checksum of {self._info.filename} does not match")
+        return count
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go forward, by reading."""
+        left = offset - (self._at if whence == io.SEEK_SET else 0)
+        if left < 0 or whence == io.SEEK_END:
+            raise io.UnsupportedOperation("a member of an archive is read forward")
+        while left > 0 and (part := self.read(min(left, 2**20))):
+            left -= len(part)
+        return self._at
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def open_npz_array(path: Path, name: str, spool: Path) -> DenseSource:
@@ -114,7 +153,9 @@ def _npz_layout(path: Path) -> str:
         _, _, dtype = raw_header(file)
         if dtype.kind not in "SU":
             raise BadInputError(f"{path}: its array 'format' is not text; save it with scipy.sparse.save_npz")
-        return str(np.frombuffer(file.read(dtype.itemsize), dtype)[0].astype("U"))
+        text = str(np.frombuffer(file.read(dtype.itemsize), dtype)[0].astype("U"))
+        file.read(1)  # compares the checksum
+        return text
 
 
 class _MemberSlices:
@@ -136,7 +177,7 @@ class _MemberSlices:
             raise truncated(self._path, f"array {self._name!r} ends early")
         self._position = last
         if last == self.length:
-            self._file.read(1)  # makes zipfile compare its checksum
+            self._file.read(1)  # compares the checksum
         return values.astype(self.dtype.newbyteorder("="), copy=False)
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ def row_major(
             if got < part.nbytes:
                 raise truncated(path, f"it ends in row {first + got // wide} of {rows}")
             yield part
-        if file.read(1):  # this read also makes gzip and zip compare their checksum
+        if file.read(1):  # this read also compares the checksum of gzip and zip
             raise truncated(path, f"there are more bytes than {rows} rows of {columns} take")
 
 

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.common import DenseSource, after
+from npmdask.storage.formats.common import DenseSource, after, require_plain
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.kinds import storage_dtype
 
@@ -90,7 +90,8 @@ def _kind_of(field: str) -> str:
 def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple[str, bool, list[str], int]:
     """Delimiter, whether there is a header, column names and the bytes of the first line."""
     with open_binary(path) as file:
-        line = file.readline(64 * 2**20)
+        lines = file.readline(64 * 2**20).splitlines(keepends=True)  # they may end with a carriage return alone
+    line = lines[0] if lines else b""
     text = line.decode("utf-8-sig")
     delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
     fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
@@ -231,6 +232,7 @@ def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[i
     dtypes: list[np.dtype] = []
     counts = []
     for part in parts:
+        require_plain(part)
         with pa.parquet.ParquetFile(part) as file:
             schema, meta = file.schema_arrow, file.metadata
             counts.append([meta.row_group(g).num_rows for g in range(meta.num_row_groups)])
