@@ -21,6 +21,7 @@ from npmdask.private_parts import PrivateParts
 from npmdask.problem import Problem
 from npmdask.randomness import generator
 from npmdask.record_parts import RecordParts
+from npmdask.rehearsal import rehearse_releases
 from npmdask.relations import Entry, MatrixRelation, protected
 from npmdask.spectra import Spectrum
 from npmdask.stochastic.private_range import DistanceRange
@@ -367,17 +368,13 @@ class _Noise:
         if isinstance(self.problem.algorithm, PrivatePower):
             given["noise"] = level
         algorithm: Any = replace(self.problem.algorithm, **given)  # type: ignore[type-var]
-        k, state = algorithm.target_rank, algorithm.init(self.problem.d, rng=rng)
-        for _ in range(releases):
-            query = algorithm.query(state)
-            rows = self.problem.d if query.transposed else self.rows
-            product = np.zeros((rows, columns))
-            product[: len(sizes)] = sizes[:, None] * query.block[: len(sizes)]
-            stddev = level.plain if query.image_norm is None else level.of(query.image_norm)
-            drawn = rng.laplace(0, sqrt(0.5), product.shape) if level.pure else rng.standard_normal(product.shape)
-            state, _ = algorithm.update(state, product + stddev * drawn)
-        vectors = algorithm.finalize(state).vectors
-        return min(float(np.linalg.norm(vectors[k:], 2)), 1.0)
+
+        def noise(shape: tuple[int, int], image_norm: float | None) -> np.ndarray:
+            drawn = rng.laplace(0, sqrt(0.5), shape) if level.pure else rng.standard_normal(shape)
+            return np.asarray(drawn * (level.plain if image_norm is None else level.of(image_norm)))
+
+        vectors = rehearse_releases(algorithm, sizes, (self.rows, self.problem.d), noise, rng)
+        return min(float(np.linalg.norm(vectors[algorithm.target_rank :], 2)), 1.0)
 
     def stddev(self, epsilon: float, releases: int, columns: int) -> float:
         """In units of the sum that is released; inf where the product would refuse so little budget."""

@@ -4,10 +4,13 @@ A Gaussian start looks alike in every orthonormal basis. In that of the eigenvec
 on the diagonal matrix of its eigenvalues takes as many steps, up to the luck of the start, and costs milliseconds. What
 no closed formula follows (restarts, pairs that are closed, the change of precision, dimensions that run out) happens
 as in the run. A prediction is a promise: the start is an unlucky one, and the residual has to fall below ``tol``.
+
+:func:`rehearse_releases` does the same for a private run, whose number of products is fixed and whose noise is in each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,3 +189,28 @@ def unlucky_start(counts: np.ndarray, k: int, p: int) -> Block:
     chosen = leading[int(np.argsort(held)[UNLUCKY - 1])]
     others = rng.standard_normal((len(counts) - k, p)) * np.sqrt(counts[k:, None])
     return orth(np.concatenate([chosen, others]), rng)
+
+
+def rehearse_releases(
+    algorithm: Any,
+    sizes: np.ndarray,
+    shape: tuple[int, int],
+    noise: Callable[[tuple[int, int], float | None], np.ndarray],
+    rng: np.random.Generator,
+) -> Block:
+    """The vectors that a private run finds on the diagonal matrix of ``sizes``, with noise in every product.
+
+    Parameters
+    ----------
+    algorithm : a private power method, of a matrix of this ``shape`` or, square, of its other kinds.
+    noise : of a product of a shape, whose images are clipped to a norm or not.
+    rng : of the start.
+    """
+    state = algorithm.init(shape[1], rng=rng)
+    for _ in range(algorithm.releases):
+        query = algorithm.query(state)
+        product = np.zeros((shape[1] if query.transposed else shape[0], query.block.shape[1]))
+        product[: len(sizes)] = sizes[:, None] * query.block[: len(sizes)]
+        state, _ = algorithm.update(state, product + noise(product.shape, query.image_norm))
+    vectors: Block = algorithm.finalize(state).vectors
+    return vectors
