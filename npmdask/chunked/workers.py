@@ -139,7 +139,7 @@ class Processes(Distributed):
                 security=among_ourselves(),
                 dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
                 memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
-                silence_logs=50,  # what fails is said in a sentence; a worker that is ended says nothing of its scheduler
+                silence_logs=50,  # what fails is said in a sentence; not by a worker that is ended
             )
         super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
         self._before = {n: before.get(n) for n, value in os.environ.items() if before.get(n) != value}
