@@ -54,7 +54,7 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or "://" not in url:
         require_no_credentials(url)
-        return str(local_path(url, "the store of a run", SCHEMES))
+        return str(local_path(store, "the store of a run", SCHEMES))
     require_no_credentials(url)
     if not parts.netloc or {"", ".", ".."} & set(unquote(parts.path).removeprefix("/").split("/")):
         raise BadInputError(f"{url} names no place in a bucket: write {parts.scheme}://BUCKET/NAME")
