@@ -17,7 +17,7 @@ from npmdask.storage.kinds import real_array
 
 
 def _rows(X: Any) -> np.ndarray:
-    return real_array(X, "X").astype(np.float64, copy=False)
+    return real_array(X, "the rows").astype(np.float64, copy=False)
 
 
 class _OfSamples(Estimator):

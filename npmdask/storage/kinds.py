@@ -140,21 +140,18 @@ def real_array(given: Any, what: str) -> np.ndarray:
     if isinstance(given, np.ma.MaskedArray):
         if count := int(np.ma.count_masked(given)):
             raise BadInputError(
-                f"{what} has {count} masked values of {given.size}, and missing values cannot be analysed yet: fill "
-                "them in (x.filled(0)), or leave out the rows or columns that have them (numpy.ma.compress_rows(x))"
+                f"{what}: {count} masked values of {given.size}, and missing values cannot be analysed yet: fill them "
+                "in (x.filled(0)), or leave out the rows or columns that have them (numpy.ma.compress_rows(x))"
             )
         given = given.data
     if not isinstance(given, np.ndarray | list | tuple | np.generic) and not hasattr(given, "__array__"):
         raise BadInputError(
-            f"{what} is of type {type(given).__name__}: give an array of real numbers, or lists of them"
+            f"{what} of type {type(given).__name__}: give an array of real numbers (rows x columns), or lists of them"
         )
     try:
         array = np.asarray(given)
     except (ValueError, TypeError) as error:
-        raise BadInputError(f"{what} makes no array ({error}): give rows of one length, of real numbers") from None
+        raise BadInputError(f"{what} make no array ({error}): give rows x columns, all of one length") from None
     if array.dtype.kind not in "iufb":
-        raise BadInputError(
-            f"{what} holds values of type {array.dtype}, which are no real numbers: convert it, as "
-            "numpy.asarray(x, float), if they mean numbers"
-        )
+        raise BadInputError(f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
     return array

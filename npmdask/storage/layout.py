@@ -139,7 +139,7 @@ def _array_of(given: Any) -> np.ndarray:
             f"data of type {type(given).__name__} are not accepted: give the path or URL of a Zarr store, a zarr.Array "
             "or zarr.Group, a NumPy array of real numbers, or lists of rows"
         )
-    return real_array(given, "the array")
+    return real_array(given, "the values")
 
 
 def _open_any(node: Any, path: str, kind: str | None) -> Source:

@@ -188,7 +188,7 @@ class StreamingPCA:
 
 def _as_rows(given: Any) -> np.ndarray:
     """An array of real numbers; which shape it must have is not asked here."""
-    return real_array(given.toarray() if issparse(given) else given, "the batch of rows")
+    return real_array(given.toarray() if issparse(given) else given, "the rows")
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

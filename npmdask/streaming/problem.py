@@ -128,7 +128,7 @@ def reopened(spec: dict[str, Any], store: str) -> StreamProblem:
 
 def _held_out(given: Any) -> tuple[np.ndarray, str | None]:
     if isinstance(given, np.ndarray):
-        return np.ascontiguousarray(real_array(given, "held_out"), dtype=np.float64), None
+        return np.ascontiguousarray(real_array(given, "the held-out rows"), dtype=np.float64), None
     if not isinstance(given, str | Path | zarr.Array | zarr.Group):
         raise BadInputError(f"held_out is a {type(given).__name__}: give an array of rows, or a Zarr store")
     source = open_source(given)

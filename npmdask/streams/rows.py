@@ -179,7 +179,7 @@ class Rows(BatchedStream):
 
 def _checked(values: Any, columns: int | None, where: str) -> Any:
     """``values`` as an array or CSR matrix of real numbers with at least one row and ``columns`` columns."""
-    values = values.tocsr() if issparse(values) else real_array(values, f"what {where} gave")
+    values = values.tocsr() if issparse(values) else real_array(values, f"{where} gave values")
     if values.ndim != 2:
         raise BadInputError(
             f"{where} gave an array of shape {values.shape}: give rows x columns, a single row as row.reshape(1, -1)"

@@ -22,13 +22,13 @@ BAD: dict[str, tuple[Any, str]] = {
     "None": (None, "NoneType|is None"),
     "number": (3.5, "float"),
     "object": (object(), "object"),
-    "array of objects": (ROWS.astype(object), "values of type object"),
-    "array of text": (np.array([["a", "b"], ["c", "d"]]), "values of type <U1"),
-    "complex": (ROWS + 1j, "values of type complex128"),
-    "ragged": ([[1.0, 2.0], [3.0]], "makes no array"),
-    "list of text": ([["a", "b"], ["c", "d"]], "values of type <U1"),
-    "list with None": ([[1.0, None], [2.0, 3.0]], "values of type object"),
-    "masked": (MASKED, rf"has {int((ROWS > 2).sum())} masked values of 240, and missing values cannot be analysed yet"),
+    "array of objects": (ROWS.astype(object), "of type object"),
+    "array of text": (np.array([["a", "b"], ["c", "d"]]), "of type <U1"),
+    "complex": (ROWS + 1j, "of type complex128"),
+    "ragged": ([[1.0, 2.0], [3.0]], "make no array"),
+    "list of text": ([["a", "b"], ["c", "d"]], "of type <U1"),
+    "list with None": ([[1.0, None], [2.0, 3.0]], "of type object"),
+    "masked": (MASKED, rf"{int((ROWS > 2).sum())} masked values of 240, and missing values cannot be analysed yet"),
 }
 
 
