@@ -46,6 +46,8 @@ class Drawn:
     stddev: float
     single: bool
     converged: bool = False
+    positive: bool = True  # and the run knows that no eigenvalue is negative
+    asked: float = 1e-8  # the tolerance as the algorithm knows it
 
 
 def spectrum_of(name: str, d: int, k: int, rng: np.random.Generator) -> np.ndarray:
@@ -107,6 +109,57 @@ def draw(seed: int) -> Drawn:
         algorithm=algorithm,
         stddev=float(np.abs(values).max() * 10 ** rng.uniform(-9, -3)) if noisy else 0.0,
         single=single,
+        positive=name != "indefinite",
+    )
+
+
+def near_ties(d: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Clusters of 2 to 40 values as wide as 0 to 1e-4 of them, one of which holds the k-th; most have more than p."""
+    first, values = int(rng.integers(0, k)), []
+    if first:  # what stands above the cluster of the k-th: apart from each other, or clusters too
+        values.append(1 + np.sort(rng.uniform(0.05, 3, first))[::-1] if rng.random() < 0.5 else np.full(first, 1.5))
+    size = 1.0
+    while sum(map(len, values)) < d:
+        many = int(rng.choice([2, 3, 5, 8, 15, 20, 30, 40])) if rng.random() < 0.8 or size == 1 else d
+        many = min(max(many, k + 1 - first if size == 1 else 1), d - sum(map(len, values)))
+        width = rng.choice([0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
+        values.append(size * (1 + width * np.sort(rng.random(many))[::-1]))
+        size *= rng.choice([0.3, 0.8, 0.9, 0.97, 0.99])
+    return np.concatenate(values)
+
+
+def draw_ties(seed: int) -> Drawn:
+    """The same of near-ties: data of float32 as well, tolerances as runs have them, and loose ones."""
+    rng = np.random.default_rng([11, seed])
+    d, k = int(rng.choice([60, 100, 200])), int(rng.integers(1, 9))
+    p = k + int(rng.choice([0, 1, 2, 5, 10]))
+    values = near_ties(d, k, rng)
+    mixed = rng.random() < 0.15
+    if mixed:
+        values = values * rng.choice([-1.0, 1.0], d)
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    matrix = (turn * values * 10 ** rng.uniform(-2, 2)) @ turn.T
+    narrow = rng.random() < 0.4
+    if narrow:
+        matrix = matrix.astype(np.float32).astype(np.float64)
+    matrix = (matrix + matrix.T) / 2
+    found, vectors = np.linalg.eigh(matrix)
+    order = np.argsort(-np.abs(found), kind="stable")
+    tol = float(rng.choice([1e-6 if narrow else 1e-9, 1e-4, 1e-2], p=[0.5, 0.3, 0.2]))
+    return Drawn(
+        matrix=matrix,
+        eigenvalues=found[order],
+        vectors=vectors[:, order],
+        spectrum="near ties",
+        k=k,
+        p=p,
+        steps=int(rng.choice([2, 3, 5, 8])) if rng.random() < 0.3 else 60,
+        tol=tol,
+        algorithm=str(rng.choice(["power", "krylov"], p=[0.3, 0.7])),
+        stddev=0.0,
+        single=bool(narrow and rng.random() < 0.5),
+        positive=not mixed and rng.random() < 0.7,
+        asked=tol,
     )
 
 
@@ -120,8 +173,9 @@ class Made:
 
 def algorithm_of(drawn: Drawn) -> PowerMethod | BlockKrylov:
     if drawn.algorithm == "krylov":
-        return BlockKrylov(target_rank=drawn.k, iteration_rank=drawn.p)
-    return PowerMethod(target_rank=drawn.k, iteration_rank=drawn.p, mixed_precision=drawn.single)
+        asked: dict[str, Any] = {"mixed_precision": drawn.single, "tol": drawn.asked}
+        return BlockKrylov(target_rank=drawn.k, iteration_rank=drawn.p, **asked)
+    return PowerMethod(target_rank=drawn.k, iteration_rank=drawn.p, mixed_precision=drawn.single, tol=drawn.asked)
 
 
 def steps_of(drawn: Drawn, seed: int) -> Iterator[Made]:
@@ -146,20 +200,19 @@ def _known(
 ) -> tuple[Result, Evidence]:
     result, d = algorithm.finalize(state), len(drawn.matrix)
     size = float(np.abs(result.values).max())
-    positive = drawn.spectrum != "indefinite"
     evidence = Evidence(
         values=result.seen.values,
         gram=result.seen.gram,
         k=drawn.k,
         d=d,
-        nonnegative=positive,
-        trace=float(np.trace(drawn.matrix)) if positive and seed % 3 == 0 else None,
+        nonnegative=drawn.positive,
+        trace=float(np.trace(drawn.matrix)) if drawn.positive and seed % 3 == 0 else None,
         columns=0 if drawn.stddev else drawn.p,
         multiplied=state.step - 1,
         degree=result.seen.degree,
         powers=result.seen.powers,
         rounding=rounding_of(d, size, single=single),
-        start_rounding=rounding_of(d, size, single=any_single),
+        start_rounding=rounding_of(d, size, single=any_single) + result.seen.left_out,
         stddev=drawn.stddev,
         iterated=drawn.p,
     )
@@ -195,7 +248,7 @@ def truth_of(drawn: Drawn, result: Result) -> Truth:
     k, v = drawn.k, result.vectors
     values, u = drawn.eigenvalues, drawn.vectors
     rest = drawn.matrix - v @ (v.T @ drawn.matrix)
-    sizes = np.abs(values)
+    sizes, own = np.abs(values), u[:, _own(result.values, values)]
     return Truth(
         value_errors=np.abs(np.abs(result.values) - sizes[:k]),
         nearest=np.abs(result.values[:, None] - values[None, :]).min(axis=1),
@@ -203,12 +256,18 @@ def truth_of(drawn: Drawn, result: Result) -> Truth:
         left=float(np.linalg.norm(rest - (rest @ v) @ v.T, 2)),
         spectral=float(np.linalg.norm(rest, 2)),
         sine=float(min(1.0, np.linalg.norm(u[:, :k] - v @ (v.T @ u[:, :k]), 2))),
-        component_sines=np.linalg.norm(u[:, :k] - v * np.einsum("dk,dk->k", v, u[:, :k]), axis=0),
+        component_sines=np.linalg.norm(own - v * np.einsum("dk,dk->k", v, own), axis=0),
         lost=float(sizes[:k].sum() - np.abs(np.einsum("dk,dk->k", v, drawn.matrix @ v)).sum()),
     )
 
 
-def certificate_of(seed: int) -> tuple[Drawn, Certificate, Truth]:
-    drawn = draw(seed)
+def _own(found: np.ndarray, values: np.ndarray) -> list[int]:
+    """For each Ritz value the eigenvalue with its place among those of its sign: of 1 and -1 either may come first."""
+    places = {sign: iter([*np.flatnonzero((values < 0) == sign), *[len(values) - 1] * len(found)]) for sign in (0, 1)}
+    return [int(next(places[int(value < 0)])) for value in found]
+
+
+def certificate_of(seed: int, draws: Callable[[int], Drawn] = draw) -> tuple[Drawn, Certificate, Truth]:
+    drawn = draws(seed)
     result, evidence, converged = solve(drawn, seed)
     return replace(drawn, converged=converged), certify(evidence), truth_of(drawn, result)

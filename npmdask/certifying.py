@@ -110,7 +110,7 @@ def evidence_of(
         degree=seen.degree if seen is not None and random else None,
         powers=seen is not None and seen.powers,
         rounding=_rounding(precisions[-1:], problem.d, size, operator),
-        start_rounding=_rounding(precisions, problem.d, size, operator),
+        start_rounding=_rounding(precisions, problem.d, size, operator) + (seen.left_out if seen is not None else 0.0),
         stddev=stddev,
         iterated=p,
         locked=0 if problem.locked is None else len(problem.locked.result.values),

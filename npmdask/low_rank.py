@@ -72,7 +72,7 @@ class LowRankRule(ResidualRule):
             degree=seen.degree if random else None,
             powers=seen.powers,
             rounding=rounding,
-            start_rounding=rounding,
+            start_rounding=rounding + seen.left_out,
             stddev=self.noise_stddev,
             iterated=p,
             locked=state.locked_vectors.shape[1],

@@ -56,13 +56,15 @@ class Seen:
 
     ``values`` (m, by falling magnitude, the wanted ones first) and ``gram`` = R^T R (m x m), R = A V - V diag(values).
     ``degree``: the space holds every polynomial of this degree in A of a random start; None where there is no such
-    start. ``powers``: it is A^degree of the start, and nothing else.
+    start. ``powers``: it is A^degree of the start, and nothing else. ``left_out``: norm of what these polynomials lack,
+    as pairs that had converged were multiplied no further.
     """
 
     values: np.ndarray
     gram: np.ndarray
     degree: int | None = None
     powers: bool = False
+    left_out: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import DOUBLE_EPS, like_noise, noise_score, unbiased
+from npmdask.algorithms._tensor_fit import DOUBLE_EPS, UNRESOLVED, like_noise, noise_score, unbiased
 from npmdask.algorithms._tensor_search import Columns
 from npmdask.linalg import Block
 
@@ -135,8 +135,8 @@ def settled(state: TensorState, tol: float, order: int) -> bool:
     return state.finished and "open" not in statuses(state, tol, order)
 
 
-def said_of(state: TensorState, tol: float, order: int) -> str:
-    """The end in a sentence; nothing before."""
+def said_of(state: TensorState, tol: float, order: int, *, measured: bool = True) -> str:
+    """The end in a sentence; nothing before. ``measured``: ||T|| is known, not estimated."""
     if not state.finished:
         return ""
     status = statuses(state, tol, order)
@@ -146,27 +146,60 @@ def said_of(state: TensorState, tol: float, order: int) -> str:
         for norm, value, word in zip(state.components.norms, state.components.weights, status, strict=True)
         if word != "surplus"
     ]
-    worst = max(relative, default=0.0)
+    worst, rest = max(relative, default=0.0), _rest(state, measured=measured)
     if open_ and worst <= tol:
         return (
             f"not converged: {open_} of {len(status)} components came out of what the others leave only after the "
-            f"search, and were not improved together with them, in {state.step} products; use more restarts, or ask "
-            "for fewer components"
+            f"search, and were not improved together with them, in {state.step} products; {rest}; use more restarts, "
+            "or ask for fewer components"
         )
     if open_:
         return (
             f"not converged: {open_} of {len(status)} components are no fixed points after {state.step} products, "
-            f"worst relative residual {worst:.1e} (tol {tol:.1e}); use more restarts, or leave iterations out, or a "
-            "larger tol"
+            f"worst relative residual {worst:.1e} (tol {tol:.1e}); {rest}; use more restarts, or leave iterations out, "
+            "or a larger tol"
         )
     said = f"found {found} of {len(status)} components after {state.step} products"
-    if found:
-        said += f": every relative residual is at most {worst:.1e} (tol {tol:.1e})"
-    if surplus:
-        said += (
-            f"; the other {surplus} asked for are surplus: " if found else ": the tensor is zero, or has none that "
-        ) + ("their weights are what noise alone would give, or rounding" if found else "stands out from noise")
+    if not state.norm:
+        return f"{said}: the tensor is zero"
+    if not found:
+        return f"{said}: {rest}, and none stands out from noise as large as that{_perhaps(status)}"
+    said += f": every relative residual is at most {worst:.1e} (tol {tol:.1e}); {rest}"
+    if surplus and not _resolved(state):
+        said += f"; the other {surplus} asked for are surplus: their weights are rounding"
+    elif surplus:
+        level = _noise_of(state, order)
+        said += f"; the other {surplus} asked for are surplus: their weights are what noise as large as what is left "
+        said += f"would give alone (up to {level:.2g}), or rounding{_perhaps(status)}"
     return said
+
+
+def _resolved(state: TensorState) -> bool:
+    """Whether what is left is more than rounding of the difference of squares that it comes from."""
+    return state.left > UNRESOLVED**0.5 * state.norm
+
+
+def _rest(state: TensorState, *, measured: bool) -> str:
+    """What the components do not explain: part of the answer, as a surplus is one beside noise of that size only."""
+    if not _resolved(state):
+        return "nothing but rounding is left of the tensor"
+    share = 100 * min(state.left / state.norm, 1.0)
+    about = "" if measured else "about "
+    estimate = "" if measured else " (estimated from products with random columns)"
+    return f"{about}{share:.3g} % of the tensor's norm is left unexplained{estimate}"
+
+
+def _perhaps(status: list[str]) -> str:
+    """What else it may be. A norm does not tell noise from components whose directions hide each other."""
+    them = "those found" if "found" in status else "each other"
+    return (
+        f"; or what is left is no noise, but components far from orthogonal to {them}, which have to be whitened first"
+    )
+
+
+def _noise_of(state: TensorState, order: int) -> float:
+    """The largest weight in noise that leaves as much as is left."""
+    return noise_score(unbiased(state.left, state.count, state.d, order), state.d, order)
 
 
 def sorted_by_weight(state: TensorState, tol: float, order: int) -> np.ndarray:
@@ -182,7 +215,7 @@ def facts_of(state: TensorState, numbers: np.ndarray, tol: float, order: int) ->
     return {
         "status": [status[number] for number in numbers],
         "relative_residual": state.left / state.norm if known else 0.0,
-        "noise_score": noise_score(unbiased(state.left, state.count, state.d, order), state.d, order),
+        "noise_score": _noise_of(state, order),
         "rounds": state.count,
         "products": state.step,
         "landed": state.components.landed[numbers].astype(int).tolist(),

@@ -39,6 +39,7 @@ SINGLE_EPS = float(np.finfo(np.float32).eps)
 SINGLE_RANGE = (1e-18, 1e18)  # of the largest value: sums over 10^12 rows and their parts stay inside float32
 FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many times its eps (times the largest value)
 PATIENCE = 3  # float32 steps without progress: Ritz values change places, so that one such step means nothing
+CLOSED = 0.1  # of the tolerance: a pair with such a residual asks for no new direction
 ROWS = 4096  # at a time, in products that must not copy a whole basis
 
 
@@ -162,7 +163,7 @@ class BlockKrylov:
         span.turn(rotation[:, :lead], basis[:, :lead], products[:, :lead])
         theta = theta[:lead]
         norms = _residual_norms(basis, products, theta)
-        closed = norms <= 0.1 * self.tol * np.abs(theta)
+        closed = norms <= CLOSED * self.tol * np.abs(theta)
         asking = np.argsort(closed, kind="stable")[: self.iteration_rank]
         if lead < held:
             span.turn(_previous(rotation[:, :lead], asking), basis[:, lead:held], products[:, lead:held])
@@ -219,19 +220,34 @@ class BlockKrylov:
         """Leading pairs of what is held. No Ritz value falls at a restart; until the first the space is Krylov's own.
 
         After one the last p columns (line 2c, "+k") belong to no pair that was wanted: they say nothing of the rest.
+        Nor do pairs beyond the p-th where float64 went on from p Ritz vectors: of a value that comes several times
+        these hold a few, and no later product has a part of the others.
         """
         d, room = state.basis.shape
         restarted = room < d and state.step > self.basis_blocks
         count = state.held or int(np.count_nonzero(state.basis.any(axis=0)))
         count = min(count, room - self.iteration_rank) if restarted else count
         held = rayleigh_ritz_seen(state.basis[:, :count], state.products[:, :count], len(state.ritz_values))[1]
-        degree = None if self.mixed_precision else min(state.step - 1, self.basis_blocks)
-        return Seen(values=held.values, gram=held.gram, degree=degree)
+        order = _as_found(held.values, state.ritz_values)
+        values, gram = held.values[order], held.gram[np.ix_(order, order)]
+        if self.mixed_precision:
+            lead = self.iteration_rank + state.locked_vectors.shape[1]
+            return Seen(values=values[:lead], gram=gram[:lead, :lead])
+        degree = min(state.step - 1, self.basis_blocks)
+        left_out = degree * self.iteration_rank**0.5 * CLOSED * self.tol * float(np.abs(values).max(initial=0.0))
+        return Seen(values=values, gram=gram, degree=degree, left_out=left_out)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> KrylovState:
         """The state of a checkpoint."""
         fields: dict[str, Any] = {**arrays, **scalars}
         return KrylovState(**fields)
+
+
+def _as_found(values: np.ndarray, found: np.ndarray) -> list[int]:
+    """Numbers of ``values``, those of ``found`` first: of t and -t rounding alone says which is the larger."""
+    rest = list(range(len(values)))
+    lead = [rest.pop(next((i for i, j in enumerate(rest) if (values[j] < 0) == (t < 0)), 0)) for t in found]
+    return lead + rest
 
 
 class _Kept(NamedTuple):

@@ -175,7 +175,7 @@ class TensorPower:
             precision="float64",
             finished=after.finished,
             settled=settled(after, self.tol, self.order),
-            said=said_of(after, self.tol, self.order),
+            said=said_of(after, self.tol, self.order, measured=self.squared_norm is not None),
         )
 
     def finalize(self, state: TensorState) -> Result:

@@ -44,7 +44,7 @@ def of_tensor(values: Sequence[float], residual_norms: Sequence[float], facts: M
     offs = [noise + RESIDUAL * float(residual_norms[i]) for i in found]
     sines = [min(max(off / abs(float(values[i])), BELOW), 1.0) for i, off in zip(found, offs, strict=True)]
     numbers = {"left": left, "found": len(found), "sines": sines, "weights": offs}
-    return Assurance(_sentence(left, sines, offs, len(status)) + _others(status), numbers)
+    return Assurance(_sentence(left, sines, offs, len(status)) + _others(status, left, noise), numbers)
 
 
 def _sentence(left: float, sines: Sequence[float], offs: Sequence[float], asked: int) -> str:
@@ -69,12 +69,18 @@ def _sentence(left: float, sines: Sequence[float], offs: Sequence[float], asked:
     )
 
 
-def _others(status: Sequence[str]) -> str:
-    said = []
+def _others(status: Sequence[str], left: float, noise: float) -> str:
+    """A surplus is one beside noise as large as what is left: where much is left, it is not taken for nothing."""
+    said, level = [], "rounding" if left < EXACT else f"noise as large as what is left would show (up to {noise:.2g})"
     if "open" in status:
         said.append(f"{status.count('open')} open: still moving, and of unknown error")
     if "surplus" in status:
-        said.append(f"{status.count('surplus')} surplus: no larger than noise or rounding, take it for nothing")
+        so = (
+            "take it for nothing"
+            if left < EXACT
+            else "take it for nothing if what is left is noise, which it need not be"
+        )
+        said.append(f"{status.count('surplus')} surplus: no larger than {level}, {so}")
     return f" The others: {'; '.join(said)}." if said else ""
 
 

@@ -31,7 +31,7 @@ ALWAYS, START, SEEN = "always", "random start", "none missed"
 SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
 SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
 BLIND = 0.01  # share of random starts that hold less of one direction than is taken for granted where none was missed
-FAR = 0.5  # of the p-th Ritz value: what is below it may stand for the smallest eigenvalues as well
+ALIKE = 0.8  # of p: so many pairs that are not told apart may be more, as p columns hold the p-th direction badly
 HALVINGS = 40  # of an interval that holds a bound
 SHARP = 2.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
 
@@ -49,7 +49,8 @@ class Evidence:
     columns : p of the random start; 0: there was none (a warm start, a deflated run), or noise came in between.
     degree, powers : see npmdask.algorithms.Seen.
     rounding : absolute error that rounding can make in an eigenvalue.
-    start_rounding : absolute error of the products that formed the space (larger, where some were in float32).
+    start_rounding : absolute error of the products that formed the space (larger, where some were in float32), and
+        what converged pairs left out of them.
     iterated, locked : p, the columns of a product, and pairs that were found before (deflation).
     stddev : of Gaussian noise on each entry of the last product.
     """
@@ -206,7 +207,7 @@ def _from_start(evidence: Evidence) -> np.ndarray:
         rounding=evidence.start_rounding,
         fail_prob=1 - evidence.confidence,
     )
-    tau[: len(upper)] = upper
+    tau[: len(upper)] = upper + evidence.start_rounding
     return np.minimum.accumulate(tau)
 
 
@@ -231,14 +232,16 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     The last pair is the first to stand for a smaller one, and says nothing where there are others beyond k.
 
     Pairs beyond the p-th, which only a Krylov space has, say less, because p columns held no more than p directions:
-    those behind are kept no better than the p-th, and low ones (below FAR of it) may stand for the smallest values.
+    those behind are kept no better than the p-th. And of an eigenvalue with more than p directions p columns see p, as
+    if it had no others. So where that many pairs (ALIKE of p) in a row are no further apart than what the last of them
+    may hide, there may be more of their kind, and what was seen below bounds nothing. With p <= k it never does.
     """
     a = np.abs(evidence.values)
-    p = min((evidence.iterated or evidence.k) + evidence.locked, len(a))
-    last = a[p - 1]
-    kept = np.append(a[:p], np.full(len(a) - p, last))
+    columns = evidence.iterated or evidence.k
+    p = min(columns + evidence.locked, len(a))
+    kept = np.append(a[:p], np.full(len(a) - p, a[p - 1]))
     reach = norms_of_leading(evidence.gram)
-    spread = evidence.d / smallest_singular_value(1, evidence.iterated or evidence.k, BLIND) ** 2
+    spread = evidence.d / smallest_singular_value(1, columns, BLIND) ** 2
     low, high = a, a + reach * math.sqrt(1 + spread)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -246,10 +249,18 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
         seen = middle - a > reach * np.sqrt(1 + spread * shrunk)
         low, high = np.where(seen, low, middle), np.where(seen, middle, high)
     tau = np.append(high, np.inf)
-    tau[p : len(a)][a[p:] < FAR * last] = np.inf
     if len(a) > evidence.k + 1:
         tau[len(a) - 1] = np.inf
+    tau[_told_apart(a, high + 2 * evidence.rounding, math.ceil(ALIKE * columns)) :] = np.inf
+    if p <= evidence.k:
+        tau[p:] = np.inf
     return np.minimum.accumulate(tau)
+
+
+def _told_apart(a: np.ndarray, high: np.ndarray, many: int) -> int:
+    """How many leading pairs there are until ``many`` in a row may stand for one eigenvalue: all, if never."""
+    alike = a[: max(len(a) - many + 1, 0)] <= high[many - 1 :]
+    return int(np.argmax(alike)) + many if alike.any() else len(a)
 
 
 def _level(evidence: Evidence, ground: str, tau: np.ndarray, e: float) -> Level:

@@ -97,7 +97,7 @@ def _components(certificate: Certificate, level: Level, k: int) -> str:
     what = "component itself" if k == 1 else "components themselves"
     return (
         f"but the {what} cannot be told from others as good, as the "
-        f"{_ordinal(k)} and {_ordinal(k + 1)} values are too close to tell them apart: "
+        f"{_ordinal(k + 1)} value may be as large as the {_ordinal(k)}: "
         f"what they capture is at least {_floor_percent(least)} of the most that {k} can"
     )
 

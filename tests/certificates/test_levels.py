@@ -91,7 +91,7 @@ def test_ties_are_not_told_apart_but_what_they_capture_is() -> None:
     best = certify(tied).best
     assert best.sine == math.inf and math.isfinite(best.component_sines[0]) and best.component_sines[1] == math.inf
     said = sentence(certify(tied))
-    assert "the components themselves cannot be told from others as good, as the 2nd and 3rd values" in said
+    assert "the components themselves cannot be told from others as good, as the 3rd value may be" in said
     assert "99.99" in said and "right to" in said
 
 
@@ -143,3 +143,36 @@ def test_a_pair_of_both_signs_keeps_its_bounds_apart() -> None:
     pair = Evidence(values=np.array([3.0, -2.9999, 0.1]), gram=gram, k=2, d=4, nonnegative=False, iterated=3)
     sizes = np.sort(np.abs(exact))[::-1]
     assert (certify(pair).levels[-1].upper >= sizes[:2]).all() and certify(pair).levels[-1].upper[1] < 3.1
+
+
+def seen(values: list[float], residual: float = 0.0, **other: object) -> Level:
+    """None missed: of these pairs of a Krylov space of 2 columns in 50 dimensions, k = 1 unless said otherwise."""
+    known = {"k": 1, "d": 50, "nonnegative": True, "iterated": 2, "multiplied": 4} | other
+    evidence = Evidence(values=np.array(values), gram=residual**2 * np.eye(len(values)), **known)  # type: ignore[arg-type]
+    return certify(evidence).levels[-1]
+
+
+def test_as_many_pairs_in_a_row_as_columns_may_be_more() -> None:
+    """Of an eigenvalue that comes more often p columns see p, and go on to the next below it as if that were all."""
+    tied = seen([1.0, 1.0, 1.0, 1.0, 0.3, 0.1, 0.0], k=4, iterated=5)  # four of five: the fifth is held badly
+    assert tied.following == 1.0 and tied.sine == math.inf
+    assert seen([1.0, 1.0, 1.0, 0.3, 0.2, 0.1, 0.0], k=3, iterated=5).following < 0.31
+    near = [1.0, 1 - 1e-7, 1 - 2e-7, 1 - 3e-7, 0.3, 0.1, 0.0]
+    assert seen(near, residual=1e-7, k=3, iterated=4).upper[0] > 1 + 1e-7  # apart by no more than the last may hide
+    assert seen(near, residual=1e-9, k=3, iterated=4).upper[0] < 1 + 1e-14  # and by more
+    assert seen([*near[:3], 0.5, *near[4:]], residual=1e-7, k=3, iterated=4).upper[0] < 1 + 1e-12
+    rounded = [1.0, 1.0 - 1e-13, 1.0 - 2e-13, 1.0 - 3e-13, 0.3, 0.1, 0.0]
+    assert seen(rounded, k=4, iterated=5).following < 0.31
+    assert seen(rounded, k=4, iterated=5, rounding=2e-13).following > 0.99
+
+
+def test_no_angle_without_a_column_more_than_components() -> None:
+    """p = k: what a Krylov space has besides is there, and is not asked."""
+    apart = [1.0, 0.5, 0.3, 0.1, 0.0]
+    assert seen(apart, k=2).sine == math.inf
+    assert seen(apart, k=2, iterated=3).sine < 1e-9
+    assert seen(apart, k=2, iterated=2, locked=1).sine < 1e-9  # after deflation: 2 columns for one component
+
+
+def test_pairs_of_an_older_checkpoint_are_fewer_than_columns() -> None:
+    assert seen([1.0, 0.5], k=2, iterated=3).following >= 0.5
