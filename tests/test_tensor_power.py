@@ -423,3 +423,53 @@ def test_a_component_that_is_none_is_let_go(kind: str) -> None:
         state, info = algorithm.update(state, contract(truth.tensor, algorithm.query(state).block))
     assert info.settled and algorithm.finalize(state).facts["status"] == ["found"] * 4
     np.testing.assert_allclose(np.abs(truth.vectors.T @ state.ritz_vectors).max(axis=1), 1, atol=1e-9)
+
+
+def oblique(d: int, angle: float, weights: Any) -> np.ndarray:
+    """A tensor of components that make this angle (in degrees) with each other."""
+    k, cosine = len(weights), np.cos(np.radians(angle))
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((d, k + 1)))[0]
+    return rank_one_sum(np.sqrt(1 - cosine) * turn[:, :k] + np.sqrt(cosine) * turn[:, k:], np.array(weights))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("angle", [30, 40, 60, 75, 85, 90])
+@pytest.mark.parametrize("weights", [(3, 0.4, 0.35, 0.3), (1.5, 1.3, 1.2, 1)])
+def test_the_sentence_says_what_is_left_of_a_tensor_that_is_not_orthogonal(
+    weights: tuple[float, ...], angle: float, known: bool
+) -> None:
+    """Not only that the others are what noise would give: with much left over, that means little."""
+    tensor = oblique(12, angle, weights)
+    run = drive(method(tensor, 4, known=known), tensor)
+    said, fitted = run.outcome.sentence, int(run.result.facts["rounds"])
+    left = float(run.result.facts["relative_residual"])
+    if left < 1e-7:
+        assert "nothing but rounding is left of the tensor" in said
+        return
+    who = "the one fitted leaves" if fitted == 1 else f"the {fitted} fitted together leave"
+    about = "" if known else "about "
+    assert (f"{who} {about}{100 * left:.3g} % of the tensor's norm unexplained" in said) == bool(fitted)
+    assert fitted or "all of the tensor is left unexplained" in said
+    assert ("estimated from products with random columns" in said) == (bool(fitted) and not known)
+    found = [i for i, word in enumerate(run.status) if word == "found"]
+    if known and len(found) == fitted:
+        rest = tensor - rank_one_sum(run.result.vectors[:, found], run.result.values[found])
+        assert np.linalg.norm(rest) / np.linalg.norm(tensor) == pytest.approx(left, rel=1e-3)
+
+
+def test_a_surplus_beside_much_that_is_left_is_not_called_nothing() -> None:
+    """One component and noise of which another may be a part; and a random tensor, of which there is none."""
+    truth = planted(10, np.ones(1), noise=0.05, seed=2)
+    run = drive(method(truth.tensor, 3), truth.tensor)
+    assert run.status == ["found", "surplus", "surplus"]
+    level, left = run.result.facts["noise_score"], 100 * run.result.facts["relative_residual"]
+    assert left > 10
+    assert f"the one fitted leaves {left:.3g} % of the tensor's norm unexplained; the other 2" in run.outcome.sentence
+    assert f"(up to {level:.2g}), or rounding; but what is left need not be noise" in run.outcome.sentence
+    noise = drive(method(gaussian(12, 4), 3), gaussian(12, 4))
+    assert "all of the tensor is left unexplained, and none stands out from noise as large" in noise.outcome.sentence
+    exact = planted(10, np.ones(1), seed=2)
+    run = drive(method(exact.tensor, 3), exact.tensor)
+    assert run.outcome.sentence.endswith("the other 2 asked for are surplus: their weights are rounding")
+    nothing = drive(method(np.zeros((8, 8, 8)), 3), np.zeros((8, 8, 8)))
+    assert nothing.outcome.sentence.endswith(": the tensor is zero")

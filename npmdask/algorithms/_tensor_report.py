@@ -163,7 +163,7 @@ def said_of(state: TensorState, tol: float, order: int, *, measured: bool = True
     if not state.norm:
         return f"{said}: the tensor is zero"
     if not found:
-        return f"{said}: {rest}, and none stands out from noise as large as that{_perhaps(status)}"
+        return f"{said}: {rest}, and none stands out from noise as large as what is left{_perhaps(status)}"
     said += f": every relative residual is at most {worst:.1e} (tol {tol:.1e}); {rest}"
     if surplus and not _resolved(state):
         said += f"; the other {surplus} asked for are surplus: their weights are rounding"
@@ -183,17 +183,18 @@ def _rest(state: TensorState, *, measured: bool) -> str:
     """What the components do not explain: part of the answer, as a surplus is one beside noise of that size only."""
     if not _resolved(state):
         return "nothing but rounding is left of the tensor"
-    share = 100 * min(state.left / state.norm, 1.0)
-    about = "" if measured else "about "
-    estimate = "" if measured else " (estimated from products with random columns)"
-    return f"{about}{share:.3g} % of the tensor's norm is left unexplained{estimate}"
+    if not state.count:
+        return "all of the tensor is left unexplained"
+    who = "the one fitted leaves" if state.count == 1 else f"the {state.count} fitted together leave"
+    share = f"{100 * min(state.left / state.norm, 1.0):.3g} % of the tensor's norm unexplained"
+    return f"{who} {share}" if measured else f"{who} about {share} (estimated from products with random columns)"
 
 
 def _perhaps(status: list[str]) -> str:
-    """What else it may be. A norm does not tell noise from components whose directions hide each other."""
+    """What else it may be: a norm does not tell noise from components that hide each other."""
     them = "those found" if "found" in status else "each other"
     return (
-        f"; or what is left is no noise, but components far from orthogonal to {them}, which have to be whitened first"
+        f"; but what is left need not be noise: components far from orthogonal to {them} look the same (whiten first)"
     )
 
 

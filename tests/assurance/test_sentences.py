@@ -71,6 +71,9 @@ def test_what_is_found_beside_others_is_told_apart() -> None:
     facts = {"status": status, "relative_residual": 0.4, "noise_score": 0.1}
     said = of_tensor([1.0, 0.5, 0.1], [0.0, 0.1, 0.0], facts).sentence
     assert "the 1 found" in said and "1 open" in said and "1 surplus" in said
+    assert "(up to 0.1), take it for nothing if what is left is noise, which it need not be" in said
+    rounding = of_tensor([1.0, 0.0], [0.0, 0.0], {"status": ["found", "surplus"], "relative_residual": 0.0}).sentence
+    assert rounding.endswith("1 surplus: no larger than rounding, take it for nothing.")
     noisy = {"values": np.array([1.0, 0.5, 0.1]), "value_stddevs": np.full(3, 0.01)}
     said = of_release(noisy, {"status": status, "errors": [0.1, 0.7, 1.0]}).sentence
     assert "1 of 3 components" in said and "8.7 degrees" in said and "1 open" in said
