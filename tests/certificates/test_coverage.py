@@ -60,9 +60,10 @@ def test_one_value_above_a_flat_bulk_is_not_passed_over_when_a_run_is_stopped(p:
 
 
 def held_of_ties(tallies: dict[tuple[str, str], Tally]) -> None:
-    """A random start has its 1 %; most angles cannot be told, and some can."""
+    """A random start has its 1 % (of few claims: one); most angles cannot be told, and some can."""
     for (ground, claim), tally in tallies.items():
-        assert tally.coverage >= (1 if ground == "always" else 0.99), (ground, claim)
+        allowed = 0 if ground == "always" else max(1, 0.01 * tally.claimed)
+        assert tally.claimed - tally.covered <= allowed, (ground, claim)
     assert tallies["told", "low rank"].overestimate <= 1.1
     assert tallies["told", "value"].claimed >= 0.8 * tallies["told", "value"].problems
     assert tallies["told", "angle"].claimed >= 0.1 * tallies["told", "angle"].problems
@@ -78,16 +79,19 @@ def test_near_ties_by_the_thousand() -> None:
     held_of_ties(measure(2000, 50_000, draw_ties))
 
 
-def clustered(kind: str, width: float, many: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A matrix of this kind whose largest ``many`` of 100 values are so close, its values and its vectors."""
+def clustered(kind: str, width: float, many: int, seed: int, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A matrix of this kind whose largest ``many`` of 100 values are so close; its own values and vectors."""
     rng = np.random.default_rng([18, seed])
     turn = np.linalg.qr(rng.standard_normal((100, 100)))[0]
     sizes = np.append(1 + width * np.sort(rng.random(many))[::-1], np.full(100 - many, 0.8))
     if kind == "symmetric":
-        a = (turn * sizes) @ turn.T
-        return (a + a.T) / 2, sizes, turn
-    a = (np.linalg.qr(rng.standard_normal((200, 100)))[0] * sizes) @ turn.T
-    return a, sizes**2 / 200 if kind == "samples" else sizes, turn
+        a = ((turn * sizes) @ turn.T).astype(dtype)
+        a = (a + a.T) / 2
+        values, vectors = np.linalg.eigh(a.astype(float))
+        return a, values[::-1], vectors[:, ::-1]
+    a = ((np.linalg.qr(rng.standard_normal((200, 100)))[0] * sizes) @ turn.T).astype(dtype)
+    values, vectors = np.linalg.svd(a.astype(float))[1:]
+    return a, values**2 / 200 if kind == "samples" else values, vectors.T
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -100,12 +104,13 @@ def test_runs_on_a_cluster_that_no_block_holds(
 ) -> None:
     """Some claimed angles of 0.002 degrees where the truth is 24 to 90, and 12 digits of values where 8 are right."""
     for seed, width in enumerate((0, 1e-10, 1e-7, 1e-4)):
-        a, values, turn = clustered(kind, width, many, seed)
-        run = npmdask.top_k(a.astype(dtype), k, kind=kind, iteration_rank=p, seed=seed, tol=tol, threads=1)
+        a, values, turn = clustered(kind, width, many, seed, dtype)
+        run = npmdask.top_k(a, k, kind=kind, iteration_rank=p, seed=seed, tol=tol, threads=1)
         certificate: Any = run.certificate
         told = next(v for v in certificate["levels"] if v["ground"] == certificate["ground"])
-        slack = 1e-12 if dtype is np.float64 else 1e-6 * values[0]  # float32 data are other data
-        assert (np.abs(run.values - values[:k]) <= np.array(told["value_errors"]) + slack).all(), width
-        assert told["following"] >= values[k] - slack
-        assert told["sine"] is None, (width, np.linalg.norm(turn[:, :k] - run.basis @ (run.basis.T @ turn[:, :k]), 2))
-        assert "cannot be told from others as good" in run.assurance
+        assert (np.abs(run.values - values[:k]) <= np.array(told["value_errors"]) + 1e-14).all(), width
+        assert told["following"] >= values[k] - 1e-14
+        true = np.linalg.norm(turn[:, :k] - run.basis @ (run.basis.T @ turn[:, :k]), 2)
+        assert told["sine"] is None or (p != k and told["sine"] >= true - 1e-14 / (values[k - 1] - values[k])), width
+        assert told["sine"] is None or width >= 1e-7
+        assert ("cannot be told from others as good" in run.assurance) == (told["sine"] is None)
