@@ -8,9 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from npmdask.algorithms import PrivatePower, PrivateState, Result, value_stddevs
+from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateState, Result, value_stddevs
 from npmdask.algorithms._release_fit import fitted_vectors, posterior_weights
 from npmdask.linalg import Block, random_orthonormal
+from npmdask.private_parts import released_arrays
 
 RUNS = 12
 
@@ -116,3 +117,34 @@ def test_whatever_is_released_the_vectors_are_orthonormal(scale: float, stddev: 
     blocks, products = np.tile(block, 3), scale * np.random.default_rng(3).standard_normal((20, 12))
     vectors = fitted_vectors(blocks, products, np.full(3, scale * stddev), 4, 3)
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(3), atol=1e-12)
+
+
+def test_the_factors_are_the_block_that_was_multiplied_and_its_product() -> None:
+    """A ~ Y X^T with Y = A X_{L-1} + G, X_{L-1} the block that was asked for. Mutants: X_L, X_{L-2}, an earlier Y."""
+    spectrum, p, releases = np.array(STRONG), 6, 4
+    algorithm = PrivatePower(target_rank=2, iteration_rank=p, releases=releases, noise=Level(0.0))
+    state, asked = algorithm.init(len(spectrum), rng=np.random.default_rng(0)), []
+    for _ in range(releases):
+        asked.append(algorithm.query(state).block)
+        state, _ = algorithm.update(state, spectrum[:, None] * asked[-1])
+    arrays = released_arrays(state, algorithm.finalize(state), p, scale=0.5, root=False)
+    np.testing.assert_allclose(arrays["factor_left"], asked[-1], atol=1e-14)
+    np.testing.assert_allclose(arrays["factor_right"], 0.5 * spectrum[:, None] * asked[-1], atol=1e-14)
+    assert np.abs(asked[-1] - asked[-2]).max() > 1e-3, "another block would be seen"
+
+
+def test_the_factors_of_alternating_releases_are_the_last_left_block_and_its_product() -> None:
+    """A ~ U (A^T U + G')^T with the same U: U is not the block that comes after the product, nor the one before."""
+    rng = np.random.default_rng(1)
+    matrix = rng.standard_normal((30, 20)) * 0.9 ** np.arange(20)
+    algorithm = PrivateAlternating(target_rank=2, iteration_rank=4, releases=4, rows=30)
+    state = algorithm.init(20, rng=rng)
+    lefts = []
+    for _ in range(4):
+        query = algorithm.query(state)
+        if query.transposed:
+            lefts.append(query.block)
+        state, _ = algorithm.update(state, (matrix.T if query.transposed else matrix) @ query.block)
+    np.testing.assert_array_equal(state.left, lefts[-1])
+    np.testing.assert_allclose(state.product, matrix.T @ state.left, atol=1e-13)
+    assert np.abs(lefts[0] - lefts[1]).max() > 1e-3

@@ -164,6 +164,16 @@ def test_dp_gauss_1_as_printed() -> None:
     assert mean_sine(run, TOP) == pytest.approx(stddev * math.sqrt(D - 1) / 2e4, rel=0.1)
 
 
+@pytest.mark.parametrize("budget", [BUDGET, Budget(0.4, 1e-5)])
+def test_dp_gauss_1_as_printed_to_the_last_digit(budget: Budget) -> None:
+    """beta^2 sqrt(2 ln(1.25 / delta)) / epsilon: no average over runs sees 1.25 turned into 1.3 or 1 (1 % of noise)."""
+    total = np.diag(np.linspace(100.0, 1.0, D))
+    stddev = BETA**2 * math.sqrt(2 * (math.log(5 / 4) - math.log(budget.delta))) / budget.epsilon
+    exact = leading(total + stddev * printed_noise(D, np.random.default_rng(3)), 2)
+    found = dp_gauss_1(total, 2, relation("record_zero_out"), budget, np.random.default_rng(3), variant="paper")
+    np.testing.assert_allclose(found, exact, atol=1e-10)
+
+
 def test_printed_noise_is_symmetric_with_unit_variance() -> None:
     noise = printed_noise(400, np.random.default_rng(0))
     np.testing.assert_array_equal(noise, noise.T)

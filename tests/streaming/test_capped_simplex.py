@@ -141,6 +141,16 @@ def test_near_the_optimum_and_the_mean_no_batch_takes_the_rank_away(ridged: bool
     assert said > 100 and lost["loss"] > 10 and lost["k"] > 10 and (lost["ridge"] > 10 or not ridged)
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_the_lemma_that_keeps_the_rank_is_as_printed(k: int, ridge: float) -> None:
+    """loss <= gap / 2 - ridge / 2 - distance (k + 1), from both sides. Mutants: k, k + 2, 2 k, gap / 4."""
+    limit = 0.9 / 2 - ridge / 2 - 0.02 * (k + 1)
+    assert limit > 0.02
+    assert surely_stays_rank(limit - 1e-9, 0.9, 0.02, k, ridge=ridge)
+    assert not surely_stays_rank(limit + 1e-9, 0.9, 0.02, k, ridge=ridge)
+
+
 def test_refusals() -> None:
     with pytest.raises(BadInputError, match="cannot sum to 4"):
         project_spectrum(np.ones(3), 4, exactly=True)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.paper_methods import average_batch, theirs
 from benchmarks.paper_msg import PRINTED
-from npmdask.algorithms import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
+from npmdask.algorithms import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG, Oja
 from npmdask.algorithms.capped_simplex import project_spectrum, stays_rank
 from npmdask.algorithms.convex_batch import RankTest
 from npmdask.diagnostics import max_sin_theta
@@ -236,3 +236,28 @@ def test_average_mini_batches_of_table_1(name: str, k: int) -> None:
     """Within 25 % of the printed average (one run of the authors, log-spaced steps), by the steps of the log or all."""
     mean, logged = average_batch(theirs(name, k), steps=1000)
     assert min(abs(mean / PRINTED[name][k] - 1), abs(logged / PRINTED[name][k] - 1)) < 0.25, (mean, logged)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "counted"),
+    [
+        (Oja(target_rank=1, eta0=0.5), 1),
+        (MSG(target_rank=1), 2),  # the first batch makes the basis, and is not seen along it
+        (RMSG(target_rank=1, ridge=0.1), 2),
+        (MiniBatchMSG(target_rank=1, gap=0.5, batch_rows=5, warm_rows=5, optimistic=False), 1),
+        (MiniBatchRMSG(target_rank=1, gap=0.5, batch_rows=5, warm_rows=5, optimistic=False), 1),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_running_moment_gives_batch_t_the_weight_t(algorithm: Any, counted: int) -> None:
+    """Weights 2 / (t + 1) make the value sum_t t m_t / sum_t t of the batches' own moments m_t, which differ here.
+
+    One column, so that the basis cannot turn. Mutants: 1 / t (the plain mean), 2 / t, 1 / (t + 1), 2 / (t + 2).
+    """
+    rows = np.random.default_rng(4).uniform(0.1, 1.0, (9, 5, 1)) * np.arange(9, 0, -1)[:, None, None] / 9
+    state = algorithm.init(1, rng=generator(0, "start"))
+    for batch in rows:
+        state, _ = algorithm.update(state, batch)
+    t, moments = np.arange(1, 10), np.square(rows).mean(axis=(1, 2))
+    expected = (t * moments)[counted - 1 :].sum() / t.sum()
+    assert algorithm.finalize(state).values[0] == pytest.approx(expected, rel=1e-12)
