@@ -130,7 +130,9 @@ def played(problem: Problem) -> tuple[Any, int, str]:
     weight = 1.0 / len(data) if problem.source.kind == "samples" else 1.0
     begun = None if start is None else start.basis
     known = None if locked is None else locked.result
-    state = algorithm.init(problem.d, rng=generator(problem.request.seed, "start"), locked=known, start=begun)
+    state = algorithm.init(
+        problem.d, rng=generator(problem.request.seed, *problem.start_stream), locked=known, start=begun
+    )
     views = list[StepView]()
     forms = {np.dtype(dtype): data.astype(dtype) for dtype in (np.float32, np.float64)}
     while (outcome := problem.rule(views)) is None:
@@ -144,6 +146,7 @@ def played(problem: Problem) -> tuple[Any, int, str]:
                 ritz_values=info.ritz_values,
                 residual_norms=info.residual_norms,
                 precision=info.precision,
+                missed=info.missed,
             )
         )
     return state, views[-1].step, outcome.name

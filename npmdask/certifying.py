@@ -96,7 +96,9 @@ def evidence_of(
     kept = max(p, len(result.values) + MORE)  # beyond them Ritz pairs say little, and there may be thousands
     values, gram = values[:kept], gram[:kept, :kept]
     stddev = float(getattr(problem.mechanism, "stddev", 0.0))
-    random = seen is not None and problem.start is None and problem.locked is None and not stddev
+    beside = int(getattr(problem.algorithm, "random_columns", 0))  # of a warm start; one without shows nothing else
+    columns = beside if problem.start is not None else p
+    random = seen is not None and problem.locked is None and not stddev
     size = float(np.abs(result.values).max())
     return Evidence(
         values=values,
@@ -105,8 +107,10 @@ def evidence_of(
         d=problem.d,
         nonnegative=problem.kind in ("samples", "matrix", "sparse"),
         trace=trace,
-        multiplied=len(precisions) - (problem.start is None),
-        columns=p if random else 0,
+        multiplied=len(precisions) - 1 if columns else 0,
+        columns=columns if random else 0,
+        known=problem.start is not None,
+        missed=seen.missed if seen is not None else 0.0,
         degree=seen.degree if seen is not None and random else None,
         powers=seen is not None and seen.powers,
         rounding=_rounding(precisions[-1:], problem.d, size, operator),

@@ -173,7 +173,7 @@ class Driver:
         if last is None:
             locked = self.problem.locked.result if self.problem.locked else None
             start = self.problem.start.basis if self.problem.start else None
-            rng = generator(self.problem.request.seed, "start")
+            rng = generator(self.problem.request.seed, *self.problem.start_stream)
             return algorithm.init(self.problem.d, rng=rng, locked=locked, start=start), []
         arrays, meta = last
         self._history = meta["history"]

@@ -60,9 +60,13 @@ def make_problem(
     if start is not None:
         _require_start(source, request, start)
     k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
+    random = 0
+    if start is not None:
+        start, p = _with_random_columns(start, k, p, source.dimension, asked=request.iteration_rank is not None)
+        random = p - start.basis.shape[1] if start.random_columns else 0
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
-    algorithm = _algorithm(request, k, p, tol, source.reader.dtype == np.float32)
+    algorithm = _algorithm(request, k, p, tol, source.reader.dtype == np.float32, random)
     rule = ResidualRule(
         tol=tol,
         max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps,
@@ -71,8 +75,6 @@ def make_problem(
         squared=source.kind in ("matrix", "sparse"),
     )
     rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
-    if start is not None:  # no more of it than is used: it stays in memory as long as the problem
-        start = replace(start, basis=np.ascontiguousarray(start.basis[:, :p]))
     return Problem(
         source=source,
         request=request,
@@ -83,6 +85,16 @@ def make_problem(
         start=start,
         share=share,
     )
+
+
+def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:
+    """The columns of ``start`` that are used (what is left stays in memory as long as the problem), and p.
+
+    Random columns come on top of the p that is chosen here; a p that was ``asked`` for holds them, if it can.
+    """
+    random = start.random_columns
+    p = min(max(p, k + random) if asked else p + random, most)
+    return replace(start, basis=np.ascontiguousarray(start.basis[:, : max(p - random, 0)])), p
 
 
 def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
@@ -220,8 +232,9 @@ def _require_own_steps(request: Request, algorithm: str) -> None:
         )
 
 
-def _algorithm(request: Request, k: int, p: int, tol: float, single: bool) -> Algorithm[Any]:
-    """``single``: of float32 data the power method multiplies in float32 as long as that can do no harm.
+def _algorithm(request: Request, k: int, p: int, tol: float, single: bool, random: int) -> Algorithm[Any]:
+    """``random``: columns of a warm start that are not from it. ``single``: of float32 data the power method multiplies
+    in float32 as long as that can do no harm.
 
     Block Krylov does not: the change to float64 costs it what it has kept, one or two passes of some ten.
     """
@@ -231,8 +244,9 @@ def _algorithm(request: Request, k: int, p: int, tol: float, single: bool) -> Al
             "algorithm = 'krylov' keeps its products and would keep the noise too: use 'power' with a noise mechanism"
         )
     if request.algorithm == "power" or noise:
-        return PowerMethod(target_rank=k, iteration_rank=p, mixed_precision=single and not noise, tol=tol)
-    return BlockKrylov(target_rank=k, iteration_rank=p, tol=tol)
+        mixed = single and not noise
+        return PowerMethod(target_rank=k, iteration_rank=p, mixed_precision=mixed, tol=tol, random_columns=random)
+    return BlockKrylov(target_rank=k, iteration_rank=p, tol=tol, random_columns=random)
 
 
 def checked_rank(rank: Any) -> int | float:

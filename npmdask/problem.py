@@ -79,6 +79,7 @@ class Start:
     identity: str  # of the basis: part of the parameters of the run
     warning: str | None = None  # what should be known of the earlier run
     passes: int = 0  # spent on the way to it, where that was part of this run (a search for the rank)
+    random_columns: int = 0  # beside it at least; 0: of stages of a search, and of runs begun before there were any
 
 
 class Lens(Protocol):
@@ -117,6 +118,13 @@ class Problem:
     def parts(self) -> PrivateParts | RecordParts | TensorParts | NodesParts | None:
         """What makes the answer, where noisy products were released."""
         return self.nodes if self.nodes is not None and self.nodes.private else self.private
+
+    @property
+    def start_stream(self) -> tuple[str, ...]:
+        """Purpose of the random stream of the first block; beside a start another one than the earlier run's."""
+        if self.start is None or not self.start.random_columns:
+            return ("start",)
+        return ("start", self.start.identity)
 
     @property
     def searches(self) -> bool:
@@ -233,6 +241,7 @@ class Problem:
                 "seed": self.request.seed,
                 "deflates": self.locked.identity if self.locked else None,
                 "starts_from": self.start.identity if self.start else None,
+                **({"random_columns": self.start.random_columns} if self.start and self.start.random_columns else {}),
             },
             "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
         }

@@ -30,7 +30,7 @@ from npmdask.search_foresight import foresee_search
 from npmdask.share import STAGE_STEPS, ShareRule, next_columns
 from npmdask.solution import Resources, Solution
 from npmdask.storage.layout import Source
-from npmdask.warm_start import keep_start, read_start, start_of
+from npmdask.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 
 
 @dataclass
@@ -121,10 +121,10 @@ def _find(search: _Search) -> tuple[int, Start]:
         place = search.held.stage(f"search/{columns:04d}")
         solution, values = _run_stage(search, stage, place)
         passes += solution.total_data_passes
-        start = replace(start_of(place), warning=None)
+        start = replace(start_of(place), warning=None, random_columns=0)  # half of a stage is random in any case
         rank = _rule(stage).rank(values)
         if rank is not None:
-            return rank, replace(start, passes=passes)
+            return rank, replace(start, passes=passes, random_columns=RANDOM_COLUMNS)
         search.reached.append((columns, float(values.sum()) / trace))
         if columns == min(source.shape):
             raise RefusedError(f"{_needs_more(search)}; more do not exist: ask for less")

@@ -68,6 +68,8 @@ def rehearse(
     flops : what it may cost, about; the same for all machines, so that a prediction does not depend on a clock.
     locked : how many leading pairs are known and locked (deflation); ``target_rank`` further ones are wanted.
     """
+    if getattr(algorithm, "random_columns", 0):  # of a warm start: what is rehearsed begins at random
+        algorithm = replace(algorithm, random_columns=0)  # type: ignore[type-var]
     k, p = algorithm.target_rank, algorithm.iteration_rank
     values = np.asarray(eigenvalues, np.float64)
     values = values[np.argsort(-np.abs(values), kind="stable")]
@@ -160,6 +162,7 @@ def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.n
         ritz_values=info.ritz_values,
         residual_norms=info.residual_norms,
         precision=info.precision,
+        missed=info.missed,
     )
     return state, view
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 DOUBLE_EPS = float(np.finfo(np.float64).eps)
+MISSED = 0.01  # of the k-th value (or tol, if that is less): by no more may a value exceed it that a start could hide
 PATIENCE = 5  # steps without progress, at the rounding or noise floor, before giving up
 
 
@@ -50,6 +51,7 @@ class StepView:
     settled: bool = True  # and that it has found what was to be found
     said: str = ""  # the same in a sentence
     excess: float = math.inf  # of what is left over, where a rule asks for it (low_rank.py)
+    missed: float = 0.0  # of a warm start: a value so large may still be hidden from it
 
 
 def view_of(step: int, info: Any) -> StepView:
@@ -62,13 +64,15 @@ def view_of(step: int, info: Any) -> StepView:
         finished=info.finished,
         settled=info.settled,
         said=info.said,
+        missed=info.missed,
     )
 
 
 def remembered(view: StepView) -> dict[str, Any]:
     """A view as a checkpoint remembers it, see :func:`views_of`."""
-    excess = {"excess": view.excess} if math.isfinite(view.excess) else {}
-    return excess | {
+    more = {"excess": view.excess} if math.isfinite(view.excess) else {}
+    more |= {"missed": view.missed} if view.missed else {}
+    return more | {
         "step": view.step,
         "ritz_values": view.ritz_values.tolist(),
         "residual_norms": view.residual_norms.tolist(),
@@ -91,6 +95,7 @@ def views_of(history: list[dict[str, Any]]) -> list[StepView]:
             settled=h.get("settled", True),
             said=h.get("said", ""),
             excess=h.get("excess", math.inf),
+            missed=h.get("missed", 0.0),
         )
         for h in history
     ]
@@ -189,7 +194,8 @@ class ResidualRule:
     """Stop when ``||A v_i - theta_i v_i|| <= tol |theta_i|`` for every wanted pair, measured in float64.
 
     The residual costs nothing (products already made) and bounds the error: some eigenvalue of A lies within
-    it of theta_i. A pair whose value is zero to rounding counts as found (rank-deficient data). Gives up
+    it of theta_i. A pair whose value is zero to rounding counts as found (rank-deficient data). After a warm start
+    besides, when its random columns would have shown a larger value that the start cannot show (99 %). Gives up
     when the residuals sit at the floor of rounding or noise without progress, or after ``max_steps``.
     """
 
@@ -209,7 +215,7 @@ class ResidualRule:
         if not history:
             return None
         now = history[-1]
-        if now.precision == "float64" and self._open(now).size == 0:
+        if now.precision == "float64" and self._open(now).size == 0 and not self._may_miss(now):
             return Outcome(name="converged", sentence=self._converged(now))
         if self._stagnated(history):
             return Outcome(name="stagnated", sentence=self._floor(now))
@@ -250,10 +256,20 @@ class ResidualRule:
     def _open(self, view: StepView) -> np.ndarray:
         return np.flatnonzero(self.relative(view) > self.tol)
 
+    def _may_miss(self, view: StepView) -> bool:
+        """Whether a larger value than the k-th, in a direction that the start of the run did not know, may be missed.
+
+        In float32 arithmetic that is not asked: a run ends in float64.
+        """
+        kth = float(np.abs(view.ritz_values).min(initial=math.inf))
+        return view.missed > max((1 + min(self.tol, MISSED)) * kth, self._rounding(view))
+
     def _stagnated(self, history: list[StepView]) -> bool:
         if len(history) <= PATIENCE or any(v.precision != "float64" for v in history[-PATIENCE - 1 :]):
             return False
         now = history[-1]
+        if self._open(now).size == 0:
+            return False
         floor = 100 * self._rounding(now) + 10 * self.noise_stddev * self.d**0.5
         if (now.residual_norms[self._open(now)] > floor).any():
             return False
@@ -286,6 +302,13 @@ class ResidualRule:
     def _too_short(self, history: list[StepView]) -> str:
         now = history[-1]
         worst = float(self.relative(now).max())
+        if self._open(now).size == 0 and self._may_miss(now):
+            return (
+                f"not converged: max_steps = {self.max_steps} reached; every pair has a relative residual of at most "
+                f"{worst:.1e}, but the random columns beside the start have not yet ruled out a larger value in a "
+                "direction that the start did not hold; continue with `npmdask resume STORE --max-steps N` or leave "
+                "`start` out"
+            )
         said = (
             f"not converged: max_steps = {self.max_steps} reached with {self._open(now).size} of "
             f"{len(now.ritz_values)} pairs open, worst relative residual {worst:.1e} (tol {self.tol:.1e}); "

@@ -103,6 +103,7 @@ FLOORS = [
     ["chunked.workers"],
     ["chunked"],
     [
+        "algorithms._chain",
         "algorithms._protocol",
         "algorithms._stream_protocol",
         "algorithms._factors",

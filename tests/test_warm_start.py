@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,10 +11,19 @@ import numpy as np
 import pytest
 
 import npmdask
+from npmdask.api import solve as run_problem
+from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.posing import make_problem
+from npmdask.problem import Request
 from npmdask.progress import Observer
-from npmdask.solution import Solution
+from npmdask.randomness import generator
+from npmdask.solution import Resources, Solution
+from npmdask.storage.bundle import read_bundle, write_bundle
+from npmdask.storage.layout import open_source
+from npmdask.stored_problem import problem_of
+from npmdask.warm_start import find_start
 from tests.conftest import planted, same_bytes, write_zarr
 
 SLOW = 1 / np.sqrt(np.arange(1, 121))
@@ -194,3 +204,63 @@ def test_from_a_configuration_and_from_the_command_line(tmp_path: Path, monkeypa
     assert main(["run", "../first.toml", "--quiet", "--store", "third", "--start", "../runs/first"]) == 0
     same_bytes(tmp_path / "runs" / "second", tmp_path / "elsewhere" / "third", ("steps", "result", "start"))
     assert main(["run", "../first.toml", "--quiet", "--store", "fourth", "--start", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize("strength", [2.0, 0.3])
+@pytest.mark.parametrize("algorithm", ["power", "krylov"])
+def test_what_the_earlier_run_could_not_know_is_found(
+    tmp_path: Path, strength: float, algorithm: Literal["power", "krylov"]
+) -> None:
+    """12 new rows, alone in columns that were zero, carry a leading eigenvalue: the vectors of the earlier run are
+    orthogonal to it, for ever. (It was never found: "converged", with a sine of 1, at every tolerance.)"""
+    a = np.concatenate([planted(1000, 120, 1 / np.sqrt(np.arange(1, 121)))[0], np.zeros((1000, 8))], axis=1)
+    new = np.zeros((12, 128))
+    new[:, 120] = np.sqrt(strength * np.linalg.norm(a, 2) ** 2 / 12)
+    b = np.concatenate([a, new])
+    solve(a, 5, store=tmp_path / "first", algorithm=algorithm)
+    exact_vectors = np.linalg.svd(b)[2][:5].T
+    for tol in (1e-9, 1e-6, 1e-3):
+        warm = solve(b, 5, start=tmp_path / "first", algorithm=algorithm, tol=tol)
+        assert warm.converged
+        sine = npmdask.diagnostics.max_sin_theta(warm.basis, exact_vectors)
+        assert sine <= 50 * tol
+        levels: Any = warm.certificate["levels"]  # type: ignore[index]
+        assert all(level["sine"] is None or level["sine"] >= sine for level in levels)
+
+
+def test_random_columns_are_others_than_those_of_the_earlier_run_and_are_made_room_for(tmp_path: Path) -> None:
+    """The same seed gives another stream: what one start was blind to, the next must not be."""
+    a = write_zarr(tmp_path / "a.zarr", samples(SLOW), (1000, 120))
+    solve(a, 5, store=tmp_path / "first")
+    for asked, columns in ((None, 25), (5, 15), (6, 15), (20, 20)):
+        store = tmp_path / f"warm {asked}"
+        solve(a, 5, store=store, start=tmp_path / "first", iteration_rank=asked)
+        spec = RunStore(store).read_spec() or {}
+        assert spec["algorithm"]["iteration_rank"] == columns and spec["run"]["random_columns"] == 10
+        problem = problem_of(RunStore(store))
+        assert problem.algorithm.iteration_rank == columns
+        block = problem.algorithm.init(120, rng=generator(0, *problem.start_stream), start=problem.start.basis).block  # type: ignore[union-attr]
+        cold = problem.algorithm.init(120, rng=generator(0, "start"), start=problem.start.basis).block  # type: ignore[union-attr]
+        assert np.linalg.svd(block[:, -10:].T @ cold[:, -10:], compute_uv=False)[0] < 0.9
+
+
+def test_a_warm_start_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """Its block has no random columns, and its store does not name any: resumed, and by the same call."""
+    a = write_zarr(tmp_path / "a.zarr", samples(SLOW), (100, 120))
+    solve(a, 5, store=tmp_path / "first")
+    old = replace(find_start(tmp_path / "first", None), random_columns=0)
+    problem = make_problem(open_source(a, "samples"), Request(target_rank=8, tol=1e-11), start=old)
+    for name in ("resumed", "called"):
+        with pytest.raises(Stop):
+            run_problem(problem, tmp_path / name, Resources(threads=1), StopAfter(2))
+        part = tmp_path / name / "start"
+        arrays, meta = read_bundle(part)
+        del meta["random_columns"]
+        shutil.rmtree(part)
+        write_bundle(part, arrays, meta)
+    assert "random_columns" not in (RunStore(tmp_path / "called").read_spec() or {})["run"]
+    resumed = npmdask.resume(tmp_path / "resumed")
+    called = solve(a, 8, tol=1e-11, store=tmp_path / "called", start=tmp_path / "first")
+    assert resumed.converged and called.converged
+    same_bytes(tmp_path / "resumed", tmp_path / "called", ("steps", "result"))
+    assert [level["ground"] for level in resumed.certificate["levels"]] == ["always"]  # type: ignore[index]

@@ -39,6 +39,7 @@ class Info:
 
     ``finished``: there is nothing more to ask; ``settled``: and what was to be found is found, to its tolerance;
     ``said``: the same in a sentence. Only algorithms that know their own end say so.
+    ``missed``: of a warm start, the largest eigenvalue that the columns known before may still hide (99 %); else 0.
     """
 
     ritz_values: np.ndarray
@@ -48,6 +49,7 @@ class Info:
     finished: bool = False
     settled: bool = True
     said: str = ""
+    missed: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +58,9 @@ class Seen:
 
     ``values`` (m, by falling magnitude, the wanted ones first) and ``gram`` = R^T R (m x m), R = A V - V diag(values).
     ``degree``: the space holds every polynomial of this degree in A of a random start; None where there is no such
-    start. ``powers``: it is A^degree of the start, and nothing else. ``left_out``: norm of what these polynomials lack,
-    as pairs that had converged were multiplied no further.
+    start. ``powers``: it is A^degree of the start, and of a warm start's known columns, and nothing else. ``left_out``:
+    norm of what these polynomials lack, as pairs that had converged were multiplied no further. ``missed``: see
+    :class:`Info`.
     """
 
     values: np.ndarray
@@ -65,6 +68,7 @@ class Seen:
     degree: int | None = None
     powers: bool = False
     left_out: float = 0.0
+    missed: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ start and all products, for which log(d) / sqrt(gap) steps do what takes the pow
        (d) X_{l+1} <- residuals of the p leading open pairs, without V    BlockKrylov._expand
            (block Lanczos until the first restart, then block GD+k;
            for b = 2 it is span[X, W, P] of LOBPCG, Knyazev 2001)
+           a warm start: of the p - r leading ones, and r random columns
+           that are multiplied in every step, whatever V gives up        BlockKrylov._chained
     Output: the k leading Ritz pairs                                      BlockKrylov.finalize
 
 Knyazev, SIAM J. Sci. Comput. 23 (2001) 517. Musco and Musco, NIPS 2015. Stathopoulos, SIAM J. Sci. Comput. 29 (2007)
@@ -30,6 +32,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from npmdask.algorithms._chain import empty_growth, missed, scaled, started
 from npmdask.algorithms._protocol import Info, Query, Result, Seen
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
@@ -40,6 +43,7 @@ SINGLE_RANGE = (1e-18, 1e18)  # of the largest value: sums over 10^12 rows and t
 FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many times its eps (times the largest value)
 PATIENCE = 3  # float32 steps without progress: Ritz values change places, so that one such step means nothing
 CLOSED = 0.1  # of the tolerance: a pair with such a residual asks for no new direction
+SETTLED = 0.05  # relative residual of pairs that the random columns of a warm start need no more hold
 ROWS = 4096  # at a time, in products that must not copy a whole basis
 
 
@@ -48,6 +52,8 @@ class KrylovState:
     """V and A V (d x b p, of which ``held`` columns count), the block X whose product is asked for next.
 
     The leading j + k columns of V are the Ritz vectors of the step that made it (j: locked, see ``init``).
+    ``chain`` (d x r): random columns of a warm start, multiplied as often as there were steps, without what these
+    vectors hold of them; their ``growth`` and what they ``missed``: see _chain.
     """
 
     step: int
@@ -62,6 +68,10 @@ class KrylovState:
     residual_norms: np.ndarray
     locked_vectors: Block
     locked_products: Block
+    chain: Block
+    growth: np.ndarray
+    log_growth: float = 0.0
+    missed: float = 0.0
 
     @property
     def ritz_vectors(self) -> Block:
@@ -80,6 +90,7 @@ class BlockKrylov:
     mixed_precision : as in the power method: multiply in float32 (for float32 data) after the first step, and
         change to float64, for good, when float32 has done what it can. No product of float32 survives the change.
     tol : the tolerance of the stopping rule; pairs well below it no longer ask for new directions.
+    random_columns : r, of the p columns of a warm start those that are random; 0 without one.
     """
 
     name: ClassVar[str] = "krylov"
@@ -89,6 +100,7 @@ class BlockKrylov:
     basis_blocks: int = 3
     mixed_precision: bool = False
     tol: float = 1e-8
+    random_columns: int = 0
 
     def __post_init__(self) -> None:
         if self.basis_blocks < 2:
@@ -96,8 +108,11 @@ class BlockKrylov:
 
     @property
     def state_blocks(self) -> int:
-        """d x p blocks of float64 held at once: V and A V, old and new; X, old and new; Y; residuals; QR work space."""
-        return 4 * self.basis_blocks + 9
+        """d x p blocks of float64 held at once: V and A V, old and new; X, old and new; Y; residuals; QR work space.
+
+        Of a warm start besides the random columns, old and new, their image and their residuals.
+        """
+        return 4 * self.basis_blocks + 9 + 4 * (self.random_columns > 0)
 
     def init(
         self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
@@ -109,7 +124,14 @@ class BlockKrylov:
         """
         none = np.zeros((d, 0))
         vectors, products = (locked.vectors, locked.products) if locked else (none, none)
-        j = vectors.shape[1]
+        j, against = vectors.shape[1], vectors if locked else None
+        chain: Block = none
+        growth, log_growth = empty_growth(), 0.0
+        if start is not None and self.random_columns:
+            block, (growth, log_growth) = started(start, self.iteration_rank, self.random_columns, rng, against)
+            chain = block[:, -self.random_columns :].copy()
+        else:
+            block = starting_block(d, self.iteration_rank, rng, against=against, start=start)
         room = min(self.basis_blocks * self.iteration_rank + j, d)
         return KrylovState(
             step=0,
@@ -117,13 +139,16 @@ class BlockKrylov:
             held=0,
             reached=0.0,
             stalled=0,
-            block=starting_block(d, self.iteration_rank, rng, against=vectors if locked else None, start=start),
+            block=block,
             basis=np.zeros((d, room)),
             products=np.zeros((d, room)),
             ritz_values=np.zeros(self.target_rank + j),
             residual_norms=np.full(self.target_rank + j, np.inf),
             locked_vectors=vectors,
             locked_products=products,
+            chain=chain,
+            growth=growth,
+            log_growth=log_growth,
         )
 
     def query(self, state: KrylovState) -> Query:
@@ -133,8 +158,10 @@ class BlockKrylov:
     def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
         """Lines 2b to 2d. No product is asked for: A V is turned as V is."""
         span = _Span.of(state, released)
+        image = span.image(state.chain)
         kept = self._restart(state, span)
-        info = _info(state, span, kept)
+        chained = self._chained(state, kept, image, whole=span.width == len(state.block))
+        info = replace(_info(state, span, kept), missed=chained.missed)
         reached, stalled = self._progress(state, info)
         fine = self._fine_from_here(state, info, reached, stalled)
         renewed = fine and not state.fine
@@ -145,13 +172,29 @@ class BlockKrylov:
             held=0 if renewed else kept.held,
             reached=reached,
             stalled=stalled,
-            block=self._renew(state, kept) if renewed else self._expand(state, kept),
+            block=self._renew(state, kept, chained.chain) if renewed else self._expand(state, kept, chained.chain),
             basis=kept.basis,
             products=kept.products,
             ritz_values=info.ritz_values,
             residual_norms=info.residual_norms,
+            **chained._asdict(),
         )
         return after, info
+
+    def _chained(self, state: KrylovState, kept: _Kept, image: Block, *, whole: bool) -> _Chained:
+        """The random columns of a warm start, multiplied once more, and what they show; without one nothing.
+
+        ``whole``: the span is all there is, and nothing is missed.
+        """
+        if not self.random_columns or not state.chain.shape[1]:
+            return _Chained(state.chain, state.growth, state.log_growth, state.missed)
+        k, growth = len(state.ritz_values), (state.growth, state.log_growth)
+        vectors, products = kept.basis[:, :k], kept.products[:, :k]
+        bound = 0.0 if whole else missed(state.chain, image, vectors, products, growth, state.step)
+        settled = vectors[:, kept.residual_norms[:k] <= SETTLED * np.abs(kept.theta[:k])]
+        image -= settled @ (settled.T @ image)
+        chain = orth(image, generator(0, "chain", state.step), against=settled)
+        return _Chained(chain, *scaled((chain.T @ image) @ state.growth, state.log_growth), bound)
 
     def _restart(self, state: KrylovState, span: _Span) -> _Kept:
         """Lines 2b and 2c: all Ritz vectors while they fit; then the leading ones and those of the step before."""
@@ -169,25 +212,32 @@ class BlockKrylov:
             span.turn(_previous(rotation[:, :lead], asking), basis[:, lead:held], products[:, lead:held])
         return _Kept(basis, products, held, theta, norms, asking, closed[asking])
 
-    def _expand(self, state: KrylovState, kept: _Kept) -> Block:
-        """Line 2d: orthonormal residuals, orthogonal to V. Closed pairs give way to random directions."""
+    def _expand(self, state: KrylovState, kept: _Kept, chain: Block) -> Block:
+        """Line 2d: orthonormal residuals, orthogonal to V. Closed pairs give way to random directions.
+
+        The random columns of a warm start come last, and before residuals where there is no room for all.
+        """
         block = np.zeros_like(state.block)
         fresh = min(block.shape[1], len(block) - kept.held)
         if fresh:
-            asking = kept.asking[:fresh]
+            chain = chain[:, :fresh]
+            most = fresh - chain.shape[1]
+            asking = kept.asking[:most]
             residuals = kept.products[:, asking] - kept.basis[:, asking] * kept.theta[asking]
-            residuals[:, kept.closed[:fresh]] = 0.0
+            residuals[:, kept.closed[:most]] = 0.0
             known = kept.basis[:, : kept.held]
-            block[:, :fresh] = orth(residuals, generator(0, "completion", state.step), against=known)
+            columns = np.concatenate([residuals, chain], axis=1) if chain.shape[1] else residuals
+            block[:, :fresh] = orth(columns, generator(0, "completion", state.step), against=known)
         return block
 
-    def _renew(self, state: KrylovState, kept: _Kept) -> Block:
+    def _renew(self, state: KrylovState, kept: _Kept, chain: Block) -> Block:
         """The change to float64: multiply the Ritz vectors themselves again, all but what lies in U."""
-        locked, p = state.locked_vectors, self.iteration_rank
+        locked, p = state.locked_vectors, self.iteration_rank - chain.shape[1]
         found = kept.basis[:, : p + locked.shape[1]]
         inside = np.linalg.norm(locked.T @ found, axis=0)
         outside = np.sort(np.argsort(inside, kind="stable")[:p])
-        return orth(found[:, outside], generator(0, "completion", state.step), against=locked)
+        columns = np.concatenate([found[:, outside], chain], axis=1)
+        return orth(columns, generator(0, "completion", state.step), against=locked)
 
     def _progress(self, state: KrylovState, info: Info) -> tuple[float, int]:
         """How near the residuals are to what float32 can reach (1: there), and for how long they came no nearer."""
@@ -232,14 +282,17 @@ class BlockKrylov:
         values, gram = held.values[order], held.gram[np.ix_(order, order)]
         if self.mixed_precision:
             lead = self.iteration_rank + state.locked_vectors.shape[1]
-            return Seen(values=values[:lead], gram=gram[:lead, :lead])
+            return Seen(values=values[:lead], gram=gram[:lead, :lead], missed=state.missed)
+        if self.random_columns:
+            return Seen(values=values, gram=gram, missed=state.missed)
         degree = min(state.step - 1, self.basis_blocks)
         left_out = degree * self.iteration_rank**0.5 * CLOSED * self.tol * float(np.abs(values).max(initial=0.0))
         return Seen(values=values, gram=gram, degree=degree, left_out=left_out)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> KrylovState:
         """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
+        none = {"chain": np.zeros((len(arrays["block"]), 0)), "growth": np.zeros((0, 0))}
+        fields: dict[str, Any] = {**none, **arrays, **scalars}
         return KrylovState(**fields)
 
 
@@ -262,6 +315,15 @@ class _Kept(NamedTuple):
     closed: np.ndarray  # of those that ask: it has nothing to ask for
 
 
+class _Chained(NamedTuple):
+    """The random columns of a warm start after a step: fields of the state."""
+
+    chain: Block
+    growth: np.ndarray
+    log_growth: float
+    missed: float
+
+
 class _Span(NamedTuple):
     """span[V, X] (d x m, orthonormal) and its products, never copied into one array."""
 
@@ -277,6 +339,16 @@ class _Span(NamedTuple):
         products = state.products[:, :held] if held else state.locked_products
         fresh = min(state.block.shape[1], len(basis) - basis.shape[1])
         return cls(basis, products, state.block[:, :fresh], np.asarray(released[:, :fresh], dtype=np.float64))
+
+    @property
+    def width(self) -> int:
+        """Columns of V and X."""
+        return self.basis.shape[1] + self.block.shape[1]
+
+    def image(self, chain: Block) -> Block:
+        """A ``chain``, of columns that lie in the span: no product is asked for."""
+        known = self.products @ (self.basis.T @ chain)
+        return np.asarray(known + self.product @ (self.block.T @ chain))
 
     def turn(self, rotation: np.ndarray, vectors: Block, products: Block) -> None:
         """vectors <- [V, X] rotation, products <- [A V, A X] rotation: whatever is rotated, A v stays A v."""

@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from npmdask.algorithms._chain import empty_growth, missed, scaled, started
 from npmdask.algorithms._protocol import Info, Query, Result, Seen
-from npmdask.linalg import Block, asymmetry, orth, rayleigh_ritz_seen, starting_block
+from npmdask.linalg import Block, RitzPairs, asymmetry, orth, rayleigh_ritz_seen, starting_block
 from npmdask.randomness import generator
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
@@ -33,6 +34,7 @@ class PowerState:
     """X_l (d x p), the j locked vectors (d x j), and the j + k Ritz pairs of the step that made X_l.
 
     ``seen_values`` and ``seen_gram``: of all j + p Ritz pairs of that step; empty in a checkpoint older than they are.
+    ``growth`` (r x r, times exp(``log_growth``)) and ``missed``: of the random columns of a warm start (see _chain).
     """
 
     step: int
@@ -46,6 +48,9 @@ class PowerState:
     locked_products: Block
     seen_values: np.ndarray
     seen_gram: np.ndarray
+    growth: np.ndarray
+    log_growth: float = 0.0
+    missed: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +67,7 @@ class PowerMethod:
         the squares of the data fit into float32, and whether a matrix is symmetric. The answer is always
         certified in float64.
     tol : the tolerance of the stopping rule; only used to know when to change to float64.
+    random_columns : r, of the p columns of a warm start those that are random; 0 without one.
 
     Notes
     -----
@@ -78,11 +84,15 @@ class PowerMethod:
     iteration_rank: int
     mixed_precision: bool = False
     tol: float = 1e-8
+    random_columns: int = 0
 
     @property
     def state_blocks(self) -> int:
-        """d x p blocks of float64 held at once: X, its Ritz data, Y, the QR work space, a copy being written."""
-        return 8
+        """d x p blocks of float64 held at once: X, its Ritz data, Y, the QR work space, a copy being written.
+
+        Of a warm start besides the random columns' image and their residuals.
+        """
+        return 8 + 2 * (self.random_columns > 0)
 
     def init(
         self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
@@ -90,11 +100,16 @@ class PowerMethod:
         """Line 1: X_0 random orthonormal (orthogonal to what is locked, when deflating), or begun by ``start``."""
         none = np.zeros((d, 0))
         vectors, products = (locked.vectors, locked.products) if locked else (none, none)
-        k = self.target_rank + vectors.shape[1]
+        k, against = self.target_rank + vectors.shape[1], vectors if locked else None
+        growth, log_growth = empty_growth(), 0.0
+        if start is not None and self.random_columns:
+            basis, (growth, log_growth) = started(start, self.iteration_rank, self.random_columns, rng, against)
+        else:
+            basis = starting_block(d, self.iteration_rank, rng, against=against, start=start)
         return PowerState(
             step=0,
             fine=True,
-            basis=starting_block(d, self.iteration_rank, rng, against=vectors if locked else None, start=start),
+            basis=basis,
             ritz_values=np.zeros(k),
             ritz_vectors=np.zeros((d, k)),
             ritz_products=np.zeros((d, k)),
@@ -103,6 +118,8 @@ class PowerMethod:
             locked_products=products,
             seen_values=np.zeros(0),
             seen_gram=np.zeros((0, 0)),
+            growth=growth,
+            log_growth=log_growth,
         )
 
     def query(self, state: PowerState) -> Query:
@@ -121,16 +138,20 @@ class PowerMethod:
         product = np.concatenate([state.locked_products, released], axis=1)
         pairs, seen = rayleigh_ritz_seen(basis, product, len(state.residual_norms))
         skew, size = asymmetry(state.basis, released)
+        hidden = self._missed(state, released, pairs)
         info = Info(
             ritz_values=pairs.values,
             residual_norms=pairs.residual_norms,
             asymmetry=skew / size if size > 0 else 0.0,
             precision="float64" if state.fine else "float32",
+            missed=hidden,
         )
+        following = orth(released, generator(0, "completion", state.step), against=locked)
+        growth, log_growth = self._grown(state, following, released)
         after = PowerState(
             step=state.step + 1,
             fine=self._fine_from_here(state, pairs.values, pairs.residual_norms),
-            basis=orth(released, generator(0, "completion", state.step), against=locked),
+            basis=following,
             ritz_values=pairs.values,
             ritz_vectors=pairs.vectors,
             ritz_products=pairs.products,
@@ -139,8 +160,27 @@ class PowerMethod:
             locked_products=state.locked_products,
             seen_values=seen.values,
             seen_gram=seen.gram,
+            growth=growth,
+            log_growth=log_growth,
+            missed=hidden,
         )
         return after, info
+
+    def _missed(self, state: PowerState, released: Block, pairs: RitzPairs) -> float:
+        """What the random columns show of eigenvalues that the known ones hide (0: all were random)."""
+        r = len(state.growth)
+        if not r or state.basis.shape[1] == len(state.basis):
+            return 0.0
+        known, image = state.basis[:, :-r], np.asarray(released[:, -r:], dtype=np.float64)
+        image = image - known @ (known.T @ image)
+        growth = state.growth, state.log_growth
+        return missed(state.basis[:, -r:], image, pairs.vectors, pairs.products, growth, state.step)
+
+    def _grown(self, state: PowerState, following: Block, released: Block) -> tuple[np.ndarray, float]:
+        """QR goes from left to right: the last columns of Q are orthogonal to what became of the known ones."""
+        r = len(state.growth)
+        factor = following[:, -r:].T @ released[:, -r:] if r else np.zeros((0, 0))
+        return scaled(factor @ state.growth, state.log_growth)
 
     def _fine_from_here(self, state: PowerState, values: np.ndarray, residuals: np.ndarray) -> bool:
         """Change to float64 when float32 has done what it can: all at its floor, near tol, or no progress."""
@@ -168,7 +208,8 @@ class PowerMethod:
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PowerState:
         """The state of a checkpoint."""
-        fields: dict[str, Any] = {"seen_values": np.zeros(0), "seen_gram": np.zeros((0, 0)), **arrays, **scalars}
+        none = {"seen_values": np.zeros(0), "seen_gram": np.zeros((0, 0)), "growth": np.zeros((0, 0))}
+        fields: dict[str, Any] = {**none, **arrays, **scalars}
         return PowerState(**fields)
 
 
@@ -176,7 +217,7 @@ def _seen(state: PowerState) -> Seen | None:
     """All pairs of range(X_{l-1}), which is A^{l-1} times the start."""
     if not len(state.seen_values):
         return None
-    return Seen(values=state.seen_values, gram=state.seen_gram, degree=state.step - 1, powers=True)
+    return Seen(values=state.seen_values, gram=state.seen_gram, degree=state.step - 1, powers=True, missed=state.missed)
 
 
 def _worst(residuals: np.ndarray, magnitude: np.ndarray) -> float:

@@ -46,7 +46,8 @@ class Evidence:
     nonnegative : A has no negative eigenvalue (it is X^T X).
     trace : of A, where it is known.
     multiplied : how often what the space is made of was multiplied by A before; 0: it is as random as the start.
-    columns : p of the random start; 0: there was none (a warm start, a deflated run), or noise came in between.
+    columns : random ones of the start that the space holds powers of; 0: none (deflation, noise in between).
+    known : a warm start gave columns beside these. ``missed``: an eigenvalue so large it may hide from them (99 %).
     degree, powers : see npmdask.algorithms.Seen.
     rounding : absolute error that rounding can make in an eigenvalue.
     start_rounding : absolute error of the products that formed the space (larger, where some were in float32), and
@@ -63,6 +64,8 @@ class Evidence:
     multiplied: int = 1
     trace: float | None = None
     columns: int = 0
+    known: bool = False
+    missed: float = 0.0
     degree: int | None = None
     powers: bool = False
     rounding: float = 0.0
@@ -174,8 +177,8 @@ def _grounds(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
     if evidence.columns and evidence.degree is not None:
         tau = np.minimum(tau, _from_start(evidence))
         yield START, tau
-    if evidence.multiplied:
-        yield SEEN, np.minimum(tau, _from_residuals(evidence))
+    if evidence.multiplied or evidence.missed:
+        yield SEEN, np.minimum(tau, np.maximum(_from_residuals(evidence), evidence.missed))
 
 
 def _from_trace(evidence: Evidence) -> np.ndarray:
@@ -237,8 +240,9 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     may hide, there may be more of their kind, and what was seen below bounds nothing. With p <= k it never does.
     """
     a = np.abs(evidence.values)
-    columns = evidence.iterated or evidence.k
-    p = min(columns + evidence.locked, len(a))
+    iterated = evidence.iterated or evidence.k
+    columns = max(1, evidence.columns) if evidence.known else iterated  # random ones: what luck and ties are counted by
+    p = min(iterated + evidence.locked, len(a))
     kept = np.append(a[:p], np.full(len(a) - p, a[p - 1]))
     reach = norms_of_leading(evidence.gram)
     spread = evidence.d / smallest_singular_value(1, columns, BLIND) ** 2
@@ -248,6 +252,8 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
         shrunk = np.minimum(kept / np.maximum(middle, np.finfo(float).tiny), 1.0) ** (2 * evidence.multiplied)
         seen = middle - a > reach * np.sqrt(1 + spread * shrunk)
         low, high = np.where(seen, low, middle), np.where(seen, middle, high)
+    if evidence.locked:  # a direction that they do not hold is seen by the random columns beside them alone
+        high[: evidence.locked] = np.maximum(high[: evidence.locked], high[evidence.locked])
     tau = np.append(high, np.inf)
     if len(a) > evidence.k + 1:
         tau[len(a) - 1] = np.inf

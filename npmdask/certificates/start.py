@@ -18,6 +18,7 @@ import numpy as np
 
 Bounds = np.ndarray
 
+HALVINGS = 40  # of an interval that holds a bound
 CELLS = np.concatenate([[0.0], 1 - np.logspace(0, -9, 800)[1:], [1.0]])  # of s in [0, 1]: fine where it matters
 
 
@@ -123,3 +124,45 @@ def upper_values(
         if left > 0:
             upper[i] = size / (math.sqrt(left) if square else left)
     return np.minimum.accumulate(upper)
+
+
+def largest_missed(values: np.ndarray, gram: np.ndarray, held: np.ndarray, degree: int, fail_prob: float) -> float:
+    """Bound of |mu| for every eigenvector u that is orthogonal to given columns, but for ``fail_prob``.
+
+    Random columns Omega without what the given ones hold of them, multiplied ``degree`` times, are in range(Q). Nothing
+    is assumed of the spectrum.
+
+    Parameters
+    ----------
+    values, gram : r Ritz values of A on range(Q), outside of the given columns, and R^T R of their residuals.
+    held : logarithms of the r largest singular values of M, where u^T Q = mu^degree (u^T Omega) M.
+
+    Notes
+    -----
+    u^T Omega is Gaussian and independent of what Omega holds of other directions. So u has the share
+    s^2 = kappa / (1 + kappa) in range(Q), with kappa >= (mu^degree x_j sigma_j)^2 for every j, where chi_j exceeds x_j.
+    On the other side u^T R = u^T Q (mu - Theta), so that s <= ||R (|mu| - |Theta|)^(-1)||: no mu is possible for which
+    that is less. The one falls with mu and the other grows.
+    """
+    sizes = np.abs(values)
+    top, root = float(sizes.max(initial=0.0)), math.sqrt(_largest(gram))
+    if not root:
+        return top
+    luck = np.log([smallest_singular_value(1, j, fail_prob) for j in range(1, len(held) + 1)])
+
+    def possible(mu: float) -> bool:
+        kappa = math.exp(min(2 * float((degree * math.log(mu) + luck + held).max()), 700.0))
+        scale = 1 / (mu - sizes)
+        return _largest(gram * np.outer(scale, scale)) * (1 + kappa) >= kappa
+
+    low, high = top, top + root
+    while possible(high):
+        high = top + 2 * (high - top)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle > top and possible(middle) else (low, middle)
+    return high
+
+
+def _largest(gram: np.ndarray) -> float:
+    return max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) if len(gram) else 0.0

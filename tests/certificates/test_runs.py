@@ -129,7 +129,9 @@ def test_a_start_that_is_not_random_is_not_claimed(tmp_path: Path) -> None:
     first = npmdask.top_k(store, K, algorithm="power", store=tmp_path / "first")
     warm = npmdask.top_k(store, K, algorithm="power", store=tmp_path / "warm", start=tmp_path / "first")
     more = npmdask.deflate(tmp_path / "first", 2, store=tmp_path / "more")
-    for solution, claimed in ((first, True), (warm, False), (more, False)):
+    lanczos = npmdask.top_k(store, K, algorithm="krylov", store=tmp_path / "krylov", start=tmp_path / "first")
+    assert warm.assurance == first.assurance or "none missed" in [x["ground"] for x in warm.certificate["levels"]]
+    for solution, claimed in ((first, True), (warm, True), (lanczos, False), (more, False)):
         grounds = [level["ground"] for level in solution.certificate["levels"]]  # type: ignore[index]
         assert ("random start" in grounds) == claimed
 
