@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import ceil, sqrt
 from time import process_time
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.paper_data import Split, deviations
 from npmdask.algorithms import MSG, RMSG, BatchState, MiniBatchMSG, MiniBatchRMSG, Oja
 from npmdask.algorithms._factors import updated_eigen
 from npmdask.algorithms.capped_simplex import project_spectrum
+from npmdask.algorithms.convex_batch import RankTest
 
 METHODS = ("msg", "rmsg", "mb-msg", "mb-rmsg", "oja")
 ETA0 = 0.5
@@ -38,11 +40,33 @@ def theirs(name: str, k: int, *, gap: float = 0.9, share: float = 1.0, test: str
     return MiniBatchRMSG(shift=1 / gap**3, warm_rows=ceil(share * 10 * sqrt(k) / gap**5), shrinks=False, **common)
 
 
-def average_batch(algorithm: MiniBatchMSG, *, steps: int, d: int = 1000, seed: int = 0) -> tuple[float, float]:
-    """The mean rows of a step on fresh rows, over all steps, and over 40 steps evenly spaced by their logarithm."""
+def warmed(algorithm: MiniBatchMSG, d: int, draw: Callable[[int], np.ndarray]) -> BatchState:
+    """The warm start of the authors: the top k of k, 2k, 4k, ... rows, tested on a sample of full size of its own.
+
+    Full size: ``largest_start``. The first try is a random basis. The rows that are tried are the first of one more
+    sample, so that each try adds to those before it.
+    """
+    k, rng = algorithm.target_rank, np.random.default_rng(0)
+    pool, test = draw(algorithm.largest_start(d)), draw(algorithm.largest_start(d))
+    values, rows = np.linalg.eigvalsh(test @ test.T / len(test))[::-1], k
+    vectors = np.linalg.qr(rng.standard_normal((d, k)))[0]
+    while rows < len(pool) and not RankTest(test @ vectors, values, np.zeros(0), k, 0.0).holds("lemma"):
+        rows = min(2 * rows, len(pool))
+        vectors = np.linalg.svd(pool[:rows], full_matrices=False)[2][:k].T
+    state, images = algorithm.init(d, rng=rng), pool[:rows] @ vectors
+    return replace(state, step=1, rows=rows, wanted=k + 1, vectors=vectors, moment=images.T @ images / rows)
+
+
+def average_batch(
+    algorithm: MiniBatchMSG, *, steps: int, d: int = 1000, seed: int = 0, own: bool = False
+) -> tuple[float, float]:
+    """The mean rows of a step on fresh rows, over all steps, and over 40 steps evenly spaced by their logarithm.
+
+    ``own``: after our warm start, which tests on its later half; else after the authors' (:func:`warmed`).
+    """
     rng = np.random.default_rng(seed)
     scale = deviations(algorithm.target_rank, d)
-    state = algorithm.init(d, rng=rng)
+    state = algorithm.init(d, rng=rng) if own else warmed(algorithm, d, lambda n: rng.standard_normal((n, d)) * scale)
     sizes: list[int] = []
     while len(sizes) < steps:
         warm = not state.step

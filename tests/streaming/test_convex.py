@@ -233,9 +233,10 @@ def test_bad_configurations_are_refused() -> None:
 @pytest.mark.parametrize("name", ["mb-msg", "mb-rmsg"])
 @pytest.mark.parametrize("k", [1, 3, 7])
 def test_average_mini_batches_of_table_1(name: str, k: int) -> None:
-    """Within 25 % of the printed average (one run of the authors, log-spaced steps), by the steps of the log or all."""
-    mean, logged = average_batch(theirs(name, k), steps=1000)
-    assert min(abs(mean / PRINTED[name][k] - 1), abs(logged / PRINTED[name][k] - 1)) < 0.25, (mean, logged)
+    """Over log-spaced steps, as the authors' programs average, and after their warm start: within 20 % of the printed
+    figure, which is one run of theirs. Mutants: our warm start (MB-MSG, k = 7: 22 % less), the exact test (half)."""
+    runs = [average_batch(theirs(name, k), steps=1000, seed=seed)[1] for seed in range(3 if k < 7 else 1)]
+    assert abs(np.mean(runs) / PRINTED[name][k] - 1) < 0.20, runs
 
 
 @pytest.mark.parametrize(
