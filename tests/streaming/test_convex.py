@@ -233,10 +233,10 @@ def test_bad_configurations_are_refused() -> None:
 @pytest.mark.parametrize("name", ["mb-msg", "mb-rmsg"])
 @pytest.mark.parametrize("k", [1, 3, 7])
 def test_average_mini_batches_of_table_1(name: str, k: int) -> None:
-    """Over log-spaced steps, as the authors' programs average, and after their warm start: within 20 % of the printed
-    figure, which is one run of theirs. Mutants: our warm start (MB-MSG, k = 7: 22 % less), the exact test (half)."""
-    runs = [average_batch(theirs(name, k), steps=1000, seed=seed)[1] for seed in range(3 if k < 7 else 1)]
-    assert abs(np.mean(runs) / PRINTED[name][k] - 1) < 0.20, runs
+    """Over all steps, after the authors' warm start: within 12 % of the printed figure. (Their programs average over
+    log-spaced steps: of 1000 these are 34, and the average of one run scatters by up to 40 %.) Mutants: our warm start
+    (MB-MSG, k = 7: 24 % less), the exact test (half)."""
+    assert average_batch(theirs(name, k), steps=1000)[0] == pytest.approx(PRINTED[name][k], rel=0.12)
 
 
 @pytest.mark.parametrize(
