@@ -256,6 +256,7 @@ def draw_warm(seed: int) -> Drawn:
         algorithm=str(rng.choice(["power", "krylov"])),
         stddev=0.0,
         single=False,
+        positive=name != "indefinite",
         start=start,
     )
 

@@ -74,7 +74,7 @@ def _node(folder: Path, rows: np.ndarray, k: int, p: int, steps: int) -> Node:
 
 def _source(nodes: Sequence[Node]) -> Source:
     urls = tuple(f"http://127.0.0.1:{i + 1}" for i in range(len(nodes)))
-    link = Direct(urls=urls, token="", nodes=tuple(nodes))
+    link = Direct(urls=urls, tokens=(), nodes=tuple(nodes))
     announced = link.announced()
     group: Any = Group(link=link, announced=announced)
     fingerprint, kind = _fingerprint(announced), _kind_of(announced)

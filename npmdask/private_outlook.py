@@ -342,9 +342,9 @@ class _Noise:
         the block is, and not how noise turns the answer inside of it, which is all that there is where p = d.
         """
         level = self._level(epsilon, releases, columns)
-        if level is None:
-            return 1.0
         d, k = self.dimension, self.problem.algorithm.target_rank
+        if level is None or not np.square(sizes[:k]).all():  # so little budget is refused; a value of nothing is lost
+            return 1.0
         if _flops(d, columns, releases) > MOST_FLOPS:
             fewer = max(k, min(columns, d // 2))
             return likely_sine(sizes, [level.plain] * releases, d=d, k=k, p=fewer).value

@@ -196,7 +196,7 @@ def test_rows_that_do_not_fit_leave_nothing_behind(store: Path, tmp_path: Path) 
         transform(store, np.full((3, D), np.nan), tmp_path / "scores", non_finite="skip")
     with pytest.raises(KeyboardInterrupt):
         transform(store, interrupted(), tmp_path / "scores", batch_rows=50)
-    with pytest.raises(BadInputError, match="folder of this machine"):
+    with pytest.raises(BadInputError, match="must be on this machine"):
         transform(store, X, "s3://bucket/scores")
     assert set(tmp_path.iterdir()) == before
 
