@@ -45,7 +45,7 @@ def written(path: str, name: str, source: str = "x.zarr", stream: str = "", **op
     said = f"options = {{ {inline} }}" if options else ""
     Path(path).write_text(
         f'[source]\npath = "{source}"\ncenter = true\n[algorithm]\nname = "{name}"\ntarget_rank = {K}\n{said}\n'
-        f'[stream]\nbatch_rows = 100\n{stream}\n[run]\nstore = "{Path(path).stem}"\nmemory = "2GiB"\n'
+        f'[stream]\nbatch_rows = 100\n{stream}\n[run]\nstore = "{Path(path).stem}"\nmemory = "6GiB"\n'
     )
     return path
 
@@ -97,7 +97,7 @@ def test_plan_says_what_it_will_need_and_starts_nothing(folder: Path, capsys: An
 
 def test_memory_that_does_not_suffice_is_refused(folder: Path, capsys: Any) -> None:
     config = written("c.toml", "spm")
-    Path(config).write_text(Path(config).read_text().replace("2GiB", "20MiB"))
+    Path(config).write_text(Path(config).read_text().replace("6GiB", "20MiB"))
     code, _, err = run(capsys, "run", config)
     assert code == 3 and "set memory to at least" in err
 
