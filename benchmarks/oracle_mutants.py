@@ -309,7 +309,5 @@ ORACLE_MUTANTS = (
         caught_by=DETERMINISTIC,
         runs=100,
     ),
-    OracleMutant(
-        name="an error about a record", path="k-dp-ojas", change=checked, caught_by=DETERMINISTIC, runs=100
-    ),
+    OracleMutant(name="an error about a record", path="k-dp-ojas", change=checked, caught_by=DETERMINISTIC, runs=100),
 )

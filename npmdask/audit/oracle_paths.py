@@ -30,6 +30,7 @@ from npmdask.audit.oracle_pairs import (
     whole_run,
 )
 from npmdask.audit.oracle_path import Once, OraclePath
+from npmdask.operators.exact import RECORD_GRID, unit_of
 from npmdask.stochastic.neighbours import RELATIONS, Promise, Relation, promise_of
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA
 from npmdask.stochastic.power import PowerOracle
@@ -39,6 +40,7 @@ from npmdask.stochastic.tight import TightOracle
 
 Maker = Callable[[Relation, Budget, int], Iterator[OraclePath]]
 EDGE = 4.0  # of a bin of distances from LARGEST
+BEYOND = EDGE + RECORD_GRID * unit_of(LARGEST)  # the next point of the grid of distances, in the bin above
 RANK, DIMENSION = 2, 3  # of whole runs: a round on all of the space, and one behind a projection
 TAIL = (0.01, 1.0)  # K and a of PrivMean: clipped closely, so that a record can move from end to end
 SURE = 3.0  # times the threshold, or scales of noise above it: where a bin is seen nearly always
@@ -141,7 +143,7 @@ def distance_range(relation: Relation, budget: Budget, steps: int) -> Iterator[O
     histogram = mechanism.histogram
     if relation == "record_replace":
         each = math.ceil(histogram.threshold + SURE * histogram.stddev)
-        attains = tied_bins(relation, (EDGE, EDGE * (1 + 1e-12)), each)
+        attains = tied_bins(relation, (EDGE, BEYOND), each)
     else:
         attains = full_bin(relation, EDGE, math.ceil(histogram.threshold))
     for pair in (attains, _ruined(attains)):
