@@ -16,9 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flows import reports
 from flows.keeper import POOL
@@ -34,6 +36,7 @@ from npmdask.metrics import require_client
 SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect
 SCRATCH = "npmdask-serve-"  # names of temporary folders
+ENDING = 10.0  # seconds that killed processes have to be gone
 FRESH = 30.0  # seconds since the keeper's last look
 
 
@@ -89,18 +92,49 @@ def _where_it_is() -> str:
 def _scratch(folder: Path) -> Iterator[Path]:
     """A temporary folder for the worker and its runs, which leave things behind when they are killed.
 
-    It goes with us; that of a start before this one that was killed itself goes now. Not below ``folder``, which may
-    be on a slow disk and have a name that is too long for sockets.
+    At the end the runs that still use it are ended, each in a session of its own, and it is deleted. A start that was
+    killed itself leaves runs that go on in their working directories there: its folder is deleted by the first start
+    or end at which they are gone. Not below ``folder``, which may be on a slow disk and have a name that is too long
+    for sockets.
     """
-    note = folder / "scratch"
-    if note.exists():
-        old = Path(note.read_text())
-        if old.name.startswith(SCRATCH) and not old.is_symlink() and old.is_dir() and old.stat().st_uid == os.geteuid():
-            shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True) as made:
-        note.write_text(made)
-        yield Path(made)
-    note.unlink(missing_ok=True)
+    note = folder / "scratch"  # one folder a line, ours first
+    left = [Path(line) for line in note.read_text().splitlines()] if note.exists() else []
+    left = [old for old in left if _is_scratch(old) and (users_of(old) or not _deleted(old))]
+    ours = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    try:
+        note.write_text("".join(f"{one}\n" for one in (ours, *left)))
+        yield ours
+    finally:
+        for one in (ours, *left):
+            deadline = time.monotonic() + ENDING
+            while (users := users_of(one)) and time.monotonic() < deadline:  # those that were just started, too
+                for user in users:
+                    with suppress(psutil.Error):
+                        user.kill()
+                psutil.wait_procs(users, timeout=1)
+            _deleted(one)
+        note.unlink(missing_ok=True)
+
+
+def _is_scratch(old: Path) -> bool:
+    """Whether a folder that a note names is one of ours: the note may be anything."""
+    ours = old.name.startswith(SCRATCH) and old.is_absolute() and not old.is_symlink() and old.is_dir()
+    return ours and old.stat().st_uid == os.geteuid()
+
+
+def users_of(scratch: Path) -> list[psutil.Process]:
+    """Processes that have it as their folder of temporary files."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # another's, or gone
+            if process.environ().get("TMPDIR") == str(scratch) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _deleted(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def services(

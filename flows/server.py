@@ -86,7 +86,7 @@ def local_server(port: int | None = None) -> Iterator[str]:
     finally:
         os.environ.pop("PREFECT_API_URL", None)
         if child.poll() is None:
-            _send_what_is_queued()
+            send_what_is_queued()
         child.terminate()
         try:
             child.wait(10)
@@ -95,7 +95,7 @@ def local_server(port: int | None = None) -> Iterator[str]:
             child.wait()
 
 
-def _send_what_is_queued() -> None:
+def send_what_is_queued() -> None:
     """Logs and events go out in the background; at exit they would wait a minute for a server that is gone."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

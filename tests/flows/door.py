@@ -7,6 +7,8 @@ import runpy
 import sys
 from typing import Any
 
+from flows.server import send_what_is_queued
+
 
 def run(arguments: list[str]) -> int:
     """``-m MODULE ...`` or ``-c CODE ...``."""
@@ -19,6 +21,8 @@ def run(arguments: list[str]) -> int:
             exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
     except SystemExit as told:
         return int(told.code) if isinstance(told.code, int) else int(told.code is not None)
+    finally:
+        send_what_is_queued()  # as a process does at its end
     return 0
 
 

@@ -105,6 +105,7 @@ def test_the_last_word_is_how_wrong_the_answer_can_be(monkeypatch: pytest.Monkey
 
     publisher, shown = object.__new__(Publisher), list[str]()
     publisher._thread, publisher._history, publisher._tol = ThreadPoolExecutor(1), _history(3), 1e-9
+    publisher._new = True
     monkeypatch.setattr(publisher, "_advance", lambda *_: None)
     monkeypatch.setattr(publisher, "_plot", lambda said, _: shown.append(said))
     outcome = SimpleNamespace(sentence="converged after 3 steps")

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import sqlite3
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import psutil
 import pytest
 
 from flows.quiet import AUTH, read_auth_string
+from flows.serve import _scratch, users_of
 from tests.flows.conftest import Shop, alive, wait_until
 from tests.flows.served import Served
 
@@ -47,6 +51,14 @@ def secret_stays_secret(served: Served) -> None:
     assert f"its pages ask for a password: the line in {home / AUTH}" in served.shop.err
 
 
+def deployments(shop: Shop) -> list[str]:
+    """Names of those that the server has; none while its database is being made."""
+    try:
+        return [name for (name,) in shop.ask("select name from deployment")]
+    except sqlite3.OperationalError:
+        return []
+
+
 def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
     shop.config("often")
     served = Served(shop, SCHEDULES)
@@ -66,16 +78,19 @@ def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
     for file in shop.home.glob("prefect.db*"):
         file.unlink()
     wait_until(lambda: served.service("prefect-server") != server, 60, "the server ends, and is started again")
-    served.wait(lambda: served.ended("Completed") >= 1, 480, "the schedule is there again, and fires")
+    wait_until(lambda: deployments(shop) == ["often"], 120, "the schedule is there again", lambda: shop.err)
+    os.kill(served.service("worker"), signal.SIGKILL)  # it may be in a pause of a minute before it asks once more
+    served.wait(lambda: served.ended("Completed") >= 1, 240, "it fires")
 
-    scratch = Path((shop.folder / "runs" / ".serve" / "scratch").read_text())
+    scratch = Path((shop.folder / "runs" / ".serve" / "scratch").read_text().splitlines()[0])
     assert stat.S_IMODE(scratch.stat().st_mode) == 0o700 and list(scratch.iterdir()), "the worker's, not those of all"
     everything = shop.below(served.process)
     for _ in range(2):  # the second one gives them no time
         os.kill(served.process.pid, signal.SIGINT)
         time.sleep(0.5)
     assert served.process.wait(60) in (0, 130), shop.err
-    wait_until(lambda: not alive(everything), 15, "nobody is left")
+    assert not users_of(scratch), "runs are in sessions of their own"
+    wait_until(lambda: not alive(everything), 60, "no process is left", lambda: str(alive(everything)))
     assert not scratch.exists() and not (shop.folder / "runs" / ".serve" / "services.json").exists()
     assert not shop.tracebacks, shop.err
 
@@ -96,3 +111,26 @@ def test_what_a_killed_one_has_left_goes_with_the_next(shop: Shop) -> None:
     assert served.process.wait(60) == 130, shop.err
     assert "interrupted" in shop.err and not shop.tracebacks
     wait_until(lambda: not alive(everything), 15, "nobody is left")
+
+
+def test_a_run_that_outlives_a_killed_server_keeps_its_temporary_folder(tmp_path: Path) -> None:
+    """Also: at the end who uses the folder is ended, in whatever session; until then the note names both."""
+    left = tmp_path / "npmdask-serve-left"
+    left.mkdir()
+    (tmp_path / "scratch").write_text(str(left))
+    code = "import os, time; print(os.getcwd(), flush=True); time.sleep(600)"
+    environment = os.environ | {"TMPDIR": str(left)}
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=left, env=environment, stdout=subprocess.PIPE, start_new_session=True
+    )
+    process = psutil.Process(orphan.pid)
+    try:
+        assert orphan.stdout is not None and orphan.stdout.readline()
+        with _scratch(tmp_path) as ours:
+            assert left.is_dir() and orphan.poll() is None
+            assert (tmp_path / "scratch").read_text().splitlines() == [str(ours), str(left)]
+        assert not alive([process])
+    finally:
+        orphan.kill()
+        orphan.communicate()
+    assert not left.exists() and not ours.exists() and not (tmp_path / "scratch").exists()
