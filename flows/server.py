@@ -1,7 +1,7 @@
 """A Prefect server of our own: a child process on 127.0.0.1 with SQLite in PREFECT_HOME, gone when we are.
 
 Prefect's own temporary server has no UI and outlives a process that was killed; this one does neither. Nor does it
-take requests from whoever reaches it, as Prefect's does by default: who reaches its API can run code on the worker.
+take requests from whoever reaches it, as Prefect's does by default: any client of its API can run code on the worker.
 
 * A request needs the auth string: that of PREFECT_SERVER_API_AUTH_STRING, or a random one in PREFECT_HOME/auth.
 * A page of another origin may send nothing, neither by HTTP nor by websocket, and a request that changes something
@@ -177,7 +177,7 @@ def _serve(port: int, parent: int | None = None) -> None:
 
 
 def _require_database() -> None:
-    """End this process when the file of its database is gone or another one: what it holds open is nobody's any more.
+    """End this process when the file of its database is gone or another one: what it holds open has no name any more.
 
     It is started again (by ``npmdask serve``, by a container), and makes a new one.
     """

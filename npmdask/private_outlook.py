@@ -185,7 +185,7 @@ def _in_units(problem: Problem, norm: float) -> float:
 
 
 def concerns(problem: Problem) -> tuple[str, ...]:
-    """What whoever runs or reads a private run should know before its budget is charged: a sentence each.
+    """List what makes the promise weak or the answer noise, a sentence each, before the budget is charged.
 
     All of it follows from public numbers, so it may be published with the answer. The number of records under
     record_add_remove is not one of them, and is not used.
