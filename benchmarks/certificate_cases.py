@@ -261,6 +261,38 @@ def draw_warm(seed: int) -> Drawn:
     )
 
 
+def draw_warm_ties(seed: int) -> Drawn:
+    """A warm start that knows some of a cluster of 2 to 29 near-equal values, which its random columns cannot hold."""
+    rng = np.random.default_rng([11, seed])
+    d, k, many, lead = (
+        int(rng.choice([80, 150])),
+        int(rng.integers(1, 7)),
+        int(rng.integers(2, 30)),
+        int(rng.integers(3)),
+    )
+    cluster = 1 + 10.0 ** rng.choice([-14, -10, -7, -4]) * rng.random(many)
+    values = np.concatenate([2 + rng.random(lead), cluster, rng.choice([0.45, 0.9]) * rng.random(d - many - lead)])
+    values = np.sort(values)[::-1]
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    known = np.append(0, 1 + np.flatnonzero(rng.random(k + 4) < 0.6))
+    start = turn[:, known] + 10.0 ** -rng.integers(2, 13) * rng.standard_normal((d, len(known)))
+    matrix = (turn * values) @ turn.T
+    return Drawn(
+        matrix=(matrix + matrix.T) / 2,
+        eigenvalues=values,
+        vectors=turn,
+        spectrum="near-ties",
+        k=k,
+        p=len(known) + 10,
+        steps=int(rng.choice([1, 2, 3, 5, 8])) if rng.random() < 0.4 else 300,
+        tol=10 ** rng.uniform(-9, -3),
+        algorithm=str(rng.choice(["power", "krylov"])),
+        stddev=0.0,
+        single=False,
+        start=np.linalg.qr(start)[0],
+    )
+
+
 def solve(drawn: Drawn, seed: int) -> tuple[Result, Evidence, bool]:
     """What the algorithm finds, and what it knows of it."""
     rule = ResidualRule(tol=drawn.tol, max_steps=drawn.steps, d=len(drawn.matrix))
