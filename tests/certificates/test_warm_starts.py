@@ -44,7 +44,7 @@ def test_what_a_start_hides_is_found_or_bounded() -> None:
 
 
 def test_a_start_that_knows_a_part_of_a_cluster() -> None:
-    """Random columns are what luck and ties are counted by. Mutant: a row of pairs held against all p columns."""
+    """Mutants that fail: no `missed` in the rule, none in the certificate. Not: ties counted by all p columns."""
     claimed = covered = 0
     for seed in range(60):
         drawn, certificate, truth = certificate_of(seed, draw_warm_ties)
