@@ -45,6 +45,7 @@ class Terminal:
         if self.pid == 0:
             try:
                 os.chdir(folder)
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored, and inherited, where the tests run behind `&`
                 environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "200"}
                 os.execve(sys.executable, [sys.executable, *arguments], environment)
             finally:
