@@ -8,8 +8,6 @@ from typing import Any
 
 from npmdask.errors import BadInputError
 
-NAMED = 8  # columns that are printed
-
 
 def add_ingest(commands: Any) -> None:
     p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
@@ -63,13 +61,10 @@ def _ingest(a: argparse.Namespace) -> int:
     )
     _print_store(summary, summary.side)
     if summary.header is not None:
-        print(f"the first line was taken for the names of the columns, not for data: {_some(summary.header)}")
+        from npmdask.storage.formats.tables import taken_for_names
+
+        print(taken_for_names(summary.header))
     return 0
-
-
-def _some(names: tuple[str, ...]) -> str:
-    """The first names of many."""
-    return ", ".join(names[:NAMED]) + (f", ... ({len(names)} names)" if len(names) > NAMED else "")
 
 
 def _print_store(summary: Any, side: int | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -67,4 +68,7 @@ def _transform_documents(a: argparse.Namespace) -> int:
 
 def _say(scored: Any, as_json: bool) -> None:
     facts = asdict(scored)
-    print(json.dumps(facts) if as_json else "\n".join(f"{name:20} {value}" for name, value in facts.items()))
+    for warning in facts.get("warnings", ()):
+        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    lines = (f"{name:20} {value}" for name, value in facts.items() if name != "warnings")
+    print(json.dumps(facts) if as_json else "\n".join(lines))

@@ -28,6 +28,7 @@ from npmdask.stopping import Outcome
 from npmdask.streaming.measures import Measures, last_step, measure
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.model import ModelState
+from npmdask.streaming.opening import said_of_header
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
 
@@ -91,7 +92,7 @@ class StreamDriver:
             memory_limit_bytes=self.resources.memory,
             store=self.store.place,
             source=self.problem.opened.name,
-            warnings=tuple(warnings),
+            warnings=(*warnings, *said_of_header(self._stream)),
             moment=self.problem.model.algorithm.moment,
             facts=answer.facts,
             assurance=self._assurance(answer),

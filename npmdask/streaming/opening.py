@@ -12,6 +12,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
+from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source, open_source
 from npmdask.storage.places import local_path
@@ -90,6 +91,12 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
     reading.refuse_others(("columns",), "an iterator")
     rows = Rows(source, columns=reading.columns, non_finite=reading.non_finite)
     return Opened(stream=rows, name="an iterator", forwards=not callable(source))
+
+
+def said_of_header(stream: Stream) -> tuple[str, ...]:
+    """What the stream took for the names of its columns, as a warning; a stream from elsewhere may not say it."""
+    names = getattr(stream, "header", None)
+    return () if names is None else (taken_for_names(names),)
 
 
 def _is_store(source: Any) -> bool:

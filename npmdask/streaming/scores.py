@@ -21,7 +21,7 @@ from npmdask.storage.lock import locked
 from npmdask.storage.places import local_path
 from npmdask.streaming.components import Components, components_of
 from npmdask.streaming.driver import TELL_SECONDS, Every
-from npmdask.streaming.opening import STANDARD_INPUT, Opened, Reading, open_stream
+from npmdask.streaming.opening import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
 
 BATCH_BYTES = 16 * 2**20  # of rows as float64
 
@@ -41,6 +41,7 @@ class Scored:
     fingerprint: str
     source: str
     store: str
+    warnings: tuple[str, ...] = ()
 
 
 def transform(
@@ -103,6 +104,7 @@ def transform(
         fingerprint=fingerprint,
         source=opened.name,
         store=str(Path(store).absolute()),
+        warnings=said_of_header(opened.stream),
     )
 
 

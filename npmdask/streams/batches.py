@@ -31,6 +31,7 @@ class BatchedStream(ABC):
     """The loop over pieces that all streams share. ``_cursor`` is immutable and all that a read moves."""
 
     _cursor: Any
+    header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
 
     def __init__(self, columns: int, non_finite: str) -> None:
         self._columns, self._non_finite = columns, require_policy(non_finite)

@@ -18,7 +18,7 @@ import numpy as np
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
-from npmdask.storage.formats.common import guarded, reading
+from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
 from npmdask.streams._protocol import Position, count_of, require_count, require_same
 from npmdask.streams.batches import BatchedStream, Piece, dense
 from npmdask.streams.folder import Mark, complete_names, difference, mark_of
@@ -210,13 +210,18 @@ class Directory(BatchedStream):
         with reading(path):
             # A missing value is a row that is not finite where those are skipped.
             missing = "nan" if self._non_finite == "skip" else "error"
-            source = open_file(path, None, missing, self._header, self._spool)
+            source = self._opened(path, missing)
         if source.columns != self._columns:
             raise BadInputError(
                 f"{path} has {source.columns} columns and the stream has {self._columns}: take it out of the "
                 "directory, or stream it by itself"
             )
         return guarded(path, iter(source.batches(row)))
+
+    def _opened(self, path: Path, missing: str) -> DenseSource | SparseSource:
+        source = open_file(path, None, missing, self._header, self._spool)
+        self.header = self.header or source.header
+        return source
 
     def _finish(self) -> None:
         at = self._cursor
@@ -243,7 +248,7 @@ class Directory(BatchedStream):
     def _first_width(self) -> int:
         for name in complete_names(self._path, self._pattern):
             with reading(self._path / name):
-                return open_file(self._path / name, None, "error", self._header, self._spool).columns
+                return self._opened(self._path / name, "error").columns
         raise BadInputError(
             f"{self._path} holds no complete file {self._pattern!r} yet: say how wide the rows will be with columns="
         )

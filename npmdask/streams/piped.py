@@ -38,14 +38,19 @@ def standard_input(
     """
     columns = require_count(columns, "columns")
     source = sys.stdin.buffer if file is None else file
+
+    def named(names: tuple[str, ...]) -> None:
+        rows.header = names
+
     openers: dict[str, Callable[[], Iterator[np.ndarray]]] = {
-        "csv": lambda: _csv(source, columns, header),
+        "csv": lambda: _csv(source, columns, header, named),
         "npy": lambda: _npy(source, columns),
         "float32": lambda: _raw(source, columns),
     }
     if format not in openers:
         raise BadInputError(f"unknown format {format!r}: {closest(str(format), list(openers))}")
-    return Rows(openers[format](), columns=columns, non_finite=non_finite, name=NAME)
+    rows = Rows(openers[format](), columns=columns, non_finite=non_finite, name=NAME)
+    return rows
 
 
 def _arriving(file: Any) -> Iterator[bytes]:
@@ -130,12 +135,16 @@ class _Resumed:
         return head + (self._file.read(size - len(head)) if size > len(head) else b"")
 
 
-def _csv(file: Any, columns: int, header: bool | None) -> Iterator[np.ndarray]:
+def _csv(
+    file: Any, columns: int, header: bool | None, named: Callable[[tuple[str, ...]], None]
+) -> Iterator[np.ndarray]:
     first, line = True, 1
     for block in _whole_lines(file):
         if first:
             first, after = False, block.index(b"\n") + 1
-            if header or (header is None and is_header(_fields(block[:after]), NAME)):
+            names = _fields(block[:after])
+            if header or (header is None and is_header(names, NAME)):
+                named(tuple(name.strip() for name in names))
                 block, line = block[after:], 2
         if block.strip():
             yield _parse(block, columns, line)

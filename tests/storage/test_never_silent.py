@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import zarr
 from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.storage.ingest import ingest
+from npmdask.streaming import stream_pca
 from npmdask.streams import standard_input
 
 ROWS = np.random.default_rng(0).standard_normal((30, 4))
@@ -83,6 +87,29 @@ def test_what_was_taken_for_names_is_said(tmp_path: Path, capsys: pytest.Capture
     assert f"{said} (12 names)" in capsys.readouterr().out
     (tmp_path / "n.csv").write_text(DATA)
     assert ingest(tmp_path / "n.csv", tmp_path / "n.zarr").header is None
+
+
+def test_streams_and_scores_say_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file, a directory and standard input; and say nothing where no line was taken for names."""
+    said = "the first line was taken for the names of the columns, not for data: a, b, c"
+    (tmp_path / "named.csv").write_text("a,b,c\n" + DATA * 4)
+    (tmp_path / "plain.csv").write_text(DATA * 4)
+    (tmp_path / "both").mkdir()
+    for name in ("named", "plain"):
+        shutil.copy(tmp_path / f"{name}.csv", tmp_path / "both")
+    for name, wanted in (("named.csv", (said,)), ("plain.csv", ()), ("both", (said,))):
+        assert stream_pca(tmp_path / name, 1, batch_rows=4, store=tmp_path / f"{name} store").warnings == wanted
+        scores = ["transform", str(tmp_path / f"{name} store"), str(tmp_path / name), str(tmp_path / f"{name}.zarr")]
+        assert main([*scores, "--quiet", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["warnings"] == list(wanted)
+        assert err.splitlines() == [f"npmdask: warning: {said}" for said in wanted]
+    for name, wanted in (("named", (said,)), ("plain", ())):
+        data = (tmp_path / f"{name}.csv").read_bytes()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert stream_pca("-", 1, batch_rows=4, format="csv", columns=3).warnings == wanted
 
 
 def test_the_user_may_say_what_the_first_line_is(tmp_path: Path) -> None:

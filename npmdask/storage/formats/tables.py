@@ -18,6 +18,7 @@ from npmdask.storage.formats.common import DenseSource, after, require_plain
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.kinds import storage_dtype
 
+NAMED = 8  # columns of which a header is said
 MISSING = ("", *pa.csv.ConvertOptions().null_values)  # words of a CSV file for a missing value
 PAGES = 32  # columns of Parquet that are read at once in large row groups: a page of each is held
 
@@ -74,6 +75,12 @@ def is_header(fields: Sequence[str], where: str) -> bool:
             "line, or pass header=False (--no-header)"
         )
     return bool(names)
+
+
+def taken_for_names(names: Sequence[str]) -> str:
+    """Say what was taken for a header, so that no row of data goes unnoticed as one."""
+    some = ", ".join(names[:NAMED]) + (f", ... ({len(names)} names)" if len(names) > NAMED else "")
+    return f"the first line was taken for the names of the columns, not for data: {some}"
 
 
 def _kind_of(field: str) -> str:
