@@ -110,7 +110,7 @@ def add_perturb(commands: Any) -> None:
 
 
 def _perturb(a: argparse.Namespace) -> int:
-    from npmdask.perturbation import perturb
+    from npmdask.perturbation import concerns, perturb
     from npmdask.privacy import Privacy
     from npmdask.progress import IngestBar
 
@@ -123,6 +123,8 @@ def _perturb(a: argparse.Namespace) -> int:
         ledger=a.ledger,
         dataset=a.dataset,
     )
+    for warning in concerns(a.src, privacy):
+        print(f"npmdask: warning: {warning}", file=sys.stderr)
     made = perturb(a.src, a.dest, privacy, IngestBar("perturb", quiet=a.quiet or a.json, each="block"))
     noise = ", ".join(f"{stddev:.4g}" for stddev in made.statement["noise_stddevs"])
     said = (

@@ -97,7 +97,8 @@ class Driver:
         elif self.problem.nodes is not None:
             spread, statement = found[0].get("value_stddevs"), found[1]["statement"]
             timed = solution.seconds if self.problem.parts is None else None  # follows the rows of the nodes
-            solution = replace(solution, statement=statement, value_stddevs=spread, seconds=timed)
+            said = (*solution.warnings, *statement.get("warnings", []))
+            solution = replace(solution, statement=statement, value_stddevs=spread, seconds=timed, warnings=said)
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
         self._passes.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
         self.observer.on_end(solution)
@@ -124,9 +125,9 @@ class Driver:
             plan = self._plan()  # before a state that may be larger than what is allowed
             state, views = self._load()
             outcome = self.problem.rule(views)
-            if self.problem.private is not None:
+            if self.problem.parts is not None:
                 self._concerns = concerns(self.problem)
-            if self.problem.private is not None and not views:
+            if self.problem.parts is not None and not views:
                 require_signal(self.problem)
                 for concern in self._concerns:
                     tell("warning", concern, run=self.store.path.name, level=WARNING, timeless=True)
@@ -285,8 +286,7 @@ class Driver:
         if parts is not None:
             p, source = self.problem.algorithm.iteration_rank, self.problem.source
             arrays, statement = parts.answer(source, state, result, self._history, p)
-            if self.problem.private is not None:
-                statement["warnings"] = [*self._concerns, *statement["warnings"]]
+            statement["warnings"] = [*self._concerns, *statement.get("warnings", [])]
             meta = {"outcome": asdict(outcome), "history": self._history, "total_data_passes": len(self._history)}
             meta |= {"statement": statement, "facts": result.facts}
             return self.store.write_part("result", arrays, with_assurance(self.problem.kind, arrays, meta))

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.custody import PrivateCustody, name_of_run
 from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.log_lines import tell
 from npmdask.mechanisms import EntriesGaussian
 from npmdask.privacy import Privacy
+from npmdask.private_outlook import weak_promise
 from npmdask.private_parts import require_registered
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source, open_source
@@ -39,6 +43,9 @@ from npmdask.storage.tensor_writer import TensorWriter
 from npmdask.tensor_parts import tensor_relation
 
 FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key
+# A component of a symmetric tensor is told from noise with entries of stddev s / sqrt(6) if it is above this times
+# s sqrt(d), in the limit of large d: the root of min (-log(1 - t) - t) / t^3 (Jagannath, Lopatto and Miolane 2020).
+VISIBLE = 1.207
 Progress = Callable[[int, int | None, int], None]
 
 
@@ -60,7 +67,8 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
     BadInputError
         No ingested tensor, or a parameter that is missing or makes no sense.
     RefusedError
-        ``dest`` is there already, or a copy to it was begun with other parameters, or its key is gone.
+        ``dest`` is there already, or a copy to it was begun with other parameters, or its key is gone; or the noise
+        would bury everything.
     BudgetError
         The budget of the data set does not suffice, the data changed since the grant, or there is none.
     """
@@ -68,6 +76,10 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
     opened, mechanism = _checked(open_source(source).held_to_digests(), privacy)
     folder = target.with_name(target.name + FOLDER)
     _require_own(target, folder)
+    if not folder.exists():  # what has begun is charged, and goes on
+        _require_signal(mechanism, opened.dimension)
+        for concern in _concerns(opened, mechanism):
+            tell("warning", concern, run=target.name, level=WARNING, timeless=True)
     try:
         with locked(target), RunStore(folder, private=True) as store:
             bind_spec(_spec(opened, privacy, mechanism), store, {}, once={"source": opened.path})
@@ -79,6 +91,44 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
     statement, printed = _record(target)["perturbed"], open_source(target).fingerprint
     shutil.rmtree(folder)
     return Perturbed(dest=target, fingerprint=printed, seconds=time.perf_counter() - began, statement=statement)
+
+
+def concerns(source: Any, privacy: Privacy) -> tuple[str, ...]:
+    """List what makes the promise of a copy weak or the copy noise, from public numbers, before it is charged.
+
+    Raises
+    ------
+    BadInputError
+        As of :func:`perturb`.
+    """
+    return _concerns(*_checked(open_source(source), privacy))
+
+
+def _concerns(source: Source, mechanism: EntriesGaussian) -> tuple[str, ...]:
+    d, clip = source.dimension, mechanism.relation.clip_norm
+    hidden, most = VISIBLE * math.sqrt(6 * d) * mechanism.stddevs[0], clip * d**1.5
+    lost = (
+        f"the noise hides every component: those below about {hidden:.3g} cannot be told from it in the copy, and no "
+        f"data within the public bounds have one above {most:.3g}; use a larger epsilon"
+    )
+    weak = weak_promise(mechanism.budget, mechanism.relation, source.shape)
+    return (*weak, lost) if hidden > most else weak
+
+
+def _require_signal(mechanism: EntriesGaussian, d: int) -> None:
+    """Refuse where not even a tensor that is known in advance could be told from zeros.
+
+    That asks for less than a component in an unknown direction does: what is done with a copy is free.
+    """
+    counts = (math.comb(d, 3), d * (d - 1), d)
+    powers = (n * (mechanism.relation.clip_norm / s) ** 2 for n, s in zip(counts, mechanism.stddevs, strict=True))
+    distance = math.sqrt(sum(powers))
+    if distance < 1:
+        raise RefusedError(
+            "the noise would bury everything: data within the public bounds are at most "
+            f"{distance:.2g} standard deviations from zeros, all entries together. Nothing was charged: use a larger "
+            "epsilon"
+        )
 
 
 def _copy(
@@ -94,7 +144,7 @@ def _copy(
     if not target.exists():
         custody.open([])
         custody.begin(1)
-        _write(source, target, mechanism, custody, _statement(mechanism, privacy, name_of_run(store)), progress)
+        _write(source, target, mechanism, custody, _statement(source, mechanism, privacy, name_of_run(store)), progress)
     custody.finish()
 
 
@@ -135,7 +185,7 @@ def _spec(source: Source, privacy: Privacy, mechanism: EntriesGaussian) -> dict[
     }
 
 
-def _statement(mechanism: EntriesGaussian, privacy: Privacy, release_id: str) -> dict[str, Any]:
+def _statement(source: Source, mechanism: EntriesGaussian, privacy: Privacy, release_id: str) -> dict[str, Any]:
     charge = mechanism.charge()
     return {
         "release_id": release_id,
@@ -148,6 +198,7 @@ def _statement(mechanism: EntriesGaussian, privacy: Privacy, release_id: str) ->
         "charge": charge.as_dict(),
         "noise_stddevs": list(mechanism.stddevs),
         "assurance": of_copy(mechanism.stddevs).sentence,
+        "warnings": list(_concerns(source, mechanism)),
     }
 
 

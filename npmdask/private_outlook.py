@@ -17,6 +17,7 @@ import numpy as np
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower, Query
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.nodes.parts import NodesParts
 from npmdask.private_parts import PrivateParts
 from npmdask.problem import Problem
 from npmdask.randomness import generator
@@ -162,6 +163,10 @@ def noise_of(problem: Problem) -> Loudness:
         return Loudness(first=widest, later=widest, smallest=norm)
     start = problem.algorithm.init(problem.d, rng=generator(problem.request.seed, "start"))
     query, operator = problem.algorithm.query(start), problem.operator(None, None)
+    if problem.nodes is not None:
+        summed = problem.nodes.noise_stddev(query.block)
+        norm = gaussian_norm(summed / problem.nodes.scale, problem.d, problem.algorithm.iteration_rank)
+        return Loudness(first=summed, later=summed, smallest=_in_units(problem, norm))
     block = operator.prepare(query.block)  # type: ignore[attr-defined]
     rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
     plain: Any = problem.mechanism_of(operator, query)
@@ -179,8 +184,11 @@ def noise_of(problem: Problem) -> Loudness:
 
 def _in_units(problem: Problem, norm: float) -> float:
     """Of a value as it is released: singular values of sparse data, of whose A^T A ``norm`` is."""
-    assert isinstance(problem.private, PrivateParts)
-    scaled = norm * problem.private.scale(problem.source)
+    if problem.nodes is not None:
+        scaled = norm * problem.nodes.scale
+    else:
+        assert isinstance(problem.private, PrivateParts)
+        scaled = norm * problem.private.scale(problem.source)
     return sqrt(scaled) if problem.source.kind == "sparse" else scaled
 
 
@@ -188,11 +196,22 @@ def concerns(problem: Problem) -> tuple[str, ...]:
     """List what makes the promise weak or the answer noise, a sentence each, before the budget is charged.
 
     All of it follows from public numbers, so it may be published with the answer. The number of records under
-    record_add_remove is not one of them, and is not used.
+    record_add_remove is not one of them, and is not used. Of a centre it is what its nodes announced.
     """
-    assert problem.private is not None
-    budget = Budget(problem.private.privacy.epsilon, problem.private.privacy.delta)
-    return tuple(said for said in (_of_epsilon(budget), _of_delta(problem, budget), _of_noise(problem)) if said)
+    promise = _of_promise(problem) if problem.nodes is None else _of_nodes(problem.nodes)
+    return tuple(said for said in (*promise, _of_noise(problem)) if said)
+
+
+def concerns_of_node(problem: Problem) -> tuple[str, ...]:
+    """List the same of what a node of a distributed run adds: the data of other nodes may outweigh its noise."""
+    buried = _buried(problem)
+    said = f"the noise buries the data of this node: {buried}; only those of further nodes can outweigh it"
+    return (*_of_promise(problem), *([said] if buried else []))
+
+
+def weak_promise(budget: Budget, relation: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """List what makes a promise about data of this shape weak; rows are counted only where they are public."""
+    return tuple(said for said in (_of_epsilon(budget), _of_delta(budget, relation, shape)) if said)
 
 
 def require_signal(problem: Problem) -> None:
@@ -203,13 +222,43 @@ def require_signal(problem: Problem) -> None:
     RefusedError
         Nothing of the data could be seen in the answer.
     """
-    most, norm = _largest_value(problem), _lasting_noise(problem)
-    if most is not None and norm is not None and norm > most:
+    buried = _buried(problem)
+    if buried:
         raise RefusedError(
-            f"the noise would bury everything: all releases together leave one of norm {norm:.3g}, and no data within "
-            f"the public bounds have a component above {most:.3g}. Nothing was charged: use more records, a larger "
-            "epsilon, or data with fewer columns"
+            f"the noise would bury everything: {buried}. Nothing was charged: use more records, a larger epsilon, or "
+            "data with fewer columns"
         )
+
+
+def _buried(problem: Problem) -> str:
+    """By which numbers no data could be seen in the answer; nothing if some could."""
+    most, norm = _largest_value(problem), _lasting_noise(problem)
+    if most is None or norm is None or norm <= most:
+        return ""
+    return (
+        f"all releases together leave one of norm {norm:.3g}, and no data within the public bounds have a component "
+        f"above {most:.3g}"
+    )
+
+
+def _of_promise(problem: Problem) -> tuple[str, ...]:
+    parts = problem.private
+    assert parts is not None
+    budget = Budget(parts.privacy.epsilon, parts.privacy.delta)
+    if isinstance(parts, RecordParts) and not parts.relation.public_rows:
+        guess = getattr(parts.oracle, "records", 1)  # public
+        return tuple(said for said in (_of_epsilon(budget), budget.warning(guess)) if said)
+    return weak_promise(budget, parts.relation, problem.source.shape)
+
+
+def _of_nodes(nodes: NodesParts) -> list[str]:
+    """Each sentence once, with the nodes that it is about."""
+    about: dict[str, list[str]] = {}
+    for number, (announced, mechanism) in enumerate(zip(nodes.group.announced, nodes.mechanisms, strict=True), 1):
+        if mechanism is not None:
+            for said in weak_promise(mechanism.budget, mechanism.relation, announced.shape):
+                about.setdefault(said, []).append(str(number))
+    return [f"node {', '.join(numbers)}: {said}" for said, numbers in about.items()]
 
 
 def _of_epsilon(budget: Budget) -> str:
@@ -222,13 +271,10 @@ def _of_epsilon(budget: Budget) -> str:
     )
 
 
-def _of_delta(problem: Problem, budget: Budget) -> str:
+def _of_delta(budget: Budget, relation: Any, shape: tuple[int, ...]) -> str:
     """Of data whose number of records is private what can be said is for how many it holds."""
-    assert problem.private is not None
-    if isinstance(problem.private, RecordParts) and not problem.private.relation.public_rows:
-        return budget.warning(getattr(problem.private.oracle, "records", 1))  # the public guess
-    if problem.private.relation.public_rows:
-        count = protected(problem.private.relation.name, problem.source.shape)
+    if relation.public_rows:
+        count = protected(relation.name, shape)
         return "" if count is None else budget.warning(count)
     if budget.delta <= WEAK_DELTA:
         return ""
@@ -239,10 +285,10 @@ def _of_delta(problem: Problem, budget: Budget) -> str:
 
 
 def _of_noise(problem: Problem) -> str:
-    most, norm = _largest_value(problem), _lasting_noise(problem)
-    k = problem.algorithm.target_rank
     if isinstance(problem.private, RecordParts):
         return _of_ranges(problem.private)
+    most, norm = _largest_value(problem), _lasting_noise(problem)
+    k = problem.algorithm.target_rank
     if most is None or norm is None or norm <= most / k:
         return ""
     return (
@@ -268,18 +314,28 @@ def _of_ranges(parts: RecordParts) -> str:
 
 def _largest_value(problem: Problem) -> float | None:
     """The largest value that data within the public bounds can have, as it is released; None where none is public."""
-    parts, source = problem.private, problem.source
+    parts, nodes, source = problem.private, problem.nodes, problem.source
+    if nodes is not None:
+        each = [
+            None if mechanism is None else _largest_of(mechanism.relation, announced.shape)
+            for announced, mechanism in zip(nodes.group.announced, nodes.mechanisms, strict=True)
+        ]
+        known = [value for value in each if value is not None]
+        return _in_units(problem, sum(known)) if len(known) == len(each) else None
     assert parts is not None
     if isinstance(parts, RecordParts):
         return getattr(parts.oracle, "radius", None)  # of those whose images are clipped to one radius
-    clip = parts.relation.clip_norm
     if isinstance(parts, TensorParts):
-        return float(clip * source.dimension**1.5)
-    if isinstance(parts.relation, MatrixRelation):
-        return float(clip * sqrt(source.shape[0] * source.shape[1]))
-    if not parts.relation.public_rows:
-        return None
-    return _in_units(problem, source.shape[0] * clip**2)
+        return float(parts.relation.clip_norm * source.dimension**1.5)
+    largest = _largest_of(parts.relation, source.shape)
+    return None if largest is None else _in_units(problem, largest)
+
+
+def _largest_of(relation: Any, shape: tuple[int, ...]) -> float | None:
+    """Of clipped data: of a matrix, or of A^T A of records."""
+    if isinstance(relation, MatrixRelation):
+        return float(relation.clip_norm * sqrt(shape[0] * shape[1]))
+    return float(shape[0] * relation.clip_norm**2) if relation.public_rows else None
 
 
 def _lasting_noise(problem: Problem) -> float | None:
@@ -288,11 +344,11 @@ def _lasting_noise(problem: Problem) -> float | None:
     Of one noisy covariance matrix (p = d), whose noise of stddev s is made symmetric, that is s sqrt(d / 2) (Baik, Ben
     Arous and Peche 2005): the norm of the noise over sqrt(8). L releases that all show the same divide it by sqrt(L).
     """
-    assert problem.private is not None
-    norm, releases = noise_of(problem).smallest, problem.private.releases
-    if norm is None:
+    assert problem.parts is not None
+    norm, releases = noise_of(problem).smallest, problem.parts.releases
+    if norm is None or releases is None:
         return None
-    of_square = problem.source.kind == "sparse" and isinstance(problem.private, PrivateParts)
+    of_square = problem.source.kind == "sparse" and isinstance(problem.parts, PrivateParts | NodesParts)
     return float(norm / (8 * releases) ** (0.25 if of_square else 0.5))
 
 

@@ -54,7 +54,7 @@ def private_page(
     statement = meta["statement"]
     return [
         *heading(name, meta["outcome"]["sentence"], good=True, assurance=assurance),
-        *[f'<p class="outcome bad">{html.escape(warning)}</p>' for warning in statement["warnings"]],
+        *_warnings(statement["warnings"]),
         _tiles(statement),
         '<div class="plots">',
         _values_svg(arrays, statement),
@@ -69,6 +69,10 @@ def private_page(
         _facts(statement, left),
         *_limits(),
     ]
+
+
+def _warnings(said: list[str]) -> list[str]:
+    return [f'<p class="outcome bad">{html.escape(warning)}</p>' for warning in said]
 
 
 def _about_values(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str:
@@ -92,6 +96,7 @@ def nodes_section(statement: dict[str, Any]) -> list[str]:
     crossed = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in statement["communication"].items())
     return [
         "<h2>Nodes</h2>",
+        *_warnings(statement.get("warnings", [])),
         f"<p>Values are {html.escape(statement['values_are'])}. What each node adds to a product is its own, and "
         "everything that was sent is public.</p>",
         f"<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{rows}</table>",

@@ -34,6 +34,7 @@ from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of,
 from npmdask.operators import Gram
 from npmdask.planning import memory_of
 from npmdask.posing import default_rank, make_problem
+from npmdask.private_outlook import concerns_of_node
 from npmdask.problem import Problem
 from npmdask.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
@@ -103,6 +104,7 @@ class Node:
         self._executor = make_executor(plan, problem.source.path, resources.cluster, resources.certificates)
         self._lock, self._jobs = threading.Lock(), dict[str, Job]()
         self.announcement = self._announce()
+        self.concerns = () if problem.private is None else concerns_of_node(problem)  # for its owner, in sentences
 
     def __enter__(self) -> Node:
         return self

@@ -125,6 +125,8 @@ def serve(
             f"at {host} other machines reach this node, and without TLS everything between them can be read: give "
             "--tls-cert and --tls-key, or --plain-http if a proxy or tunnel encrypts it"
         )
+    for concern in node.concerns:
+        _log(f"warning: {concern}")
     with socket.create_server((host, port)) as listening:
         where = "{}://{}:{}".format("https" if tls else "http", *listening.getsockname()[:2])
         _log(f"node {node.announcement.node} listens at {where}")

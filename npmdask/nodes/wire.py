@@ -203,6 +203,11 @@ class Announcement:
     def private(self) -> bool:
         return bool(self.mechanism.get("private"))
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of its data; d x d where no rows are announced, as of a symmetric matrix."""
+        return self.rows or self.columns, self.columns
+
     def as_dict(self) -> dict[str, Any]:
         """As it is sent."""
         return {"format": FORMAT, **asdict(self)}

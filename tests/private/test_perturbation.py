@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, permutations
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from npmdask.inspection import inspect
 from npmdask.ledger import Ledger
 from npmdask.mechanisms import EntriesGaussian, Entropy
 from npmdask.mechanisms.private_entries import unique_entries
-from npmdask.perturbation import perturb
+from npmdask.perturbation import concerns, perturb
+from npmdask.privacy import Privacy
 from npmdask.relations import TensorRelation, make_relation
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import open_source
@@ -191,6 +193,73 @@ def test_what_is_refused(world: World) -> None:
     assert not dest.with_name("noisy.zarr.perturbing").exists(), "what was refused leaves nothing behind"
     with pytest.raises(BadInputError, match="perturb is for tensors"):
         perturb(np.eye(4), dest, world.privacy)
+
+
+def test_a_copy_of_which_little_can_be_promised_or_seen_says_so_before_it_is_charged(
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the caller, the log, the command line and the record of the copy. Mutants: not said; delta compared with rows;
+    a component compared with the noise on one entry."""
+    ordinary, weak = world.privacy, replace(world.privacy, epsilon=20.0, delta=1e-3)
+    assert concerns(world.data, ordinary) == ()
+    strong, loose = concerns(world.data, weak)
+    assert "epsilon = 20 hardly" in strong and "1 / (number of records) = 6.5e-04" in loose  # of 1540 entries
+    (hidden,) = concerns(world.data, replace(ordinary, epsilon=3e-3))
+    assert "the noise hides every component" in hidden
+    assert concerns(world.data, replace(ordinary, epsilon=1e-1)) == ()
+    asked = ["--epsilon", "20", "--delta", "1e-6", "--relation", "tensor_entry", "--clip-norm", "40", "--quiet"]
+    ledger = ["--ledger", str(world.folder / "ledger.sqlite"), "--dataset", "people"]
+    assert main(["perturb", str(world.data), str(world.folder / "no.zarr"), *asked, *ledger]) != 0
+    assert "warning: epsilon = 20 hardly" in capsys.readouterr().err and not world.ledger.status("people").runs
+    with caplog.at_level(logging.WARNING, logger="npmdask"):
+        made = perturb(world.data, world.folder / "noisy.zarr", replace(ordinary, epsilon=3e-3))
+    assert hidden in caplog.text and made.statement["warnings"] == [hidden]
+
+
+def test_noise_that_buries_a_whole_copy_is_refused_and_nothing_is_charged(world: World) -> None:
+    """Even a tensor that is known in advance: all entries as large as they may be, looked for where they are."""
+    faint = replace(world.privacy, epsilon=1e-7)
+    with pytest.raises(RefusedError, match="bury everything"):
+        perturb(world.data, world.folder / "noisy.zarr", faint)
+    assert not world.ledger.status("people").runs and not (world.folder / "noisy.zarr.perturbing").exists()
+
+
+def test_a_component_is_hidden_where_it_is_said_to_be(tmp_path: Path) -> None:
+    """The largest that data can have, in copies whose best component is looked for from everywhere, itself included.
+
+    With half of the epsilon below which none is said to be seen it is another one, with ten times that it is found.
+    """
+    d, clip = 20, 1.0
+    signal = np.full((d, d, d), clip)
+    source = of_tensor(tmp_path, signal).data
+    asked = Privacy(epsilon=1.0, delta=1e-6, neighboring_relation="tensor_orbit", clip_norm=clip, change=1.0)
+    lost = max(e for e in np.geomspace(1e-3, 10.0, 60) if concerns(source, replace(asked, epsilon=float(e))))
+
+    def found(epsilon: float) -> float:
+        stddev = made("tensor_orbit", clip, Budget(epsilon, 1e-6)).stddevs[0]
+        return float(np.median([cosine_of_best(signal + symmetric_noise(d, stddev, seed), seed) for seed in range(9)]))
+
+    assert found(lost / 2) < 0.5 < 0.9 < found(10 * lost)
+
+
+def symmetric_noise(d: int, stddev: float, seed: int) -> np.ndarray:
+    """Of ``stddev`` on entries with three different indices."""
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((d, d, d)) * stddev / 6**0.5
+    return np.sum([noise.transpose(order) for order in permutations(range(3))], axis=0)
+
+
+def cosine_of_best(tensor: np.ndarray, seed: int) -> float:
+    """Between (1, ..., 1) and the largest of what the iteration finds from there and from 200 random starts."""
+    rng, d = np.random.default_rng(seed), len(tensor)
+    v = np.c_[np.ones(d), rng.standard_normal((d, 200))]
+    v /= np.linalg.norm(v, axis=0)
+    contract = np.einsum_path("ijk,jl,kl->il", tensor, v, v)[0]
+    for _ in range(60):
+        v = np.einsum("ijk,jl,kl->il", tensor, v, v, optimize=contract)
+        v /= np.linalg.norm(v, axis=0)
+    sizes = (v * np.einsum("ijk,jl,kl->il", tensor, v, v, optimize=contract)).sum(axis=0)
+    return float(abs(v[:, np.argmax(sizes)].sum()) / d**0.5)
 
 
 def test_the_command_says_what_it_promises(world: World, capsys: pytest.CaptureFixture[str]) -> None:
