@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.ingest import discarded_if_bad
 from npmdask.storage.kinds import real_array
-from npmdask.storage.layout import Source, open_source
+from npmdask.storage.layout import BUDGET_MARK, Source, open_source
 from npmdask.storage.lock import locked
 from npmdask.storage.places import local_path
 from npmdask.storage.remote import SCHEMES, is_remote
 from npmdask.storage.sparse_writer import SparseWriter
 from npmdask.storage.tensor import TensorReader
+from npmdask.storage.zarr_door import note
 from npmdask.streams.chunks import units_of
 from npmdask.topics.vocabulary import require_words, words_of_array, words_to_array
 
@@ -35,7 +36,8 @@ class Documents:
     """A corpus of ``columns`` words: ``read()`` begins at the first document and yields canonical CSR batches (float64,
     b x columns, b at most ROWS) in order; it can be called again.
 
-    ``rows``: documents (None where only reading tells); ``vocabulary``: where the corpus brings one.
+    ``rows``: documents (None where only reading tells); ``vocabulary``: where the corpus brings one; ``budget``: the
+    name in the ledger of data that have one.
     """
 
     columns: int
@@ -43,6 +45,7 @@ class Documents:
     name: str
     rows: int | None = None
     vocabulary: tuple[str, ...] | None = None
+    budget: str | None = None
 
 
 def documents_of(source: Any) -> Documents:
@@ -107,7 +110,8 @@ def _of_store(source: Source) -> Documents:
         yield from _cut((csr_matrix(units.load(unit)) for unit in range(len(units.bounds) - 1)), source.path)
 
     words = None if source.words is None else words_of_array(source.words)
-    return Documents(columns=source.shape[1], rows=source.shape[0], name=source.path, read=read, vocabulary=words)
+    rows, columns = source.shape
+    return Documents(columns=columns, rows=rows, name=source.path, read=read, vocabulary=words, budget=source.budget)
 
 
 def _cut(batches: Iterator[csr_matrix], name: str) -> Iterator[csr_matrix]:
@@ -174,10 +178,9 @@ def kept_words(frequencies: np.ndarray, rows: int, *, min_df: int = 1, max_df: f
 def with_words(documents: Documents, kept: np.ndarray) -> Documents:
     """The same documents, of the columns ``kept`` (rising) only: what else they held is not counted."""
     words = None if documents.vocabulary is None else tuple(documents.vocabulary[column] for column in kept)
-    return Documents(
+    return replace(
+        documents,
         columns=len(kept),
-        rows=documents.rows,
-        name=documents.name,
         vocabulary=words,
         read=lambda: (batch[:, kept] for batch in documents.read()),
     )
@@ -187,6 +190,8 @@ def write_documents(
     documents: Documents, dest: str | Path, vocabulary: Sequence[str], *, overwrite: bool = False
 ) -> str:
     """Write counts (float64 of whole numbers become int32) and their words as a store of kind sparse: its fingerprint.
+
+    Of data with a privacy budget the store says that it has one, as they do.
 
     Raises
     ------
@@ -204,7 +209,10 @@ def write_documents(
             require_whole(batch, row, documents.name)
             writer.write(batch.indptr, batch.indices, batch.data.astype(np.int32))
             row += batch.shape[0]
-        return writer.finish(arrays={"words": words_to_array(words)})
+        printed = writer.finish(arrays={"words": words_to_array(words)})
+        if documents.budget is not None:
+            note(target, BUDGET_MARK, documents.budget)
+        return printed
 
 
 def require_whole(batch: csr_matrix, row: int, name: str) -> None:

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, vstack
 
+from npmdask.accounting import Budget
 from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.randomness import generator
 from npmdask.report import write_report
 from npmdask.solution import Resources
@@ -205,6 +208,24 @@ def test_the_tolerance_is_a_tenth_of_what_sampling_leaves() -> None:
     for documents, topics, tol in ((10_000, 4, 2e-3), (100, 4, 1e-2), (10**12, 1, 1e-6)):
         source: Any = SimpleNamespace(shape=(documents, 50))
         assert tensor_tol(source, TopicRequest(topics=topics)) == pytest.approx(tol)
+
+
+def test_topics_of_documents_with_a_privacy_budget_say_that_they_are_not_protected_by_it(
+    tmp_path: Path, capsys: Any
+) -> None:
+    """The job copies what it uses, so the copies know of the budget, too. Mutants: the warning left out of the model;
+    copies that know nothing; words left out, and the budget with them."""
+    warning = "these data have a privacy budget (as 'letters' in the ledger), and this exact answer is not protected"
+    store = tmp_path / "letters.zarr"
+    write_documents(documents_of(corpus(1500)), store, words(V))
+    assert not fit_topics(store, K, store=tmp_path / "free").facts["warnings"]
+    asked = {"relation": "record_replace", "clip_norm": 1.0, "change": 1.0, "budget": Budget(1.0, 1e-8)}
+    grant_source(open_ledger(tmp_path / "ledger.sqlite"), "letters", store, **asked)
+    assert any(warning in said for said in fit_topics(store, K, store=tmp_path / "fit").facts["warnings"])
+    asked_for = ["topics", str(store), "--topics", str(K), "--min-df", "2", "--quiet", "--store", str(tmp_path / "job")]
+    assert main(asked_for) == 0 and warning in capsys.readouterr().err
+    assert any(warning in said for said in read_topics(tmp_path / "job").warnings)
+    assert "have a privacy budget (as" in write_report(tmp_path / "job").read_text()
 
 
 def test_documents_that_are_too_short_are_counted(tmp_path: Path) -> None:
