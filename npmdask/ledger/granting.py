@@ -91,6 +91,7 @@ def grant_source(
     )
     unknown = ledger.without_sketch()
     warnings = [text.no_sketch(unknown)] if unknown else []
+    warnings += ledger.small_overlaps(dataset)
     return status, [*delta_warnings(opened, relation, budget), *warnings, *_mark(opened, dataset)]
 
 

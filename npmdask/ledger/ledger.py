@@ -18,7 +18,7 @@ from npmdask.ledger.book import Book
 from npmdask.ledger.chain import Entry, canonical
 from npmdask.ledger.database import Database, find_database
 from npmdask.ledger.rules import remaining_epsilon, require_charge, require_name, require_plain, unit
-from npmdask.ledger.sketch import SHARE, Sketch
+from npmdask.ledger.sketch import SHARE, Overlap, Sketch
 from npmdask.ledger.status import (
     Grant,
     Run,
@@ -103,6 +103,23 @@ class Ledger:
         with self._database.writing(make=True) as book:
             known = _known_people(book, book.mark(fingerprint))
             return None if known else book.people_key
+
+    def small_overlaps(self, dataset: str) -> list[str]:
+        """What the sketches show of other data sets in this one, or cannot show, below what a grant is refused for."""
+        with self._database.reading() as book:
+            grant = require_grant(book, dataset)
+            if not grant.people:
+                return []
+            people = Sketch.unpack(book.sketch(grant.data, grant.people))
+            said = []
+            for name, found in _overlaps(book, dataset, people).items():
+                most, dimmest = max(found, key=lambda o: o.share), max(found, key=lambda o: o.resolution)
+                if 0 < most.share < SHARE:
+                    few = people.different if people.repeats else None
+                    said.append(text.some_people(name, dataset, most.share, most.resolution, few))
+                if most.share < SHARE < dimmest.resolution:
+                    said.append(text.hardly_compared(name, dataset, dimmest.compared, dimmest.resolution))
+            return said
 
     def without_sketch(self) -> list[str]:
         """Data sets that were granted by a version that knew of no sketches: it is not known who is in them."""
@@ -269,6 +286,17 @@ def _known_people(book: Book, data: str) -> Grant | None:
     return next((grant for grant in reversed(grants) if grant.data == data and grant.people), None)
 
 
+def _overlaps(book: Book, dataset: str, people: Sketch) -> dict[str, list[Overlap]]:
+    """With every other data set that has a sketch: with what it is, and with what it once was."""
+    found: dict[str, list[Overlap]] = {}
+    for entry in book.entries(kind="grant"):
+        grant = grant_of(entry)
+        if entry.dataset != dataset and grant.people:
+            other = Sketch.unpack(book.sketch(grant.data, grant.people))
+            found.setdefault(entry.dataset, []).append(people.overlap_with(other))
+    return found
+
+
 def _with_people(book: Book, dataset: str, new: Grant, people: Sketch | None, other_people: str | None) -> Grant:
     """The grant with what vouches for its sketch, if the people in it have no other budget: BudgetError."""
     known = _known_people(book, new.data)  # which is of this data set: data have one name
@@ -276,12 +304,7 @@ def _with_people(book: Book, dataset: str, new: Grant, people: Sketch | None, ot
         return replace(new, people=known.people, other_people=known.other_people)
     if people is None:
         return new
-    shares: dict[str, float] = {}
-    for entry in book.entries(kind="grant"):
-        grant = grant_of(entry)
-        if entry.dataset != dataset and grant.people:
-            other = Sketch.unpack(book.sketch(grant.data, grant.people))
-            shares[entry.dataset] = max(shares.get(entry.dataset, 0.0), people.share_with(other))
+    shares = {name: max(overlap.share for overlap in found) for name, found in _overlaps(book, dataset, people).items()}
     shares = {name: share for name, share in shares.items() if share >= SHARE}
     if shares and other_people is None:
         name = max(shares, key=lambda name: shares[name])

@@ -92,15 +92,39 @@ def known_as(name: str, wanted: str) -> str:
 
 
 def same_people(name: str, wanted: str, share: float, few: int | None) -> str:
-    chance = (
-        f" There are only {few} different records here, which other people may well share by chance." if few else ""
-    )
     return (
         f"these data and {name!r}, which has a budget, have about {100 * share:.0f} % of their records in common (of "
         f"the different records of the smaller one): under a second name ({wanted!r}) the same people would be paid "
         f"for twice. Grant it as {name!r} with --data-changed, which keeps what is spent; or, if these are other "
-        f"people all the same, say why with --other-people REASON, which the ledger keeps.{chance}"
+        f"people all the same, say why with --other-people REASON, which the ledger keeps.{_by_chance(few)}"
     )
+
+
+def some_people(name: str, wanted: str, share: float, resolution: float, few: int | None) -> str:
+    seen = f"; less than about {_percent(resolution)} would often not be seen" if resolution else ""
+    return (
+        f"these data and {name!r}, which has a budget, have about {_percent(share)} of their records in common (of the "
+        f"different records of the smaller one{seen}). It is granted, but for the people in both, what is released "
+        f"under {name!r} and under {wanted!r} adds up: leave them out of one of the two, or count on it."
+        f"{_by_chance(few)}"
+    )
+
+
+def hardly_compared(name: str, wanted: str, compared: int, resolution: float) -> str:
+    return (
+        f"it is hardly known whether the people of {name!r} and {wanted!r} are the same: one of the two is so much "
+        f"larger that only {compared} records of the smaller one could be looked for in it, and less than about "
+        f"{_percent(resolution)} in common would often not be seen; if you know that one is a part of the other, grant "
+        "both under one name"
+    )
+
+
+def _by_chance(few: int | None) -> str:
+    return f" There are only {few} different records here, which other people may well share by chance." if few else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def no_sketch(names: list[str]) -> str:

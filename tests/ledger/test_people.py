@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from npmdask.latent import fit_mixture
 from npmdask.ledger import Ledger, Status, export_lines, open_ledger
 from npmdask.ledger.export import require_whole_export
 from npmdask.ledger.granting import grant_source, sketch_of
-from npmdask.ledger.sketch import MOST, SHARE, Sketch, sketch, weights
+from npmdask.ledger.sketch import MOST, SHARE, Overlap, Sketch, sketch, weights
 from npmdask.report import write_report
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import BUDGET_MARK, open_source
@@ -153,7 +154,7 @@ def test_halves_of_real_and_random_data_have_nearly_nothing_in_common(name: str)
     for seed in range(4):
         x = np.random.default_rng(seed).standard_normal((4000, d)) if d else digits()
         one, other = halves(x, seed)
-        assert one.share_with(other) < SHARE / 10 and not one.repeats
+        assert one.overlap_with(other).share < SHARE / 10 and not one.repeats
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1, 0.01])
@@ -164,10 +165,65 @@ def test_what_is_shared_is_estimated(share: float) -> None:
     for seed in range(3):
         key = np.random.default_rng(seed).bytes(32)
         other = np.concatenate([part, people(seed + 1, len(x) - len(part))])
-        found = of_array(x, key).share_with(of_array(other, key))
+        found = of_array(x, key).overlap_with(of_array(other, key)).share
         assert abs(found - share) < 5 * np.sqrt(share * (1 - share) / MOST) + 1e-9
-        assert of_array(x, key).share_with(of_array(part, key)) == 1.0, "of the smaller one"
+        assert of_array(x, key).overlap_with(of_array(part, key)).share == 1.0, "of the smaller one"
         assert abs(of_array(x, key).different / len(x) - 1) < 0.1
+
+
+@pytest.mark.parametrize(("common", "said"), [(0, None), (1, "about 0.067 %"), (45, "about 3 %"), (74, "about 4.9 %")])
+def test_a_few_of_the_same_people_are_granted_with_a_warning(sqlite: Owner, common: int, said: str | None) -> None:
+    """Of small data sets every one is seen. Mutants: said of none; said from 5 % on only."""
+    x = np.concatenate([people()[:common], people(5, N - common)])
+    _, told = sqlite.grant("others", x)
+    about = [line for line in told if "in common" in line]
+    assert about == told and len(about) == (said is not None)
+    if said:
+        assert said in about[0] and "'people', which has a budget" in about[0] and "not be seen" not in about[0]
+        assert sqlite.grant("others", x)[1] == about  # and when it is granted again
+        assert sqlite.grant("people", people(), chunks=(500, D))[1] == [
+            about[0]
+            .replace("'people', which", "'others', which")
+            .replace("'people' and under 'others'", "'others' and under 'people'")
+        ]
+
+
+def test_an_overlap_that_was_said_to_be_of_other_people_is_not_warned_of(sqlite: Owner) -> None:
+    _, told = sqlite.grant("others", people()[:200], other_people="twins")
+    assert told == []
+
+
+def test_of_large_data_sets_it_says_how_little_can_be_seen(sqlite: Owner) -> None:
+    """Of 100,000 records a sketch holds 4 %. Of 300 other people 12 or so can be looked for, and that is said; of
+    60,000 it sees enough, and says what would be too little. Mutant: nothing said of what was not compared."""
+    town = people(11, 100_000)
+    sqlite.grant("town", town)
+    (line,) = sqlite.grant("club", people(12, 300))[1]
+    found = re.search(r"only (\d+) records of the smaller one .* less than about (\d+) % in common", line)
+    assert found and int(found[1]) <= 40 and 10 <= int(found[2]) <= 100 and "'town' and 'club'" in line
+    _, told = sqlite.grant("county", np.concatenate([town[:1500], people(13, 58_500)]))
+    (line,) = [line for line in told if "in common (of" in line]
+    share, least = (float(found) for found in re.findall(r"about ([\d.]+) %", line))
+    assert 0.9 < share < 4.1  # 2.5 % +- 0.3 %
+    assert 0.15 < least < 0.23 and not any("hardly known" in line and "'town'" in line for line in told)
+
+
+@pytest.mark.parametrize(("records", "others"), [(6000, 6000), (300, 12_000)])
+def test_the_resolution_is_what_is_seen_in_99_of_100(records: int, others: int) -> None:
+    """Of 400 pairs that have so much in common at most 12 are missed (4 expected; by chance with probability 3e-4), and
+    of those with a tenth of it most: both sides."""
+    rng = np.random.default_rng(0)
+
+    def found(share: float) -> Overlap:
+        hashes = rng.integers(0, 2**64, records + others, dtype=np.uint64)
+        common = int(rng.binomial(records, share))  # of the people there are, each is in both with this probability
+        one, other = hashes[:records], np.concatenate([hashes[:common], hashes[records : records + others - common]])
+        return Sketch(np.sort(one)[:MOST], records).overlap_with(Sketch(np.sort(other)[:MOST], others))
+
+    resolution = found(0.0).resolution
+    assert 0 < resolution < 0.1
+    assert sum(not found(resolution).common for _ in range(400)) <= 12
+    assert sum(not found(resolution / 10).common for _ in range(100)) > 40
 
 
 def test_records_that_repeat_are_said_to_and_may_be_overridden(sqlite: Owner) -> None:
@@ -227,7 +283,7 @@ def test_every_kind(tmp_path: Path, kind: str, make: Any, relation: str, again: 
 def test_a_sketch_says_nothing_without_its_key() -> None:
     x = people()
     one, other = of_array(x), of_array(x, bytes(32))
-    assert one.share_with(one) == 1.0 and one.share_with(other) == 0.0
+    assert one.overlap_with(one).share == 1.0 and one.overlap_with(other).share == 0.0
     assert not np.isclose(weights(KEY, D), weights(bytes(32), D)).any()
     assert (Sketch.unpack(one.pack()).hashes == one.hashes).all() and Sketch.unpack(one.pack()).records == N
 
@@ -274,7 +330,10 @@ def test_sketches_of_a_store_do_not_follow_its_layout(tmp_path: Path) -> None:
     one = sketch_of(open_source(owner.store("one", x, chunks=(100, 3))), KEY)
     other = sketch_of(open_source(owner.store("other", x)), KEY)
     cut = sketch_of(open_source(owner.store("cut", sp.csr_matrix(x))), KEY)
-    assert min(one.share_with(other), one.share_with(cut)) > 0.99 and one.records == other.records == cut.records == N
+    assert (
+        min(one.overlap_with(other).share, one.overlap_with(cut).share) > 0.99
+        and one.records == other.records == cut.records == N
+    )
 
 
 # Exact runs
