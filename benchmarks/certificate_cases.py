@@ -117,7 +117,7 @@ def draw(seed: int) -> Drawn:
 def near_ties(d: int, k: int, rng: np.random.Generator) -> np.ndarray:
     """Clusters of 2 to 40 values as wide as 0 to 1e-4 of them, one of which holds the k-th; most have more than p."""
     first, values = int(rng.integers(0, k)), []
-    if first:  # what stands above the cluster of the k-th: apart from each other, or clusters too
+    if first:  # what lies above the cluster of the k-th: apart from each other, or clusters too
         values.append(1 + np.sort(rng.uniform(0.05, 3, first))[::-1] if rng.random() < 0.5 else np.full(first, 1.5))
     size = 1.0
     while sum(map(len, values)) < d:

@@ -85,7 +85,7 @@ class Keeper:
         self._lost = True
 
     def _apply(self, client: SyncPrefectClient) -> None:
-        """At every look: the server may have got a new database, or somebody has deleted a deployment."""
+        """At every look: the server may have got a new database, or a deployment may have been deleted."""
         if self._schedules is None:
             return
         changed = _time_of(self._schedules)

@@ -60,7 +60,7 @@ def release(config: RunConfig, run_id: str) -> dict[str, Any]:
     """Run the driver to its end, from wherever the store is. Returns what was released of values, and the statement."""
     problem = config.problem()
     assert problem.private is not None
-    # Prefect writes down when it is told something: between two releases lies a pass, whose time follows the rows.
+    # Prefect writes down when it hears of something: between two releases lies a pass, whose time follows the rows.
     shown = [Announcer(run_id, problem.rule.max_steps)] if problem.private.relation.public_rows else []
     observer = Observers(ProgressBar(), *shown)
     require_progress(str(config.run.store))

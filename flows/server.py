@@ -1,7 +1,7 @@
 """A Prefect server of our own: a child process on 127.0.0.1 with SQLite in PREFECT_HOME, gone when we are.
 
 Prefect's own temporary server has no UI and outlives a process that was killed; this one does neither. Nor does it
-take requests from whoever reaches it, as Prefect's does by default: any client of its API can run code on the worker.
+take requests from anyone, as Prefect's does by default: any client of its API can run code on the worker.
 
 * A request needs the auth string: that of PREFECT_SERVER_API_AUTH_STRING, or a random one in PREFECT_HOME/auth.
 * A page of another origin may send nothing, neither by HTTP nor by websocket, and a request that changes something

@@ -13,7 +13,7 @@ POSTGRES, OBJECTS, SERVER, KEEPER = "postgres", "object-store", "prefect-server"
 WORKER, SCHEDULER, CRUNCHER = "worker", "dask-scheduler", "dask-worker"
 ORDER = (POSTGRES, OBJECTS, SCHEDULER, SERVER, KEEPER, WORKER, CRUNCHER)  # each is started after those before it
 NEEDS = {SERVER: (POSTGRES,), KEEPER: (SERVER,), WORKER: (SERVER,), CRUNCHER: (SCHEDULER,)}
-LINKS = {  # who opens connections to whom, and nobody else does
+LINKS = {  # who opens connections to whom; there are no others
     SERVER: (POSTGRES,),
     KEEPER: (SERVER, OBJECTS),
     WORKER: (SERVER, POSTGRES, OBJECTS, SCHEDULER),
@@ -24,7 +24,7 @@ PORTS = {POSTGRES: 5432, OBJECTS: 9000, SERVER: 4200, SCHEDULER: 8786, CRUNCHER:
 HEALTH = {SCHEDULER: 8787, CRUNCHER: 8789}  # ports of /health beside those
 BUCKET = "npmdask"
 LOGIN = "npmdask:<PREFECT_API_PASSWORD>"  # at Prefect's API and its pages
-FIRST_START = {  # what the image of PostgreSQL is told besides; here postgres.py does that
+FIRST_START = {  # more of the environment of the PostgreSQL image; here postgres.py does that
     "POSTGRES_INITDB_ARGS": "--auth=scram-sha-256 --encoding=UTF8",
     **{name: f"<{name}>" for name in ("POSTGRES_PASSWORD", "PREFECT_PASSWORD", "LEDGER_PASSWORD")},
 }
@@ -32,7 +32,7 @@ FIRST_START = {  # what the image of PostgreSQL is told besides; here postgres.p
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a topology stands.
+    """Describe where a topology runs.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def _dask(bind: str, port: int, health: int, name: str) -> tuple[str, ...]:
 
 
 def environments(place: Place) -> dict[str, dict[str, str]]:
-    """What each service is told; ``<NAME>`` stands for a secret of ``make_secrets.SECRETS``."""
+    """Return the environment of each service; ``<NAME>`` is a secret of ``make_secrets.SECRETS``."""
     prefect = settings(place.api, place.ports[SERVER]) | {"PREFECT_HOME": place.home}
     client = prefect | {"PREFECT_API_AUTH_STRING": LOGIN}
     objects = {

@@ -43,7 +43,7 @@ from npmdask.storage.tensor_writer import TensorWriter
 from npmdask.tensor_parts import tensor_relation
 
 FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key
-# A component of a symmetric tensor is told from noise with entries of stddev s / sqrt(6) if it is above this times
+# A component of a symmetric tensor can be seen in noise with entries of stddev s / sqrt(6) if it is above this times
 # s sqrt(d), in the limit of large d: the root of min (-log(1 - t) - t) / t^3 (Jagannath, Lopatto and Miolane 2020).
 VISIBLE = 1.207
 Progress = Callable[[int, int | None, int], None]

@@ -467,7 +467,7 @@ def test_a_surplus_beside_much_that_is_left_is_not_called_nothing() -> None:
     assert f"the one fitted leaves {left:.3g} % of the tensor's norm unexplained; the other 2" in run.outcome.sentence
     assert f"(up to {level:.2g}), or rounding; but what is left need not be noise" in run.outcome.sentence
     noise = drive(method(gaussian(12, 4), 3), gaussian(12, 4))
-    assert "all of the tensor is left unexplained, and none stands out from noise as large" in noise.outcome.sentence
+    assert "all of the tensor is left unexplained, and none can be seen above noise as large" in noise.outcome.sentence
     exact = planted(10, np.ones(1), seed=2)
     run = drive(method(exact.tensor, 3), exact.tensor)
     assert run.outcome.sentence.endswith("the other 2 asked for are surplus: their weights are rounding")

@@ -163,7 +163,7 @@ def said_of(state: TensorState, tol: float, order: int, *, measured: bool = True
     if not state.norm:
         return f"{said}: the tensor is zero"
     if not found:
-        return f"{said}: {rest}, and none stands out from noise as large as what is left{_perhaps(status)}"
+        return f"{said}: {rest}, and none can be seen above noise as large as what is left{_perhaps(status)}"
     said += f": every relative residual is at most {worst:.1e} (tol {tol:.1e}); {rest}"
     if surplus and not _resolved(state):
         said += f"; the other {surplus} asked for are surplus: their weights are rounding"

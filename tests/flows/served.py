@@ -70,7 +70,7 @@ class Served:
         (link,) = set(re.findall(r"\]\((http://[^)]*)\)", text[0]))
         with suppress(HTTPError):
             urlopen(link, timeout=20)
-            raise AssertionError("whoever asks gets the page")
+            raise AssertionError("anyone who asks gets the page")
         login = base64.b64encode(read_auth_string(self.shop.home / AUTH).encode()).decode()
         with urlopen(Request(link, headers={"Authorization": f"Basic {login}"}), timeout=20) as answer:
             return str(answer.read().decode())

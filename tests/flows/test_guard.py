@@ -94,10 +94,10 @@ class _Page(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
-        self.wfile.write(b"<!doctype html><title>elsewhere</title><body>a page of somebody else")
+        self.wfile.write(b"<!doctype html><title>elsewhere</title><body>a page of someone else")
 
     def log_message(self, *_: object) -> None:
-        """Said to nobody."""
+        """Write no log."""
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def made(shop: Shop, mark: str) -> set[str]:
 
 
 @needs_browser
-def test_a_page_of_somebody_else_can_do_nothing(client: Shop, running: Running, elsewhere: int, tmp_path: Path) -> None:
+def test_a_page_of_someone_else_can_do_nothing(client: Shop, running: Running, elsewhere: int, tmp_path: Path) -> None:
     port = running.url.removesuffix("/api").rpartition(":")[2]
     with browser(tmp_path, NAMES) as window:
         pages = [f"http://{name}:{elsewhere}/" for name in ("127.0.0.1", "localhost", "evil.example")]
@@ -259,7 +259,7 @@ def test_websockets_ask_for_the_login_and_take_no_foreign_page(running: Running)
             with pytest.raises(InvalidStatus, match="403"):
                 connect(f"{socket}{path}", subprotocols=["prefect"], origin=origin)  # type: ignore[arg-type, list-item]
         with pytest.raises(InvalidStatus, match="403"):
-            connect(f"{socket}{path}")  # without the protocol in which the login is told
+            connect(f"{socket}{path}")  # without the protocol in which the login is sent
         for token in (None, "npmdask:wrong"):
             with connect(f"{socket}{path}", subprotocols=["prefect"]) as there:  # type: ignore[list-item]
                 there.send(json.dumps({"type": "auth", "token": token}))

@@ -100,7 +100,7 @@ def test_no_other_name_of_this_machine_and_no_other_method(port: int) -> None:
     assert asked(port, "/a%20b/report.html", "DELETE")[0] == 501
 
 
-def test_whoever_has_no_login_gets_nothing(port: int) -> None:
+def test_without_a_login_there_is_nothing_to_get(port: int) -> None:
     """Other users of the machine reach 127.0.0.1, too; a browser asks for the login, and a frame shows no page."""
     for auth in (None, "", AUTH + "x", AUTH[:-1]):
         status, text, headers = asked(port, "/a%20b/report.html", auth=auth)

@@ -110,7 +110,7 @@ def test_what_a_killed_one_has_left_goes_with_the_next(shop: Shop) -> None:
     os.kill(served.process.pid, signal.SIGINT)
     assert served.process.wait(60) == 130, shop.err
     assert "interrupted" in shop.err and not shop.tracebacks
-    wait_until(lambda: not alive(everything), 15, "nobody is left")
+    wait_until(lambda: not alive(everything), 15, "a process is left")
 
 
 def test_a_run_that_outlives_a_killed_server_keeps_its_temporary_folder(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_and_so_on_both_databases(owner: Owner) -> None:
     assert [s.dataset for s in owner.ledger.statuses()] == ["people", "neighbours"]
 
 
-def test_the_same_people_may_stand_under_the_same_name(sqlite: Owner) -> None:
+def test_the_same_people_may_be_granted_under_the_same_name(sqlite: Owner) -> None:
     sqlite.grant("people", one_changed(people()), data_changed=True)
     with pytest.raises(BudgetError, match="in common"):
         sqlite.grant("others", people(0, N - 1))  # of what the data once were

@@ -57,7 +57,7 @@ class Terminal:
         ready, _, _ = select.select([self._end], [], [], seconds)
         try:
             text = os.read(self._end, 65536) if ready else None
-        except OSError:  # Linux: nobody has the other end any more
+        except OSError:  # Linux: the other end is closed
             return False
         self.said += (text or b"").decode(errors="replace")
         return text != b""
@@ -85,7 +85,7 @@ class Terminal:
 
 
 def end_of(terminal: Terminal) -> tuple[int, str]:
-    """Exit code and last line; nobody is left and nothing ugly was printed."""
+    """Exit code and last line; no process is left and nothing ugly was printed."""
     try:
         code = terminal.code()
         _, left = psutil.wait_procs(terminal.children, 60)

@@ -110,7 +110,7 @@ def _refused(problem: Any) -> bool:
     return False
 
 
-def test_ranges_that_no_bin_can_show_are_foretold(tmp_path: Path) -> None:
+def test_ranges_that_no_bin_can_show_are_said_before(tmp_path: Path) -> None:
     world = replace(make_world(tmp_path, records(300)), asked=OF_RECORDS["tight"])
     (told,) = concerns(world.problem({"epsilon": 0.1}))
     assert "no range can be found" in told and "has 300" in told

@@ -79,7 +79,7 @@ def test_a_plan_says_the_same_every_time(tmp_path: Path) -> None:
     assert private_outlook(problem, spectrum) == private_outlook(problem, spectrum)
 
 
-def test_where_runs_are_too_large_to_simulate_the_formula_stands_in(
+def test_where_runs_are_too_large_to_simulate_the_formula_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of p = d it is that of half of the columns: it would drop all noise."""

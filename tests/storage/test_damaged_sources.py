@@ -294,7 +294,7 @@ def _filled(tmp_path: Path, how: str, inodes: int = 0) -> list[str]:
 
 
 def test_a_file_that_cannot_grow_is_said_to_be_kept(tmp_path: Path) -> None:
-    """The limit on file sizes stands for a quota; the same ingest goes on when it is gone."""
+    """The limit on file sizes acts as a quota; the same ingest goes on when it is gone."""
     kind, said = _filled(tmp_path, "limit")
     assert kind == CommitError.__name__
     assert "out.zarr.partial" in said and "goes on from what is written there" in said
