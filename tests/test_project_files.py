@@ -1,0 +1,129 @@
+"""The files that contributors, package indexes and services look for say what is true of this repository."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from email import message_from_bytes
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = PYPROJECT["project"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"),
+    [("vendor.citation-file-format", "CITATION.cff"), ("vendor.github-workflows", ".github/workflows/ci.yml")],
+)
+def test_files_follow_their_schema(schema: str, file: str) -> None:
+    command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(ROOT / file))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_citation_is_of_this_version_and_names_the_five_papers() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert citation["authors"] == PROJECT["authors"]
+    named = {tuple(one["family-names"] for one in paper["authors"]): paper["year"] for paper in citation["references"]}
+    page = (ROOT / "docs" / "checklist.md").read_text().partition("\n\n")[2].partition("point by point")[0]
+    assert len(named) == 5
+    for authors, year in named.items():
+        for name in authors:
+            assert re.search(rf"{name.replace('ü', 'ue')}[^()]*\({year}\)", page), name
+
+
+def test_contributing_begins_with_eight_commands_that_exist() -> None:
+    block = (ROOT / "CONTRIBUTING.md").read_text().split("```")[1]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()[1:]]
+    assert len(commands) == 8 and {command[0] for command in commands} == {"make"}
+    assert {command[1] for command in commands} <= TARGETS
+    assert {"env", "check", "test"} <= {command[1] for command in commands}
+
+
+def test_files_that_contributing_names_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"\b(?:npmdask|tests|docs|infra)/[\w/]+(?:\.\w+|/)", text))
+    assert len(named) > 10
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_workflow_runs_what_the_readme_promises_and_nothing_that_is_not_there() -> None:
+    made = [target for step in STEPS for target in re.findall(r"^\s*make ([a-z-]+)", step.get("run", ""), re.M)]
+    assert made == ["env", "check", "test"]
+    assert set(made) <= TARGETS
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    used = [step["uses"] for step in STEPS if "uses" in step]
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", one) for one in used)
+
+
+def test_hooks_run_the_tools_of_the_lock() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    lock = (ROOT / "infra" / "requirements.lock").read_text()
+    hooks = [hook for repository in config["repos"] for hook in repository["hooks"]]
+    assert {repository["repo"] for repository in config["repos"]} == {
+        "local"
+    }  # others are downloaded, in other versions
+    assert {hook["entry"].split()[0] for hook in hooks} == {".venv/bin/ruff", ".venv/bin/mypy"}
+    assert all(hook["language"] == "system" for hook in hooks)
+    for tool in ("ruff", "mypy"):
+        assert re.search(rf"^{tool}==", lock, re.M)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    """Built by the backend that pyproject.toml names, as pip does it without isolation."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = f"import {PYPROJECT['build-system']['build-backend']} as b, sys; print(b.build_wheel(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", build, str(folder)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(folder / done.stdout.split()[-1]) as built:
+        yield built
+
+
+def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    about = f"npmdask-{PROJECT['version']}.dist-info"
+    packages = {name.split("/")[0] for name in names} - {about}
+    assert packages == set(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
+    assert wheel.read(f"{about}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    told = message_from_bytes(wheel.read(f"{about}/METADATA"))
+    assert told["License-Expression"] == "BSD-3-Clause" and told["License-File"] == "LICENSE"
+    assert "Typing :: Typed" in told.get_all("Classifier", [])
+    assert told.get_all("Provides-Extra") == ["metrics", "postgres"], "what developers need is no extra of users"
+    assert told.get_payload().startswith("# npmdask")  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_programs_of_users_are_typed(tmp_path: Path) -> None:
+    """Checked from elsewhere, so that mypy finds npmdask as it is installed: without py.typed it would not look."""
+    shutil.copy(ROOT / "tests" / "typing_example.py", tmp_path / "program.py")
+    command = (
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        str(ROOT / ".mypy_cache/user"),
+    )
+    done = subprocess.run([*command, "program.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
