@@ -262,7 +262,10 @@ def draw_warm(seed: int) -> Drawn:
 
 
 def draw_warm_ties(seed: int) -> Drawn:
-    """A warm start that knows some of a cluster of 2 to 29 near-equal values, which its random columns cannot hold."""
+    """A warm start that knows some of a cluster of 2 to 29 near-equal values, which its random columns cannot hold.
+
+    Of every second seed no vector of the cluster itself, but a subspace within it, as an earlier run finds one.
+    """
     rng = np.random.default_rng([11, seed])
     d, k, many, lead = (
         int(rng.choice([80, 150])),
@@ -275,7 +278,11 @@ def draw_warm_ties(seed: int) -> Drawn:
     values = np.sort(values)[::-1]
     turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
     known = np.append(0, 1 + np.flatnonzero(rng.random(k + 4) < 0.6))
-    start = turn[:, known] + 10.0 ** -rng.integers(2, 13) * rng.standard_normal((d, len(known)))
+    within = turn.copy()
+    if seed % 2:
+        inner = np.linalg.qr(rng.standard_normal((many, many)))[0]
+        within[:, lead : lead + many] = turn[:, lead : lead + many] @ inner
+    start = within[:, known] + 10.0 ** -rng.integers(2, 13) * rng.standard_normal((d, len(known)))
     matrix = (turn * values) @ turn.T
     return Drawn(
         matrix=(matrix + matrix.T) / 2,

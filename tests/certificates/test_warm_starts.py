@@ -44,7 +44,12 @@ def test_what_a_start_hides_is_found_or_bounded() -> None:
 
 
 def test_a_start_that_knows_a_part_of_a_cluster() -> None:
-    """Mutants that fail: no `missed` in the rule, none in the certificate. Not: ties counted by all p columns."""
+    """Mutants that fail: no `missed` in the rule, none in the certificate.
+
+    Not: ties counted by all p columns. What the random columns see beside the start is in `missed`, which is as large
+    as a cluster that they do not hold: of 2,143 problems of this kind (clusters up to 1e-2 wide, up to 12 values above)
+    that mutant claimed no wrong angle either. Without `missed` it claimed 48, and the rule as it is 16.
+    """
     claimed = covered = 0
     for seed in range(60):
         drawn, certificate, truth = certificate_of(seed, draw_warm_ties)
