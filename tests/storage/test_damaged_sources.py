@@ -241,6 +241,99 @@ def test_values_that_hdf5_never_stored_are_no_zeros(chunks: Any, tmp_path: Path)
     np.testing.assert_array_equal(stored(tmp_path / "a.zarr")[:5], X[:5] if chunks else 0)
 
 
+# The index of chunks in HDF5: the B-tree of its first format, which h5py writes unless it is asked for another one
+
+INDEXED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "shuffled": {"shuffle": True},
+    "gzip": {"compression": "gzip"},
+    "checked": {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    "sparse": {"compression": "gzip"},
+}
+
+
+def _indexed(path: Path, layout: str) -> tuple[range, int]:
+    """Write X; the bytes of the index of its values, and the length of an entry: size, mask, offsets, address."""
+    chunk, wide = ((20,), 32) if layout == "sparse" else ((5, 7), 40)
+    with h5py.File(path, "w", libver="earliest") as file:
+        if layout == "sparse":
+            matrix, group = sparse.csr_matrix(X), file.create_group("X")
+            group.attrs.update({"encoding-type": "csr_matrix", "shape": X.shape})
+            group["indices"], group["indptr"] = matrix.indices, matrix.indptr
+            group.create_dataset("data", data=matrix.data, chunks=chunk, **INDEXED[layout])
+        else:
+            file.create_dataset("x", data=X, chunks=chunk, **INDEXED[layout])
+    data = path.read_bytes()
+    at = data.index(b"TREE\1")
+    return range(at, at + 24 + wide * data[at + 6] + wide - 8), wide
+
+
+def _written(path: Path, layout: str, at: int, new: bytes) -> None:
+    """X once more, with ``new`` at byte ``at`` of its index."""
+    index, _ = _indexed(path, layout)
+    with open(path, "r+b") as file:
+        file.seek(index.start + at)
+        file.write(new)
+
+
+@pytest.mark.parametrize("layout", INDEXED)
+def test_a_damaged_index_of_chunks_is_refused_or_read_right(layout: str, tmp_path: Path) -> None:
+    """Unfiltered values have nothing that tells them from what else is in the file: their addresses are left alone."""
+    rng = np.random.default_rng([SEED, *layout.encode()])
+    source, refused = tmp_path / ("a.h5ad" if layout == "sparse" else "a.h5"), 0
+    index, wide = _indexed(source, layout)
+    whole = source.read_bytes()
+    for flip in range(60):
+        data, at = bytearray(whole), int(rng.integers(len(index)))
+        places = range(at, at + 1) if flip % 3 else range(at, min(at + 8, len(index)))
+        if layout in ("plain", "shuffled") and any(i >= 24 and (i - 24) % wide >= wide - 8 for i in places):
+            continue
+        for i in places:
+            data[index[i]] = data[index[i]] ^ 1 << int(rng.integers(8)) if flip % 3 else 0
+        source.write_bytes(data)
+        with limited():
+            found = ingested(source, tmp_path / "out.zarr")
+        refused += found is None
+        if found is not None:
+            np.testing.assert_array_equal(found, X, err_msg=f"byte {at} of the index")
+    assert refused >= 20
+
+
+@pytest.mark.parametrize(
+    ("layout", "at", "new", "said"),
+    [
+        ("gzip", 24 + 40 + 24, b"\x08", r"chunk at \(5, 0\) is listed and not found .* read it as 0\.0"),
+        ("checked", 24, b"\2\0\0\0", r"chunk at \(0, 0\) has 2 bytes in the file"),  # HDF5 2.0 crashes on it
+        ("checked", 24 + 4, b"\2", r"chunk at \(0, 0\) has \d+ bytes in the file"),  # not unpacked, its checksum right
+        ("plain", 24, b"\x10", r"chunk at \(0, 0\) has 272 bytes in the file"),
+        ("plain", 24 + 40 + 39, b"\1", r"chunk at \(5, 0\) ends at byte \d+, behind the end of the file"),
+    ],
+)
+def test_what_is_wrong_with_an_index_is_said(layout: str, at: int, new: bytes, said: str, tmp_path: Path) -> None:
+    """Also where chunks may be missing; but what is not found is missing then, and may be."""
+    source = tmp_path / "a.h5"
+    _written(source, layout, at, new)
+    for missing in ("error", "fill")[: 1 if "not found" in said else 2]:
+        with pytest.raises(BadInputError, match=rf"the index of dataset .* is damaged: its {said}.*from a backup"):
+            ingest(source, tmp_path / "a.zarr", missing=missing)
+
+
+def test_two_chunks_in_one_place_are_refused(tmp_path: Path) -> None:
+    index, wide = _indexed(tmp_path / "a.h5", "plain")
+    first = (tmp_path / "a.h5").read_bytes()[index.start + 24 + 32 :][:8]
+    _written(tmp_path / "a.h5", "plain", 24 + wide + 32, first)
+    with pytest.raises(BadInputError, match=r"begins at byte \d+, within another one; restore"):
+        ingest(tmp_path / "a.h5", tmp_path / "a.zarr")
+
+
+def test_chunks_of_nothing_but_the_fill_value_are_read(tmp_path: Path) -> None:
+    """They were written: HDF5 finds them."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((12, 7)), chunks=(5, 4), compression="gzip")
+    ingest(tmp_path / "a.h5", tmp_path / "a.zarr")
+    np.testing.assert_array_equal(stored(tmp_path / "a.zarr"), np.zeros((12, 7)))
+
+
 @pytest.mark.parametrize("name", ["a.npz", "stored.npz"])
 @pytest.mark.parametrize("sought", [False, True])
 def test_the_checksum_of_a_stored_member_is_compared(

@@ -2,7 +2,8 @@
 
 HDF5 reads as its fill value, without a word, what was never written and what lies in other files that are gone: the
 sources of a virtual dataset, the end of external storage. Both are looked for before anything is read, and once more
-after it.
+after it. Nor does HDF5 compare an index of chunks with anything: where it is damaged, values of other chunks, filters
+that are passed over, or fill values would be read. What can be known of it is held to the shape and to the file.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def open_hdf5(
         with h5py.File(path, "r") as opened:
             parts = [opened[name][part] for part in PARTS]
             _require_whole(parts, missing)
-            yield {part: exact_slices(opened[name][part], path) for part in PARTS}
+            yield {part: exact_slices(_sought(opened[name][part], missing), path) for part in PARTS}
             _require_whole(parts, missing)
 
     return compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
@@ -107,6 +108,7 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
     _require_whole([array], missing)
 
     def meant(node: Any) -> Any:
+        node = _sought(node, missing)
         return node if found is None or keeps else DecodedArray(node, found, where, gaps)
 
     @contextmanager
@@ -157,28 +159,119 @@ def _require_whole(arrays: list[Any], missing: str) -> None:
             _require_sources(array, where, missing)
         elif array.external:
             _require_external(array, where)
-        elif missing != "fill" and (absent := _absent(array)):
-            raise BadInputError(
-                f"{where} was not written completely: {absent} (HDF5 would silently read them as {array.fillvalue}); "
-                "write it again, or if they really are empty pass missing='fill' (--missing fill)"
-            )
+        else:
+            absent = _absent(array) if array.chunks is None else _absent_chunks(array, where)
+            if absent and missing != "fill":
+                raise BadInputError(
+                    f"{where} was not written completely: {absent} (HDF5 would silently read them as "
+                    f"{array.fillvalue}); write it again, or if they really are empty pass missing='fill' "
+                    "(--missing fill)"
+                )
 
 
 def _absent(array: Any) -> str:
-    """What of a dataset has no place in the file, in words."""
+    """What of a dataset in one piece has no place in the file, in words."""
     import h5py
 
     if 0 in array.shape or array.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         return ""
-    if array.chunks is None:
-        held, size = array.id.get_storage_size(), array.size * array.dtype.itemsize
-        return f"{size - held} of its {size} bytes are not there" if held < size else ""
+    held, size = array.id.get_storage_size(), array.size * array.dtype.itemsize
+    return f"{size - held} of its {size} bytes are not there" if held < size else ""
+
+
+def _absent_chunks(array: Any, where: str) -> str:
+    """How many chunks the index of a dataset does not list, in words.
+
+    Raises
+    ------
+    BadInputError
+        What it lists cannot be: places outside of the file or of each other's, sizes that no chunk has, or chunks that
+        the dataset does not have.
+    """
+    listed: list[Any] = []
+    array.id.chunk_iter(listed.append)
+    created = array.id.get_create_plist()
+    filters, end = [created.get_filter(i)[0] for i in range(created.get_nfilters())], 0
+    for chunk in sorted(listed, key=lambda chunk: chunk.byte_offset):
+        used = [code for i, code in enumerate(filters) if not chunk.filter_mask >> i & 1]
+        if not _may_have(chunk.size, math.prod(array.chunks) * array.dtype.itemsize, used):
+            raise _damaged_index(where, chunk, f"has {chunk.size} bytes in the file, which its filters cannot give")
+        if chunk.byte_offset < end:
+            raise _damaged_index(where, chunk, f"begins at byte {chunk.byte_offset}, within another one")
+        end = chunk.byte_offset + chunk.size
+        if end > array.file.id.get_filesize():
+            raise _damaged_index(where, chunk, f"ends at byte {end}, behind the end of the file")
+    places = {chunk.chunk_offset for chunk in listed}
+    for chunk in listed:
+        if any(at >= n or at % c for at, n, c in zip(chunk.chunk_offset, array.shape, array.chunks, strict=True)):
+            raise _damaged_index(where, chunk, "is none of this dataset")
     whole = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunks, strict=True))
-    there = array.id.get_num_chunks()
-    if there >= whole:  # a damaged index may list what a look-up, by which values are read, does not find
-        grid = product(*(range(0, n, c) for n, c in zip(array.shape, array.chunks, strict=True)))
-        there = sum(array.id.get_chunk_info_by_coord(at).byte_offset is not None for at in grid)
-    return f"{whole - there} of its {whole} chunks are not there" if there < whole else ""
+    return f"{whole - len(places)} of its {whole} chunks are not there" if len(places) < whole else ""
+
+
+def _may_have(size: int, decoded: int, filters: list[int]) -> bool:
+    """Whether a chunk may have ``size`` bytes in a file; where it may not HDF5 reads behind its end, or crashes."""
+    import h5py
+
+    checksum = 4 * filters.count(h5py.h5z.FILTER_FLETCHER32)
+    if set(filters) <= {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}:
+        return size == decoded + checksum
+    return size > checksum
+
+
+def _damaged_index(where: str, chunk: Any, what: str) -> BadInputError:
+    return BadInputError(
+        f"the index of {where} is damaged: its chunk at {chunk.chunk_offset} {what}; restore the file from a backup"
+    )
+
+
+def _sought(array: Any, missing: str) -> Any:
+    """``array``, or where it has chunks of which none may be missing one that notices chunks that are not found."""
+    return array if array.chunks is None or missing == "fill" else _Sought(array)
+
+
+class _Sought:
+    """A dataset of which no chunk is read as its fill value because the look-up in a damaged index did not find it.
+
+    What an index lists and what a look-up finds in it are two things. Nothing tells whether it did but reading the
+    chunk as it is stored; that is done where nothing but the fill value was read.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._array, name)
+
+    def __getitem__(self, region: Any) -> np.ndarray:
+        values = np.asarray(self._array[region])
+        if not values.size:
+            return values
+        slices = region if isinstance(region, tuple) else (region,)
+        starts = [one.start or 0 for one in slices] + [0] * (values.ndim - len(slices))
+        chunks, fill = self._array.chunks, self._array.fillvalue
+        cells = [range(a // c, -(-(a + n) // c)) for a, n, c in zip(starts, values.shape, chunks, strict=True)]
+        for cell in product(*cells):
+            corner = tuple(i * c for i, c in zip(cell, chunks, strict=True))
+            here = values[
+                tuple(slice(max(at - a, 0), at - a + c) for at, a, c in zip(corner, starts, chunks, strict=True))
+            ]
+            if here.flat[0] == fill or fill != fill:
+                self._require_found(corner, here)
+        return values
+
+    def _require_found(self, corner: tuple[int, ...], values: np.ndarray) -> None:
+        fill = self._array.fillvalue
+        if not np.array_equal(values, np.full_like(values, fill), equal_nan=values.dtype.kind in "fc"):
+            return
+        try:
+            self._array.id.read_direct_chunk(corner)
+        except (OSError, RuntimeError, ValueError) as error:
+            where = f"dataset {self._array.name!r} of {self._array.file.filename}"
+            raise BadInputError(
+                f"the index of {where} is damaged: its chunk at {corner} is listed and not found (HDF5 would silently "
+                f"read it as {fill}); restore the file from a backup"
+            ) from error
 
 
 def _require_sources(array: Any, where: str, missing: str) -> None:
