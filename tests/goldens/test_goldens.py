@@ -1,0 +1,126 @@
+"""Runs of every kind that an earlier commit made are read, and those that it was killed in go on to the same bits.
+
+What they are and when they may be made again: README.md in this folder.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from awscrt.checksums import crc32c
+
+import npmdask
+from tests.goldens.kinds import KINDS, SOURCES, Kind
+from tests.goldens.nodes import TOKENS, asked
+from tests.goldens.worlds import changed_files, differences, exported, renamed, resumed, told, unpacked
+
+FIXTURES = Path(__file__).parent / "fixtures"
+MANIFEST = json.loads((FIXTURES / "manifest.json").read_text())
+ENDS = [name for name, kind in KINDS.items() if not kind.ends_as]
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All sources, unpacked once."""
+    folder = tmp_path_factory.mktemp("sources")
+    for path in FIXTURES.glob("source-*.tar.gz"):
+        unpacked(path.read_bytes(), folder / path.name.removeprefix("source-").removesuffix(".tar.gz"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> bool:
+    """Whether this machine computes the same bits as the one that made the goldens."""
+    store = tmp_path_factory.mktemp("environment") / "run"
+    npmdask.top_k(np.diag([3.0, 2.0, 1.0]), 1, store=store)
+    return bool(json.loads((store / "run.json").read_text())["environment"] == MANIFEST["environment"])
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that unpacks a run, finished or interrupted, and makes its folder the working one."""
+
+    def made(name: str, state: str, *, at: str = "here", work: bool = True) -> Path:
+        folder = unpacked((FIXTURES / f"{name}.{state}.tar.gz").read_bytes(), tmp_path / at)
+        (folder / SOURCES).symlink_to(sources)
+        if work:
+            monkeypatch.chdir(folder)
+            monkeypatch.setenv("NPMDASK_NODE_TOKENS", str(folder / TOKENS))
+        return folder
+
+    return made
+
+
+def expected(name: str) -> dict[str, Any]:
+    """What was said when the golden was made."""
+    return dict(json.loads((FIXTURES / f"{name}.json").read_text()))
+
+
+def test_every_kind_has_its_goldens() -> None:
+    """A kind that nobody made, and one that nobody tests, are both seen."""
+    made = {path.name for path in FIXTURES.iterdir() if not path.name.startswith("source-")}
+    wanted = {f"{name}.{which}" for name in KINDS for which in ("interrupted.tar.gz", "json")} | {"manifest.json"}
+    assert made == wanted | {f"{name}.finished.tar.gz" for name in ENDS}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_finished_run_says_what_it_said(name: str, world: Any, exact: bool) -> None:
+    world(name, "finished")
+    assert differences(expected(name)["finished"], told(KINDS[name], finished=True), exact=exact) == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_interrupted_run_goes_on_to_the_same_end(name: str, world: Any, exact: bool) -> None:
+    """Also of a private one: its ledger is charged as if nothing had happened, and its key is gone."""
+    kind, wanted = KINDS[name], expected(name)
+    ended, folder = world(kind.ends_as or name, "finished", at="ended", work=False), world(name, "interrupted")
+    assert differences(wanted["interrupted"], told(kind, finished=False), exact=exact) == []
+    with asked(folder, kind):
+        assert differences(wanted["resumed"], resumed(kind), exact=exact) == []
+    assert changed_files(ended, folder, kind.stores, exact=exact) == []
+    assert not list(folder.rglob("entropy"))
+    if not exact and "export" in kind.doors:
+        same_numbers(kind, ended, folder)
+
+
+def same_numbers(kind: Kind, wanted: Path, found: Path) -> None:
+    """What two stores export is the same but for the last bits."""
+    here, there = (exported(folder / kind.store) for folder in (wanted, found))
+    assert here.keys() == there.keys()
+    for name, array in here.items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(there[name], array, rtol=1e-6, atol=1e-6 * np.abs(array).max(), err_msg=name)
+        else:
+            np.testing.assert_array_equal(there[name], array, err_msg=name)
+
+
+def test_a_changed_name_and_a_changed_bit_are_seen(world: Any, exact: bool) -> None:
+    """A key of run.json, a key of what is said, a number, and a bit of a stored basis whose checksums are right."""
+    name = "samples"
+    kind, wanted = KINDS[name], expected(name)["finished"]
+    folder, other = world(name, "finished"), world(name, "finished", at="other", work=False)
+    assert changed_files(folder, other, kind.stores, exact=True) == []
+
+    renamed(other / kind.store, {b'"target_rank"': b'"rank_wanted"'})
+    (said,) = {text for text in changed_files(folder, other, kind.stores, exact=True) if "missing" in text}
+    assert said == "run/run.json.algorithm.target_rank is missing"
+
+    renamed(folder / kind.store, {b'"target_rank"': b'"rank_wanted"'})
+    found = differences(wanted, told(replace(kind, doors=("inspect",)), finished=True), exact=exact)
+    assert ".inspect.algorithm.target_rank is missing" in found and ".inspect.algorithm.rank_wanted is new" in found
+    renamed(folder / kind.store, {b'"rank_wanted"': b'"target_rank"'})
+
+    basis = folder / kind.store / "result" / "basis.npy"
+    before, array = basis.read_bytes(), np.load(basis)
+    array.view(np.uint8).flat[0] ^= 1
+    np.save(basis, array)
+    old, new = crc32c(before), crc32c(basis.read_bytes())
+    renamed(folder / kind.store, {b'"basis.npy": %d' % old: b'"basis.npy": %d' % new})
+    found = differences(wanted, told(kind, finished=True), exact=True)
+    assert [text.split(":")[0] for text in found] == [".bits.basis"]
+    assert "run/result/basis.npy has other bytes" in changed_files(other, folder, kind.stores, exact=True)

@@ -1,0 +1,224 @@
+"""Folders with a run in them: packed to be kept, unpacked elsewhere, what commands say of them, and what differs."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import re
+import socket
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from awscrt.checksums import crc32c
+
+from tests.goldens.doors import called
+from tests.goldens.kinds import LEDGER, Kind
+
+HERE, HOST = b"@here@", b"@host@"
+HOLDER = re.compile(rb"process \d+ on \S+, since [^,\n]*")
+NOBODY = b"process 4194305 on @host@, since 2020-01-01 00:00:00 +0000"  # of this machine, and none that lives
+# Of the processes that worked on a store, or made again from what else it holds.
+PASSING = ("lock", "lock.taking", "epoch", "telemetry.jsonl", "starts.json", "ledger.json", "report.html")
+# Keys whose values are of the moment: only their types are compared.
+OF_THE_MOMENT = re.compile(
+    r"seconds.*|.*_seconds|.*_per_second|time|started|created|last_commit|bytes|pid|peak_rss.*|predicted_.*seconds|since|head|hash|.*hash"
+)
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
+TOLERANCE = 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ to keep, and back
+
+
+def packed(folder: Path, leave: Sequence[str] = ()) -> bytes:
+    """All below ``folder`` but what is called as in ``leave``, with the folder's own name taken out."""
+    whole = io.BytesIO()
+    with gzip.GzipFile(fileobj=whole, mode="wb", mtime=0) as squeezed, tarfile.open(fileobj=squeezed, mode="w") as tar:
+        for path in sorted(folder.rglob("*")):
+            if path.relative_to(folder).parts[0] in leave:
+                continue
+            entry = tar.gettarinfo(path, str(path.relative_to(folder)))
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            entry.mtime = int(entry.mtime)
+            data = _without(path, bytes(folder)) if path.is_file() else b""
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return whole.getvalue()
+
+
+def _without(path: Path, here: bytes) -> bytes:
+    data = path.read_bytes()
+    if path.name == "lock":
+        data = HOLDER.sub(NOBODY, data)
+    if here not in data:
+        return data
+    data.decode()  # in the middle of binary numbers a name cannot be replaced
+    return _changed(path.name, data, {here: HERE})
+
+
+def _changed(name: str, data: bytes, by: dict[bytes, bytes]) -> bytes:
+    """``data`` with names replaced; of a manifest also its checksum."""
+    for old, new in by.items():
+        data = data.replace(old, new)
+    if name == "manifest.json":
+        body = data.rstrip(b"\n").rpartition(b"\n")[0]
+        data = body + f"\n{crc32c(body):08x}\n".encode()
+    return data
+
+
+def unpacked(data: bytes, folder: Path) -> Path:
+    """The same in ``folder``, with its name (and others) put in."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+        tar.extractall(folder, filter="tar")
+    renamed(folder, {HERE: bytes(folder), HOST: socket.gethostname().encode()})
+    return folder
+
+
+def renamed(folder: Path, names: dict[bytes, bytes]) -> None:
+    """Put other names in the place of some in every file below ``folder``."""
+    for path in folder.rglob("*"):
+        if path.is_file() and any(name in (data := path.read_bytes()) for name in names):
+            path.write_bytes(_changed(path.name, data, names))
+
+
+# ------------------------------------------------------------------------------------------------ what commands say
+
+
+def said(arguments: Sequence[str]) -> tuple[int, str]:
+    """Exit code and stdout of a command."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = called(arguments)
+    assert code in (0, 4), err.getvalue()
+    return code, out.getvalue()
+
+
+def resumed(kind: Kind) -> dict[str, Any]:
+    """What a kind says when it goes on: the exit code, the JSON in its last line, and what it has cost."""
+    code, out = said(kind.again)
+    answer = json.loads(out.splitlines()[-1]) if "--json" in kind.again else None
+    return neutral({"exit_code": code, "json": answer} | charged(kind))
+
+
+def told(kind: Kind, *, finished: bool) -> dict[str, Any]:
+    """What the commands that know stores say of that of a kind, in the working folder."""
+    found: dict[str, Any] = {}
+    if "inspect" in kind.doors:
+        found["inspect"] = json.loads(said(["inspect", kind.store, "--json"])[1])
+    if "status" in kind.doors:
+        found["status"] = json.loads(said(["status", ".", "--json"])[1])
+    if "report" in kind.doors and finished:
+        page = Path(said(["report", kind.store])[1].strip()).read_text()
+        names = sorted(set(re.findall(r"<td>([a-z_]+\.[a-z_0-9.]+)</td>", page)))
+        found["report"] = {"parameters": names, "plots": page.count("<svg")}
+    if "export" in kind.doors and finished:
+        arrays = exported(kind.store)
+        found["export"] = {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()}
+        found["bits"] = {name: digest(array) for name, array in arrays.items()}
+    return neutral(found | charged(kind))
+
+
+def charged(kind: Kind) -> dict[str, Any]:
+    """What the ledger beside a private run says."""
+    return {"ledger": json.loads(said(["ledger", "show", "--json", "--ledger", LEDGER])[1])} if kind.private else {}
+
+
+def exported(store: str | Path) -> dict[str, np.ndarray]:
+    """What a store exports."""
+    said(["export", str(store), "out.npz"])
+    with np.load("out.npz") as out:
+        return {name: out[name] for name in out.files}
+
+
+def digest(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def neutral(document: Any, name: str = "") -> Any:
+    """Without the working folder, and without what is of the moment."""
+    if isinstance(document, dict):
+        return {key: neutral(value, key) for key, value in document.items()}
+    if isinstance(document, list):
+        of_all = 1 if OF_THE_MOMENT.fullmatch(name) else len(document)  # how many processes there are is of the moment
+        return [neutral(value, name) for value in document[:of_all]]
+    if OF_THE_MOMENT.fullmatch(name) and document is not None:
+        return f"({type(document).__name__})"
+    return nameless(document, Path.cwd()) if isinstance(document, str) else document
+
+
+def nameless(text: str, folder: Path) -> str:
+    """Without the name of a folder, and the ports of nodes."""
+    return ADDRESS.sub("http://node", text.replace(str(folder), HERE.decode()))
+
+
+# ------------------------------------------------------------------------------------------------ what differs
+
+
+def differences(wanted: Any, found: Any, *, exact: bool, where: str = "") -> list[str]:
+    """What of a JSON document is not as it was. Sentences may be worded anew; names, words and numbers may not.
+
+    Not ``exact`` (other arithmetic): numbers may differ in their last bits, and a warning may say so. What is
+    called "bits" is not compared then.
+    """
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        lost = [f"{where}.{name} is missing" for name in wanted.keys() - found.keys()]
+        lost += [f"{where}.{name} is new" for name in found.keys() - wanted.keys()]
+        both = {name for name in wanted.keys() & found.keys() if exact or name != "bits"}
+        return sorted(lost) + [
+            said
+            for name in sorted(both)
+            for said in differences(wanted[name], found[name], exact=exact, where=f"{where}.{name}")
+        ]
+    if isinstance(wanted, list) and isinstance(found, list):
+        if not exact and all(isinstance(one, str) for one in wanted + found):
+            return []
+        if len(wanted) != len(found):
+            return [f"{where}: {len(found)} entries in the place of {len(wanted)}"]
+        pairs = enumerate(zip(wanted, found, strict=True))
+        return [said for i, (w, f) in pairs for said in differences(w, f, exact=exact, where=f"{where}[{i}]")]
+    return [] if _same(wanted, found, exact=exact) else [f"{where}: {found!r} in the place of {wanted!r}"]
+
+
+def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
+    if type(wanted) is not type(found):
+        return False
+    if isinstance(wanted, str) and " " in wanted:
+        return " " in found
+    if isinstance(wanted, float) and not exact:
+        return bool(abs(wanted - found) <= TOLERANCE * max(1.0, abs(wanted)))
+    return bool(wanted == found)
+
+
+def files(folder: Path, stores: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """The files of stores that are a function of the data and of what was asked for, by name."""
+    for path in (path for store in stores for path in sorted((folder / store).rglob("*"))):
+        if path.is_file() and path.name not in PASSING and not path.name.startswith("."):
+            yield str(path.relative_to(folder)), path
+
+
+def changed_files(wanted: Path, found: Path, stores: Sequence[str], *, exact: bool) -> list[str]:
+    """Which files of stores are not as in another folder: missing, new, or (``exact``) with other content."""
+    here, there = dict(files(wanted, stores)), dict(files(found, stores))
+    lost = [f"{name} is missing" for name in here.keys() - there.keys()]
+    lost += [f"{name} is new" for name in there.keys() - here.keys()]
+    if not exact:
+        return sorted(lost)
+    for name in sorted(here.keys() & there.keys()):
+        if name.endswith(".json"):
+            lost += differences(_read(here[name], wanted), _read(there[name], found), exact=True, where=name)
+        elif here[name].read_bytes() != there[name].read_bytes():
+            lost.append(f"{name} has other bytes")
+    return lost
+
+
+def _read(path: Path, folder: Path) -> Any:
+    """The JSON in a file; of a manifest without its last line, the checksum of the others."""
+    text = nameless(path.read_text(), folder)
+    return json.loads(text.rstrip("\n").rpartition("\n")[0] if path.name == "manifest.json" else text)
