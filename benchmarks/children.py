@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,16 @@ def last_json(command: list[str], *, folder: Path, seconds: float = 1800) -> dic
         return dict(json.loads(lines[-1]))
     except ValueError:
         raise ChildFailedError(f"exit code {code}: {lines[-1][:300]}") from None
+
+
+def in_child(module: str, job: dict[str, Any], *, folder: Path) -> dict[str, Any]:
+    """What ``main(job)`` of a module returns that ends with :func:`as_child`, in a process of its own."""
+    return last_json([sys.executable, "-m", module, json.dumps(job)], folder=folder)
+
+
+def as_child(main: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The other end of :func:`in_child`."""
+    print(json.dumps(main(json.loads(sys.argv[1]))))
 
 
 def solve_command(**arguments: Any) -> list[str]:

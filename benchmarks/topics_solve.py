@@ -8,8 +8,6 @@ text, a tenth of the documents held out, coherence and perplexity.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, load_npz
 from threadpoolctl import threadpool_limits
 
+from benchmarks.children import as_child
 from benchmarks.timing import clocked
 from npmdask.progress import Observer
 from npmdask.solution import Resources
@@ -86,4 +85,4 @@ def _whole(counts: csr_matrix, store: Path, job: dict[str, Any]) -> TopicModel:
 
 if __name__ == "__main__":
     with threadpool_limits(limits=1):
-        print(json.dumps(main(json.loads(sys.argv[1]))))
+        as_child(main)

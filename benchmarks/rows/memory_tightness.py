@@ -7,8 +7,6 @@ the process of one case.
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask
-from benchmarks.children import last_json
+from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask.dilation import singular_triplets
 from npmdask.progress import Observer
@@ -87,8 +85,7 @@ def measure(context: Context) -> Measured:
         path = context.folder / job["data"]
         if not path.exists():
             make(path, job["data"], SHAPES[job["data"]][context.scale != "small"])
-        command = [sys.executable, "-m", "benchmarks.rows.memory_tightness", json.dumps(job | {"data": str(path)})]
-        facts = last_json(command, folder=context.folder)
+        facts = in_child("benchmarks.rows.memory_tightness", job | {"data": str(path)}, folder=context.folder)
         found[case] = facts | {"ratio": round(facts["predicted_bytes"] / facts["peak_bytes"], 3)}
     worst = max(found, key=lambda case: found[case]["ratio"])
     short = tuple(f"{case}: took more than was predicted" for case, facts in found.items() if facts["ratio"] < 1)
@@ -108,4 +105,4 @@ ROWS = (
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))))
+    as_child(main)

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Any
 
 import numpy as np
 
-from benchmarks.children import last_json
+from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask.algorithms import MSG, RMSG, FrequentDirections, MiniBatchMSG, MiniBatchRMSG, Oja, StreamPower
 from npmdask.algorithms._stream_protocol import StreamResult
@@ -105,8 +103,7 @@ def measure(context: Context) -> Measured:
     found = {}
     for case, options in CASES.items():
         job = {"d": d, "k": k, "batch": size, "rows": 2304, **options}
-        command = [sys.executable, "-m", "benchmarks.rows.stream_memory", json.dumps(job)]
-        found[case] = last_json(command, folder=context.folder)
+        found[case] = in_child("benchmarks.rows.stream_memory", job, folder=context.folder)
     wrong = [case for case, facts in found.items() if not facts["steps"] or facts["max_sin_theta"] > WORST_ANGLE]
     figure = max(found[case]["blocks"] for case in FIT)
     details = {"d": d, "k": k, "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "all"), "peaks": found}
@@ -126,4 +123,4 @@ ROWS = (
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))))
+    as_child(main)

@@ -6,9 +6,7 @@ once without a clock and then some times with it. CPU seconds are those of the p
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npmdask
-from benchmarks.children import last_json, peer_command
+from benchmarks.children import as_child, in_child, last_json, peer_command
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.tensor_cases import facts_of, matched, planted
 from benchmarks.timing import clocked
@@ -44,11 +42,10 @@ def measure(context: Context) -> Measured:
     np.save(path, tensor)
     np.save(context.folder / "vectors.npy", vectors)
     job = {"tensor": str(path), "vectors": str(context.folder / "vectors.npy")}
-    mine = [sys.executable, "-m", "benchmarks.rows.tensor_cpu", json.dumps(job)]
     runs: list[dict[str, Any]] = []
     for seed in range(min(3, context.rounds)):
         theirs = peer_command("tensor_power", {"tensor": str(path), "k": K, "repeats": RESTARTS, "seed": seed})
-        runs.append(last_json(mine, folder=context.folder))
+        runs.append(in_child("benchmarks.rows.tensor_cpu", job, folder=context.folder))
         runs[-1]["tensorly"] = _judged(last_json(theirs, folder=context.folder), vectors)
     return _summary(runs)
 
@@ -120,4 +117,4 @@ ROWS = (
 
 if __name__ == "__main__":
     with threadpool_limits(limits=1):
-        print(json.dumps(main(json.loads(sys.argv[1]))))
+        as_child(main)

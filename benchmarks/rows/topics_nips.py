@@ -6,15 +6,13 @@ when they are in one document.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
-from benchmarks.children import ROOT, last_json, peer_command
+from benchmarks.children import ROOT, in_child, last_json, peer_command
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from benchmarks.topic_cases import saved
 from npmdask.topics.documents import documents_of
@@ -95,8 +93,7 @@ def _ours(context: Context, counts: csr_matrix, seed: int) -> tuple[dict[str, An
     }
     if context.scale != "small":
         job |= {"file": str(DATA / DOCWORD), "vocabulary": str(DATA / VOCABULARY)}
-    command = [sys.executable, "-m", "benchmarks.topics_solve", json.dumps(job)]
-    facts = last_json(command, folder=context.folder)
+    facts = in_child("benchmarks.topics_solve", job, folder=context.folder)
     return _quality(np.load(facts["answer"]), counts), facts
 
 

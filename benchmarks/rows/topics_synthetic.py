@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from typing import Any
 
 import numpy as np
 
-from benchmarks.children import last_json, peer_command
+from benchmarks.children import in_child, last_json, peer_command
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.topic_cases import ALPHA, LENGTH, WORDS, corpus, saved, topic_errors
 
@@ -65,8 +63,7 @@ def _ours(context: Context, seed: int) -> tuple[np.ndarray, dict[str, Any], np.n
     topics, counts = corpus(context.sized(3000, DOCUMENTS), seed)
     path = saved(counts, context.folder / f"counts-{seed}.npz")
     job = {"counts": path, "folder": str(context.folder / f"ours-{seed}"), "topics": K, "asked": {"alpha0": A0}}
-    command = [sys.executable, "-m", "benchmarks.topics_solve", json.dumps(job)]
-    facts = last_json(command, folder=context.folder)
+    facts = in_child("benchmarks.topics_solve", job, folder=context.folder)
     return topic_errors(np.load(facts["answer"]), topics), facts, topics
 
 
