@@ -6,6 +6,7 @@ What they are and when they may be made again: README.md in this folder.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ import pytest
 from awscrt.checksums import crc32c
 
 import npmdask
-from tests.goldens.kinds import KINDS, SOURCES, Kind
+from tests.goldens.kinds import KINDS, SOURCES
 from tests.goldens.nodes import TOKENS, asked
-from tests.goldens.worlds import changed_files, differences, exported, renamed, resumed, told, unpacked
+from tests.goldens.worlds import changed_files, differences, exported, far_apart, renamed, resumed, told, unpacked
 
 FIXTURES = Path(__file__).parent / "fixtures"
 MANIFEST = json.loads((FIXTURES / "manifest.json").read_text())
@@ -34,11 +35,12 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> bool:
-    """Whether this machine computes the same bits as the one that made the goldens."""
+def tolerance(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Of numbers: 0.0 where this machine computes the same bits as the one that made the goldens."""
     store = tmp_path_factory.mktemp("environment") / "run"
     npmdask.top_k(np.diag([3.0, 2.0, 1.0]), 1, store=store)
-    return bool(json.loads((store / "run.json").read_text())["environment"] == MANIFEST["environment"])
+    here = json.loads((store / "run.json").read_text())["environment"]
+    return 0.0 if here == MANIFEST["environment"] else 1e-6
 
 
 @pytest.fixture
@@ -68,50 +70,45 @@ def test_every_kind_has_its_goldens() -> None:
     assert made == wanted | {f"{name}.finished.tar.gz" for name in ENDS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDS)
-def test_a_finished_run_says_what_it_said(name: str, world: Any, exact: bool) -> None:
+def test_a_finished_run_says_what_it_said(name: str, world: Any, tolerance: float) -> None:
     world(name, "finished")
-    assert differences(expected(name)["finished"], told(KINDS[name], finished=True), exact=exact) == []
+    assert differences(expected(name)["finished"], told(KINDS[name], finished=True), tolerance) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_an_interrupted_run_goes_on_to_the_same_end(name: str, world: Any, exact: bool) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_end(name: str, world: Any, tolerance: float) -> None:
     """Also of a private one: its ledger is charged as if nothing had happened, and its key is gone."""
     kind, wanted = KINDS[name], expected(name)
     ended, folder = world(kind.ends_as or name, "finished", at="ended", work=False), world(name, "interrupted")
-    assert differences(wanted["interrupted"], told(kind, finished=False), exact=exact) == []
+    assert differences(wanted["interrupted"], told(kind, finished=False), tolerance) == []
     with asked(folder, kind):
-        assert differences(wanted["resumed"], resumed(kind), exact=exact) == []
-    assert changed_files(ended, folder, kind.stores, exact=exact) == []
+        found = resumed(kind)
+    assert differences(wanted["resumed"].pop("ledger", None), found.pop("ledger", None), tolerance) == []
     assert not list(folder.rglob("entropy"))
-    if not exact and "export" in kind.doors:
-        same_numbers(kind, ended, folder)
+    reach = math.inf if kind.private and tolerance else tolerance  # noise is drawn for the very bits of a block
+    assert differences(wanted["resumed"], found, reach) == []
+    assert changed_files(ended, folder, kind.stores, exact=not tolerance) == []
+    if reach and "export" in kind.doors:
+        here, there = (exported(place / kind.store) for place in (ended, folder))
+        assert [name for name in here if far_apart(here[name], there[name], reach)] == []
 
 
-def same_numbers(kind: Kind, wanted: Path, found: Path) -> None:
-    """What two stores export is the same but for the last bits."""
-    here, there = (exported(folder / kind.store) for folder in (wanted, found))
-    assert here.keys() == there.keys()
-    for name, array in here.items():
-        if array.dtype.kind == "f":
-            np.testing.assert_allclose(there[name], array, rtol=1e-6, atol=1e-6 * np.abs(array).max(), err_msg=name)
-        else:
-            np.testing.assert_array_equal(there[name], array, err_msg=name)
-
-
-def test_a_changed_name_and_a_changed_bit_are_seen(world: Any, exact: bool) -> None:
+def test_a_changed_name_and_a_changed_bit_are_seen(world: Any) -> None:
     """A key of run.json, a key of what is said, a number, and a bit of a stored basis whose checksums are right."""
     name = "samples"
     kind, wanted = KINDS[name], expected(name)["finished"]
     folder, other = world(name, "finished"), world(name, "finished", at="other", work=False)
-    assert changed_files(folder, other, kind.stores, exact=True) == []
+    assert changed_files(folder, other, kind.stores) == []
 
     renamed(other / kind.store, {b'"target_rank"': b'"rank_wanted"'})
-    (said,) = {text for text in changed_files(folder, other, kind.stores, exact=True) if "missing" in text}
+    (said,) = {text for text in changed_files(folder, other, kind.stores) if "missing" in text}
     assert said == "run/run.json.algorithm.target_rank is missing"
 
     renamed(folder / kind.store, {b'"target_rank"': b'"rank_wanted"'})
-    found = differences(wanted, told(replace(kind, doors=("inspect",)), finished=True), exact=exact)
+    found = differences(wanted, told(replace(kind, doors=("inspect",)), finished=True))
     assert ".inspect.algorithm.target_rank is missing" in found and ".inspect.algorithm.rank_wanted is new" in found
     renamed(folder / kind.store, {b'"rank_wanted"': b'"target_rank"'})
 
@@ -121,6 +118,6 @@ def test_a_changed_name_and_a_changed_bit_are_seen(world: Any, exact: bool) -> N
     np.save(basis, array)
     old, new = crc32c(before), crc32c(basis.read_bytes())
     renamed(folder / kind.store, {b'"basis.npy": %d' % old: b'"basis.npy": %d' % new})
-    found = differences(wanted, told(kind, finished=True), exact=True)
+    found = differences(wanted, told(kind, finished=True))
     assert [text.split(":")[0] for text in found] == [".bits.basis"]
-    assert "run/result/basis.npy has other bytes" in changed_files(other, folder, kind.stores, exact=True)
+    assert "run/result/basis.npy has other bytes" in changed_files(other, folder, kind.stores)

@@ -30,7 +30,7 @@ OF_THE_MOMENT = re.compile(
     r"seconds.*|.*_seconds|.*_per_second|time|started|created|last_commit|bytes|pid|peak_rss.*|predicted_.*seconds|since|head|hash|.*hash"
 )
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
-TOLERANCE = 1e-6
+OF_THE_BITS = ("bits", "bytes_read")  # on other arithmetic the parts that were kept of a pass are of no use
 
 
 # ------------------------------------------------------------------------------------------------ to keep, and back
@@ -161,39 +161,49 @@ def nameless(text: str, folder: Path) -> str:
 # ------------------------------------------------------------------------------------------------ what differs
 
 
-def differences(wanted: Any, found: Any, *, exact: bool, where: str = "") -> list[str]:
+def differences(wanted: Any, found: Any, tolerance: float = 0.0, where: str = "") -> list[str]:
     """What of a JSON document is not as it was. Sentences may be worded anew; names, words and numbers may not.
 
-    Not ``exact`` (other arithmetic): numbers may differ in their last bits, and a warning may say so. What is
-    called "bits" is not compared then.
+    ``tolerance``: of numbers, where the arithmetic is another one, and a warning may say so; infinite: they may be any,
+    where noise is drawn for the very bits of a block.
     """
     if isinstance(wanted, dict) and isinstance(found, dict):
         lost = [f"{where}.{name} is missing" for name in wanted.keys() - found.keys()]
         lost += [f"{where}.{name} is new" for name in found.keys() - wanted.keys()]
-        both = {name for name in wanted.keys() & found.keys() if exact or name != "bits"}
+        both = {name for name in wanted.keys() & found.keys() if not tolerance or name not in OF_THE_BITS}
         return sorted(lost) + [
             said
             for name in sorted(both)
-            for said in differences(wanted[name], found[name], exact=exact, where=f"{where}.{name}")
+            for said in differences(wanted[name], found[name], tolerance, f"{where}.{name}")
         ]
     if isinstance(wanted, list) and isinstance(found, list):
-        if not exact and all(isinstance(one, str) for one in wanted + found):
+        if tolerance and all(isinstance(one, str) for one in wanted + found):
             return []
         if len(wanted) != len(found):
             return [f"{where}: {len(found)} entries in the place of {len(wanted)}"]
         pairs = enumerate(zip(wanted, found, strict=True))
-        return [said for i, (w, f) in pairs for said in differences(w, f, exact=exact, where=f"{where}[{i}]")]
-    return [] if _same(wanted, found, exact=exact) else [f"{where}: {found!r} in the place of {wanted!r}"]
+        return [said for i, (w, f) in pairs for said in differences(w, f, tolerance, f"{where}[{i}]")]
+    return [] if _same(wanted, found, tolerance) else [f"{where}: {found!r} in the place of {wanted!r}"]
 
 
-def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
+def _same(wanted: Any, found: Any, tolerance: float) -> bool:
     if type(wanted) is not type(found):
         return False
     if isinstance(wanted, str) and " " in wanted:
         return " " in found
-    if isinstance(wanted, float) and not exact:
-        return bool(abs(wanted - found) <= TOLERANCE * max(1.0, abs(wanted)))
+    if isinstance(wanted, float) and tolerance:
+        return bool(abs(wanted - found) <= tolerance * max(1.0, abs(wanted)))
     return bool(wanted == found)
+
+
+def far_apart(wanted: np.ndarray, found: np.ndarray, tolerance: float) -> bool:
+    """Whether an exported array is another one. The sign of a column is nobody's choice."""
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return True
+    if wanted.dtype.kind != "f":
+        return bool((wanted != found).any())
+    signs = np.where((wanted * found).sum(axis=0) < 0, -1.0, 1.0) if wanted.ndim == 2 else 1.0
+    return bool(np.abs(found * signs - wanted).max() > tolerance * max(1.0, np.abs(wanted).max()))
 
 
 def files(folder: Path, stores: Sequence[str]) -> Iterator[tuple[str, Path]]:
@@ -203,16 +213,14 @@ def files(folder: Path, stores: Sequence[str]) -> Iterator[tuple[str, Path]]:
             yield str(path.relative_to(folder)), path
 
 
-def changed_files(wanted: Path, found: Path, stores: Sequence[str], *, exact: bool) -> list[str]:
+def changed_files(wanted: Path, found: Path, stores: Sequence[str], *, exact: bool = True) -> list[str]:
     """Which files of stores are not as in another folder: missing, new, or (``exact``) with other content."""
     here, there = dict(files(wanted, stores)), dict(files(found, stores))
-    lost = [f"{name} is missing" for name in here.keys() - there.keys()]
-    lost += [f"{name} is new" for name in there.keys() - here.keys()]
-    if not exact:
-        return sorted(lost)
-    for name in sorted(here.keys() & there.keys()):
+    lost = sorted([f"{name} is missing" for name in here.keys() - there.keys()])
+    lost += sorted([f"{name} is new" for name in there.keys() - here.keys()])
+    for name in sorted(here.keys() & there.keys()) if exact else ():
         if name.endswith(".json"):
-            lost += differences(_read(here[name], wanted), _read(there[name], found), exact=True, where=name)
+            lost += differences(_read(here[name], wanted), _read(there[name], found), where=name)
         elif here[name].read_bytes() != there[name].read_bytes():
             lost.append(f"{name} has other bytes")
     return lost
