@@ -27,9 +27,8 @@ TOKENS = "tokens"  # the file with address and token of each
 
 
 def serve(names: Sequence[str]) -> None:
-    """Start them all, and at SIGTERM kill and reap them."""
+    """Start them all; at the end of standard input, which is that of whoever asks them, kill and reap them."""
     assert npmdask.top_k  # imported before the forks, once for all
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     children = []
     for name in names:
         if pid := os.fork():
@@ -40,7 +39,7 @@ def serve(names: Sequence[str]) -> None:
         log = os.open(f"{name}.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(log, 2)
         os._exit(called(["node", f"{name}.toml"]))
-    signal.sigwait({signal.SIGTERM})
+    sys.stdin.read()
     for pid in children:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -60,6 +59,7 @@ def asked(folder: Path, kind: Kind) -> Iterator[None]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.goldens.nodes", *names],
         cwd=folder,
+        stdin=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     try:
@@ -67,8 +67,7 @@ def asked(folder: Path, kind: Kind) -> Iterator[None]:
         _move(folder, now)
         yield
     finally:
-        process.terminate()
-        process.wait(60)
+        process.communicate(timeout=60)
         for name in names:
             (folder / f"{name}.err").unlink(missing_ok=True)
 
