@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import npmdask
@@ -25,6 +30,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_lines_of_a_table_have_the_cells_of_its_head(page: Path) -> None:
+    """A line with more loses them without a word: a | in code is written as \\|, there too."""
+    outside = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    for table in re.findall(r"(?:^\|.*\n)+", outside, re.M):
+        lines = [(len(re.findall(r"(?<!\\)\|", line)), line) for line in table.splitlines()]
+        assert not [line for count, line in lines if count != lines[0][0]]
+
+
 def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "README.md").read_text()
     targets = set(re.findall(r"`?make (\w+)", text)) - {"and"}
@@ -40,6 +54,25 @@ def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(COMMANDS) == 23
     for script in re.findall(r"python (flows/\S+\.py)", text):
         assert (ROOT / script).exists()
+
+
+def test_the_first_commands_work_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the README, copied line by line: with a file of the name that it uses, and nothing filled in."""
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).standard_normal((300, 12)) * 0.7 ** np.arange(12)
+    parquet.write_table(pa.table({f"column {i}": rows[:, i] for i in range(12)}), "samples.parquet")
+    shell, python = re.findall(r"```(?:sh|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1:3]
+    commands = [shlex.split(line, comments=True) for line in shell.splitlines()]
+    assert commands.pop(0) == [".", ".venv/bin/activate"]
+    assert [command[1] for command in commands] == ["ingest", "init", "plan", "run", "report", "export"]
+    for command in commands:
+        assert command[0] == "npmdask" and main(command[1:]) == 0, command
+    told = shell.splitlines()[-1].partition("#")[2]
+    with np.load("answer.npz") as answer:
+        assert set(answer.files) == set(re.findall(r"\w+", told.partition(";")[0]))
+    names: dict[str, Any] = {}
+    exec(python, names)
+    assert names["solution"].converged and names["solution"].basis.shape == (12, 10)
 
 
 def test_the_python_example_uses_names_that_exist() -> None:
