@@ -93,12 +93,14 @@ h1 {{ margin: 0 0 8px }} h2 {{ margin: 28px 0 8px; font-size: 18px }}
 .outcome {{ padding: 10px 14px; border-left: 5px solid; background: #fff; overflow-wrap: anywhere }}
 .assurance {{ padding: 10px 14px; border-left: 5px solid #2166ac; background: #fff; overflow-wrap: anywhere }}
 .good {{ border-color: #1b7837 }} .bad {{ border-color: #b2182b }}
-.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 10px; margin: 16px 0 }}
+.tiles {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(190px, 45%), 1fr)) }}
+.tiles {{ gap: 10px; margin: 16px 0 }}
 .tiles div {{ background: #fff; padding: 10px 14px; border-radius: 6px }}
 .tiles b {{ display: block; font-size: 19px }} .tiles span {{ color: #666; font-size: 12px }}
-.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 10px }}
+.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(330px, 100%), 1fr)); gap: 10px }}
 .plots svg {{ background: #fff; border-radius: 6px; width: 100%; max-width: 560px; height: auto }}
+table {{ display: block; width: fit-content; max-width: 100%; overflow-x: auto }}
 table {{ border-collapse: collapse; background: #fff }}
-td, th {{ padding: 3px 14px 3px 8px; border-bottom: 1px solid #eee; text-align: left; overflow-wrap: anywhere }}
+td, th {{ padding: 3px 14px 3px 8px; border-bottom: 1px solid #eee; text-align: left }}
 </style></head><body><main>
 """
