@@ -13,10 +13,9 @@ from prefect.utilities.callables import get_call_parameters
 
 from flows.run import NotConvergedError, at_store, exit_code, place_of, say
 from flows.server import local_server
-from npmdask.cli import NOT_CONVERGED
+from npmdask.cli import NOT_CONVERGED, in_lines
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
-from npmdask.private_report import flat
 
 Check = Callable[[RunConfig], Any]
 
@@ -103,5 +102,5 @@ def once(a: argparse.Namespace, flow: Any, parameters: dict[str, Any]) -> int:
         except NotConvergedError as error:
             say(str(error))
             facts = error.facts
-    print(json.dumps(facts) if a.json else "\n".join(f"{name:20} {value}" for name, value in flat(facts)))
+    print(json.dumps(facts) if a.json else in_lines(facts))
     return 0 if facts["answered"] else NOT_CONVERGED

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint import RunStore, folder_of, not_finished
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS
@@ -302,7 +302,7 @@ def deflate(
     if (RunStore(path).read_spec() or {}).get("data", {}).get("kind") in JOBS:
         raise RefusedError(f"{path} is a job of several stages, which are not deflated: ask for more in a new store")
     if not (path / "result").is_dir():
-        raise BadInputError(f"{path} holds no finished run; `npmdask resume {path}` finishes it")
+        raise not_finished(path)
     arrays, meta = read_bundle(path / "result")
     if meta["outcome"]["name"] != "converged":
         raise RefusedError(f"{path} did not converge ({meta['outcome']['sentence']}); deflating it would add its error")

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import CommitError
+from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.bundle import Arrays, write_bundle, write_file_atomically
 from npmdask.storage.places import is_url
 from npmdask.store_reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
@@ -149,3 +149,10 @@ def folder_of(store: str | Path) -> Path:
         The object store does not answer.
     """
     return RunStore(store).path if is_url(store) else Path(store).absolute()
+
+
+def not_finished(store: str | Path) -> BadInputError:
+    """The error of a command that needs a finished run, where there is none at ``store``."""
+    if RunStore(store).read_spec() is None:
+        return BadInputError(f"there is no run in {store}: check the name (`npmdask status FOLDER` lists runs)")
+    return BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")

@@ -202,8 +202,16 @@ def _deflate(a: argparse.Namespace) -> int:
     return _print_solution(solution, a.json)
 
 
-def _print_solution(solution: Any, as_json: bool) -> int:
+def in_lines(facts: dict[str, Any]) -> str:
+    """Format facts for a terminal, a line each; what is long is left to the page and to ``--json``."""
     from npmdask.private_report import flat
+
+    rows = [(name, value) for name, value in flat(facts) if name not in LONG]
+    width = max(20, *(len(name) for name, _ in rows))
+    return "\n".join(f"{name:{width}} {value}" for name, value in rows)
+
+
+def _print_solution(solution: Any, as_json: bool) -> int:
     from npmdask.report import summary
 
     facts = summary(solution)
@@ -215,9 +223,7 @@ def _print_solution(solution: Any, as_json: bool) -> int:
     if as_json:
         print(json.dumps(facts))
     else:
-        rows = [(name, value) for name, value in flat(facts) if name not in LONG]
-        width = max(20, *(len(name) for name, _ in rows))
-        print("\n".join(f"{name:{width}} {value}" for name, value in rows))
+        print(in_lines(facts))
     return 0 if solution.answered else NOT_CONVERGED
 
 

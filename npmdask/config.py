@@ -242,6 +242,8 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
         content = tomllib.loads(file.read_text())
     except FileNotFoundError:
         raise BadInputError(f"there is no configuration {file}; write one with `npmdask init {file.stem}`") from None
+    except IsADirectoryError:
+        raise BadInputError(f"{file} is a folder; a configuration is a file, which `npmdask init` writes") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInputError(f"{file} is not a TOML file: {error}") from error
     config = validate_config(content, str(file))

@@ -68,4 +68,4 @@ def closest(word: str, known: list[str]) -> str:
     match = get_close_matches(word, known, n=1, cutoff=0.5)
     if match:
         return f"did you mean {match[0]!r}?"
-    return "known: " + ", ".join(sorted(known))
+    return "known: " + ", ".join(sorted({*known}))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.left import left_blocks, left_height
 from npmdask.storage.bundle import Arrays, read_bundle
@@ -67,7 +67,7 @@ def _of_run(store: str | Path) -> tuple[Arrays, list[str]]:
     """The arrays of a finished run, and the names of those that go into the file."""
     result = Path(store) / "result"
     if not result.is_dir():
-        raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
+        raise not_finished(store)
     arrays, _ = read_bundle(result)
     return arrays, ["basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays)]
 

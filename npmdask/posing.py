@@ -318,8 +318,8 @@ def _require_options(source: Source, request: Request) -> None:
         raise BadInputError(f"max_steps = {request.max_steps} must be at least 1")
     if not 0 <= request.stddev < np.inf:
         raise BadInputError(f"stddev = {request.stddev} must be a finite number, not negative")
-    if request.seed < 0:
-        raise BadInputError(f"seed = {request.seed} must not be negative")
+    if not isinstance(request.seed, int | np.integer) or request.seed < 0:
+        raise BadInputError(f"seed = {request.seed!r} must be a whole number that is not negative")
 
 
 def _require_of_tensor(source: Source, request: Request) -> None:

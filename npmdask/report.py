@@ -13,7 +13,7 @@ import numpy as np
 from npmdask.assurance import assurance_of
 from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint import RunStore, not_finished
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError
@@ -118,7 +118,9 @@ def _text(run: RunStore, spec: dict[str, Any] | None) -> str:
     if spec is not None and is_stream(spec) and run.last_meta():
         return stream_page(run)
     history = run.history()
-    if spec is None or not history:
+    if spec is None:
+        raise not_finished(run.path)
+    if not history:
         raise BadInputError(f"there is no run with a committed step in {run.place}")
     return _page(run, spec, history, run.read_part("result"))
 

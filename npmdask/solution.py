@@ -31,8 +31,9 @@ class Resources:
 
     def require_possible(self) -> None:
         """Raise BadInputError for numbers that cannot be, or that do not go together."""
-        if self.workers < 0 or (self.threads is not None and self.threads < 1):
-            raise BadInputError("workers must be at least 0 and threads at least 1")
+        counts = (self.workers, 1 if self.threads is None else self.threads)
+        if not all(isinstance(count, int | np.integer) for count in counts) or counts[0] < 0 or counts[1] < 1:
+            raise BadInputError("workers must be at least 0 and threads at least 1, both whole numbers")
         if self.cluster is not None and (self.workers or self.threads):
             raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
         if self.certificates is not None and self.cluster is None:

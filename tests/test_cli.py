@@ -108,6 +108,23 @@ def test_exit_codes(folder: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("run", "folder"), "folder is a folder; a configuration is a file"),
+        (("report", "runs/a"), "there is no run in"),
+        (("export", "runs/a", "a.npz"), "runs/a: check the name"),
+        (("deflate", "runs/a", "1", "--store", "more"), "there is no run in"),
+    ],
+)
+def test_what_is_not_there_is_not_called_unfinished(
+    folder: Path, capsys: Any, command: tuple[str, ...], sentence: str
+) -> None:
+    Path("folder").mkdir()
+    code, _, err = run(capsys, *command)
+    assert code == 2 and sentence in err and "Errno" not in err and "resume" not in err
+
+
+@pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
         ("target_rank", "target_rnak", "unknown key 'algorithm.target_rnak': did you mean 'target_rank'"),

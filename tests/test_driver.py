@@ -319,6 +319,9 @@ def test_too_little_memory_is_refused_before_the_first_pass_with_what_would_do(t
         ({"k": 5, "memory": "lots"}, "memory = 'lots' is not a size"),
         ({"k": 5, "mechanism": "gausian"}, "did you mean 'gaussian'"),
         ({"k": 5, "threads": 0}, "threads at least 1"),
+        ({"k": 5, "threads": 1.5}, "whole numbers"),
+        ({"k": 5, "seed": "x"}, "seed = 'x' must be a whole number"),
+        ({"k": 5, "algorithm": "quick"}, "'quick': known: auto, k-dp-ojas"),
     ],
 )
 def test_bad_parameters_get_a_sentence(source: Path, arguments: dict[str, Any], sentence: str) -> None:
@@ -343,6 +346,13 @@ def test_nothing_there_and_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "text.zarr").mkdir()
     with pytest.raises(BadInputError, match="is not a Zarr store"):
         npmdask.top_k(tmp_path / "text.zarr", 2)
+    (tmp_path / "a.csv").write_text("1,2\n")
+    with pytest.raises(
+        BadInputError, match=r"is not a Zarr store but a file; make one with `npmdask ingest .*a.csv a.zarr`"
+    ):
+        npmdask.top_k(tmp_path / "a.csv", 2)
+    with pytest.raises(BadInputError, match=r"^the array in memory holds nan at row 1, column 1"):
+        npmdask.top_k(np.diag([1.0, np.nan, 1.0]), 2)
     damaged = write_zarr(tmp_path / "d.zarr", np.ones((5, 5)))
     (damaged / "zarr.json").write_text((damaged / "zarr.json").read_text()[:40])
     with pytest.raises(BadInputError, match=r"zarr.json is damaged"):

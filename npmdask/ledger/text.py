@@ -61,7 +61,10 @@ def readable_by_others(path: Path) -> str:
 
 
 def no_grant(dataset: str) -> str:
-    return f"nothing is granted for the data set {dataset!r}; whoever answers for it runs `npmdask ledger grant`"
+    return (
+        f"nothing is granted for the data set {dataset!r}: its owner runs `npmdask ledger grant`; if it is granted "
+        "under another name, give that name (dataset, --dataset)"
+    )
 
 
 def data_changed(dataset: str) -> str:

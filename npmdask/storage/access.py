@@ -585,6 +585,11 @@ def location(node: Any) -> str:
     return str(node.store_path).removeprefix("file://")
 
 
+def said_place(node: Any) -> str:
+    """Name an array or group in a sentence: by where it lies, if that means anything to a reader."""
+    return "the array in memory" if isinstance(node.store_path.store, zarr.storage.MemoryStore) else location(node)
+
+
 AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used
 AHEAD_STEP = 2**19  # of one piece of advice: what the disk does not take at once, the kernel forgets
 

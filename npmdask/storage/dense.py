@@ -27,7 +27,6 @@ from npmdask.storage.access import (
     access_of,
     chunk_exists,
     folder_of,
-    location,
     missing_chunk,
     open_chunk_file,
     read_ahead,
@@ -35,6 +34,7 @@ from npmdask.storage.access import (
     read_exactly,
     read_through_zarr,
     require_bytes,
+    said_place,
     scratch,
     stored_shape,
     unreadable,
@@ -266,7 +266,7 @@ class DenseReader:
 
     @property
     def where(self) -> str:
-        return location(self.array)
+        return said_place(self.array)
 
     def sums(self) -> ChunkSums:
         """What is taken of a chunk on the way."""

@@ -163,10 +163,13 @@ def _open_node(source: Any) -> tuple[Any, str]:
     if is_remote(source):
         return open_remote(source), source
     path = local_path(source, "an array that is opened", SCHEMES)
+    make = f"make one with `npmdask ingest {path} {path.with_suffix('.zarr').name}`"
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         hint = f"; {partial.name} beside it is an unfinished ingest: run that again" if partial.exists() else ""
         raise BadInputError(f"there is nothing at {path}{hint}")
+    if path.is_file():
+        raise BadInputError(f"{path} is not a Zarr store but a file; {make}")
     if path.name.endswith(".partial"):
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
     try:
@@ -175,8 +178,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInputError(
-            f"{path} is not a Zarr store, or its zarr.json is damaged ({error or type(error).__name__}); make one "
-            f"with `npmdask ingest {path} {path.with_suffix('.zarr').name}`"
+            f"{path} is not a Zarr store, or its zarr.json is damaged ({error or type(error).__name__}); {make}"
         ) from error
 
 

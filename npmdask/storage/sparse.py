@@ -19,6 +19,7 @@ from npmdask.storage.access import (
     missing_chunk,
     read_ahead,
     read_chunk,
+    said_place,
     unreadable,
 )
 from npmdask.storage.checksum import crc32c, digest_of
@@ -90,7 +91,7 @@ class CsrReader:
 
     @property
     def where(self) -> str:
-        return location(self.group)
+        return said_place(self.group)
 
     def read_ahead(self, slabs: range) -> None:
         """Have the kernel fetch the chunks of ``slabs`` meanwhile; local files only."""

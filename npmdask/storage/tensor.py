@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import location
+from npmdask.storage.access import location, said_place
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.triangle import place_of as place_in_triangle
 from npmdask.storage.triangle import unit_of as unit_in_triangle
@@ -204,7 +204,7 @@ class TensorReader:
 
     @property
     def where(self) -> str:
-        return location(self.array)
+        return said_place(self.array)
 
     def place(self, unit: int) -> Place:
         """Block (i <= j <= k) of a unit."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError
 from npmdask.linalg import Block
 from npmdask.problem import column_scale
@@ -55,7 +55,7 @@ def components_of(store: str | Path) -> Components:
         return Components(weights=arrays["basis"], mean=arrays.get("mean"))
     result = held.read_part("result")
     if result is None:
-        raise BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
+        raise not_finished(store)
     data = spec["data"]
     if "basis" not in result[0] or data["kind"] == "tensor":
         raise BadInputError(

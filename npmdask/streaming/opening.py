@@ -154,8 +154,9 @@ def _files(path: Path, reading: Reading) -> Opened:
 def _input(reading: Reading) -> Opened:
     reading.refuse_others(("format", "columns", "header"), "standard input")
     if reading.columns is None or reading.format is None:
+        missing = [name for name in ("columns", "format") if getattr(reading, name) is None]
         raise BadInputError(
-            "standard input says neither how wide its rows are nor their format: set columns and format"
+            f"standard input does not say how wide its rows are, or their format: set {' and '.join(missing)}"
         )
     stream = standard_input(
         reading.format, columns=reading.columns, header=reading.header, non_finite=reading.non_finite

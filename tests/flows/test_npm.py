@@ -52,6 +52,10 @@ def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
     assert (again["data_passes"], again["values"]) == (0, facts["values"])
     assert client.ask(drawn) == before, "nothing new to draw, at every tick of a schedule"
 
+    assert client.run("-m", "flows.npm", config) == 0, client.err
+    longest = max(len(line) for line in client.out.splitlines())
+    assert "certificate.ground" in client.out and longest < 400, "bounds of every component are for the page and --json"
+
 
 def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:
     config = client.config("share", rank=0.5)

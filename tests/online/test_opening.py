@@ -122,8 +122,8 @@ def test_what_is_no_source(tmp_path: Path) -> None:
 
 
 def test_standard_input_must_say_what_it_holds() -> None:
-    for how in ({}, {"columns": 3}, {"format": "csv"}):
-        with pytest.raises(BadInputError, match=r"set columns and format"):
+    for how, missing in (({}, "columns and format"), ({"columns": 3}, "format"), ({"format": "csv"}, "columns")):
+        with pytest.raises(BadInputError, match=f"set {missing}$"):
             open_stream("-", Reading(**how))
     with pytest.raises(BadInputError, match=r"unknown format 'cvs': did you mean 'csv'"):
         open_stream("-", Reading(columns=3, format="cvs"))

@@ -103,7 +103,7 @@ FINISHED = [
     (("resume", "runs/q"), 2, "no run"),
     (("deflate", "runs/p", "1", "--store", "more"), 3, "nobody has paid for"),
     (("deflate", "runs/p", "99", "--store", "more"), 3, "nobody has paid for"),
-    (("deflate", "runs/q", "1", "--store", "more"), 2, "no finished run"),
+    (("deflate", "runs/q", "1", "--store", "more"), 2, "no run"),
     (("run", "exact.toml", "--start", "runs/p"), 3, "is a private release"),
     (("run", "p.toml", "--store", "new", "--start", "runs/p"), 3, "is a private release"),
     (("run", "p.toml", "--store", "new", "--start", "runs/exact"), 3, "starts from its public seed"),
@@ -114,8 +114,8 @@ FINISHED = [
     (("inspect", "runs/p/result"), 2, ""),
     (("inspect", "runs/q"), 2, "runs/q"),
     (("inspect", "p.toml"), 2, "p.toml"),
-    (("export", "runs/q", "o.npz"), 2, "no finished run"),
-    (("export", "x.zarr", "o.npz"), 2, "no finished run"),
+    (("export", "runs/q", "o.npz"), 2, "no run"),
+    (("export", "x.zarr", "o.npz"), 2, "no run"),
     (("export", "runs/p", "nowhere/o.npz"), 130, "cannot write"),
 ]
 
