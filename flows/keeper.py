@@ -37,7 +37,9 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import DeploymentSort, FlowRunSort
+from prefect.deployments.runner import DeploymentApplyError
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.types.entrypoint import EntrypointType
 
@@ -239,7 +241,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--alive", type=Path, help="a file whose time is renewed at every look")
     a = parser.parse_args(argv)
     open_log()
-    return exit_code(lambda: _keep(Keeper(a.schedules and a.schedules.absolute()), a.alive))
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 2}):  # 5 take a minute, in which no look is made
+        return exit_code(lambda: _keep(Keeper(a.schedules and a.schedules.absolute()), a.alive))
 
 
 def _keep(keeper: Keeper, alive: Path | None) -> int:
@@ -251,7 +254,7 @@ def _keep(keeper: Keeper, alive: Path | None) -> int:
                     if alive is not None:
                         alive.touch()
                     time.sleep(LOOK)
-        except (HTTPError, ObjectNotFound, PrefectHTTPStatusError, OSError) as error:
+        except (HTTPError, ObjectNotFound, PrefectHTTPStatusError, DeploymentApplyError, OSError) as error:
             keeper.server_lost()
             say(f"the Prefect server does not answer ({type(error).__name__}: {error}); trying again")
         time.sleep(LOOK)

@@ -45,6 +45,8 @@ class Service:
     environment : what it has besides that of the supervisor.
     stop_signal : what asks it to end.
     user : whom it runs as, where that is not who runs the supervisor (which is root then).
+    lost_with : another service, and the exit status with which that one says that it has lost what this one knows of
+        it. Then this one is ended, too, and started again when the other one answers.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Service:
     patience: float = 120.0
     stop_signal: signal.Signals = signal.SIGTERM
     user: str | None = None
+    lost_with: tuple[str, int] | None = None
 
 
 @dataclass
@@ -168,10 +171,17 @@ class Supervisor:
             self._say(
                 f"{one.service.name} ended with status {one.process.returncode}; it is started again in {pause:g} s"
             )
-        elif now >= one.again_at:
+            for other in self._running:
+                if other.service.lost_with == (one.service.name, one.process.returncode):
+                    other.process.kill()  # without a word to what it has started in sessions of their own: that goes on
+        elif now >= one.again_at and self._has_what_it_knows(one.service):
             one.process, one.started, one.again_at = self._launch(one.service), now, None
             one.restarts += 1
             self._remember()
+
+    def _has_what_it_knows(self, service: Service) -> bool:
+        known = service.lost_with and service.lost_with[0]
+        return all(one.service.ready() for one in self._running if one.service.name == known)
 
     def _remember(self) -> None:
         state = {

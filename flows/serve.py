@@ -28,7 +28,7 @@ from flows.processes import Service, Supervisor, alone
 from flows.quiet import AUTH_VARIABLES, auth_file, auth_string
 from flows.run import announce, exit_code, say
 from flows.schedules import read_schedules
-from flows.server import answers, ask, free_port, python_path
+from flows.server import DATABASE_GONE, answers, ask, free_port, python_path
 from npmdask.errors import RefusedError
 from npmdask.log_lines import open_log
 from npmdask.metrics import require_client
@@ -190,6 +190,7 @@ def worker(url: str, name: str, environment: dict[str, str]) -> Service:
         command=(sys.executable, *worker_command(name)),
         environment=environment,
         ready=lambda: _online(url, name, environment["PREFECT_API_AUTH_STRING"]),
+        lost_with=("prefect-server", DATABASE_GONE),  # it would ask again after minutes
     )
 
 

@@ -36,6 +36,7 @@ from npmdask.storage.places import private
 
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
 DATABASE_LOOK = 2.0  # seconds between two looks at its file
+DATABASE_GONE = 76  # exit status: what workers know of this server is of no use to the next one
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = {  # of a server, where the environment does not say otherwise
     "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
@@ -196,7 +197,7 @@ def _require_database() -> None:
             now = None
         if first is not None and now != first:
             print(f"{file.database} was deleted or replaced: this server ends, the next one makes its own", flush=True)
-            os._exit(1)
+            os._exit(DATABASE_GONE)
         first = now
         time.sleep(DATABASE_LOOK)
 

@@ -116,12 +116,14 @@ class Shop:
                 child.kill()
 
 
-def wait_until(true: Callable[[], bool], seconds: float, what: str, said: Callable[[], str] = str) -> None:
-    """``said`` : what to show where it does not come about, as it is then."""
+def wait_until(
+    true: Callable[[], bool], seconds: float, what: str, said: Callable[[], str] = str, pause: float = 0.02
+) -> None:
+    """``said`` : what to show where it does not come about, as it is then. ``pause`` : seconds between two looks."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}: {said()}"
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:

@@ -51,7 +51,7 @@ class Served:
             log = self.shop.folder / "runs" / ".serve" / "worker.log"
             return f"{self.states()} {self.shop.err[-2000:]} {log.read_text()[-2000:] if log.exists() else ''}"
 
-        wait_until(true, seconds, what, said)
+        wait_until(true, seconds, what, said, 0.5)  # more often, and the server is busy with answering
 
     def ended(self, text: str) -> int:
         """Runs whose last state says so."""

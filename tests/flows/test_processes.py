@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -42,6 +43,41 @@ def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Pat
         assert (state["services"]["one"]["pid"], state["services"]["one"]["restarts"]) == (again, 1)
         assert said == ["one ended with status -9; it is started again in 1 s"]
     assert gone(again) and gone(other) and not (tmp_path / STATE).exists()
+
+
+@pytest.mark.parametrize(("status", "lost"), [(76, True), (1, False)])
+def test_what_another_one_has_lost_ends_with_it_and_waits_for_it(tmp_path: Path, status: int, lost: bool) -> None:
+    """Its second start answers when it is allowed to; before that the other one is not started."""
+    up, go, allowed = (tmp_path / name for name in ("one.up", "go", "allowed"))
+    code = f"""
+import os, time
+while not os.path.exists({str(allowed)!r}): time.sleep(0.01)
+open({str(up)!r}, "w").close()
+while not os.path.exists({str(go)!r}): time.sleep(0.01)
+os.remove({str(up)!r}); os.remove({str(go)!r}); os.remove({str(allowed)!r})
+os._exit({status})
+"""
+    allowed.touch()
+    one = Service(name="one", command=(sys.executable, "-c", code), ready=up.exists)
+    two = sleeper(tmp_path, "two", lost_with=("one", 76))
+    with Supervisor(tmp_path, [one, two], print) as supervisor:
+        before = supervisor.pid("one"), supervisor.pid("two")
+        go.touch()
+        watched(supervisor, lambda: supervisor.pid("one") != before[0])
+        assert gone(before[1]) == lost
+        pause = time.monotonic() + 2.0  # longer than it would take to be started again
+        watched(supervisor, lambda: time.monotonic() > pause)
+        assert supervisor.pid("two") == before[1]
+        allowed.touch()
+        watched(supervisor, lambda: up.exists() and (not lost or supervisor.pid("two") != before[1]))
+        assert not gone(supervisor.pid("two"))
+
+
+def watched(supervisor: Supervisor, over: Callable[[], bool]) -> None:
+    """Watch until ``over``, which has to come about."""
+    deadline = time.monotonic() + 120
+    supervisor.watch(lambda: over() or time.monotonic() > deadline, 0.05)
+    assert over()
 
 
 def test_the_next_waits_for_the_one_before(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -51,36 +50,37 @@ def secret_stays_secret(served: Served) -> None:
     assert f"its pages ask for a password: the line in {home / AUTH}" in served.shop.err
 
 
-def deployments(shop: Shop) -> list[str]:
-    """Names of those that the server has; none while its database is being made."""
-    try:
-        return [name for (name,) in shop.ask("select name from deployment")]
-    except sqlite3.OperationalError:
-        return []
+def another(shop: Shop, name: str, *options: str) -> Shop:
+    """One more that is started in the folder of ``shop``; what it prints is beside that."""
+    (shop.folder / name).mkdir()
+    second = Shop(shop.folder / name)
+    second.environment = {"PREFECT_HOME": str(shop.home)}
+    second.start("-m", "flows.serve", "schedules.toml", *options, cwd=shop.folder)
+    return second
 
 
 def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
     shop.config("often")
     served = Served(shop, SCHEDULES)
-    served.wait(lambda: served.ended("Completed") >= 1, 480, "a run")
-    secret_stays_secret(served)
-
-    (shop.folder / "second").mkdir()
-    second = Shop(shop.folder / "second")  # of what it prints
-    second.environment = {"PREFECT_HOME": str(shop.home)}
-    for options, held in (((), shop.folder / "runs" / ".serve"), (("--folder", "elsewhere"), shop.home)):
-        assert second.start("-m", "flows.serve", "schedules.toml", *options, cwd=shop.folder).wait(150) == 3
+    state = shop.folder / "runs" / ".serve" / "services.json"
+    wait_until(state.exists, 240, "it begins", lambda: shop.err)
+    seconds = another(shop, "a"), another(shop, "b", "--folder", "elsewhere")  # while the first one starts
+    ended = served.process.poll
+    wait_until(lambda: "Ctrl-C stops all" in shop.err or ended() is not None, 480, "it is ready", lambda: shop.err)
+    assert ended() is None, shop.err
+    for second, held in zip(seconds, (shop.folder / "runs" / ".serve", shop.home), strict=True):
+        assert second.started[0].wait(150) == 3
         assert f"another process (pid {served.process.pid}) serves {held}: end it first" in second.err
         assert "Traceback" not in second.err
     assert alive([psutil.Process(served.service("worker"))]), "the first one goes on"
 
-    server = served.service("prefect-server")
+    server, worker = (served.service(name) for name in ("prefect-server", "worker"))
     for file in shop.home.glob("prefect.db*"):
         file.unlink()
     wait_until(lambda: served.service("prefect-server") != server, 60, "the server ends, and is started again")
-    wait_until(lambda: deployments(shop) == ["often"], 120, "the schedule is there again", lambda: shop.err)
-    os.kill(served.service("worker"), signal.SIGKILL)  # it may be in a pause of a minute before it asks once more
-    served.wait(lambda: served.ended("Completed") >= 1, 240, "it fires")
+    served.wait(lambda: served.ended("Completed") >= 1, 240, "the schedule is there again, and fires")
+    assert served.service("worker") != worker, "what it knew is of no use"
+    secret_stays_secret(served)
 
     scratch = Path((shop.folder / "runs" / ".serve" / "scratch").read_text().splitlines()[0])
     assert stat.S_IMODE(scratch.stat().st_mode) == 0o700 and list(scratch.iterdir()), "the worker's, not those of all"
