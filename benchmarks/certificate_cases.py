@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, Result
 from npmdask.certificates.levels import Certificate, Evidence, certify, rounding_of
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from npmdask.stopping import ResidualRule, StepView, view_of
 
 SPECTRA = (

@@ -15,8 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.private_cases import make_records, write_records
 from benchmarks.registry import FACTORS, CannotRunError
-from npmdask.linalg import random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.storage.generate import generate
 
 MIB = 2**20

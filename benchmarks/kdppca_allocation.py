@@ -24,8 +24,8 @@ from benchmarks.paper_page import Rows, keep, message
 from benchmarks.stochastic_data import Stream
 from npmdask.accounting import WAYS, Budget, allocation_stddev, mean_stddev
 from npmdask.errors import RefusedError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.stochastic._protocol import released
 from npmdask.stochastic.deflation import Deflation
 from npmdask.stochastic.neighbours import Relation

@@ -36,8 +36,8 @@ from benchmarks.stochastic_baselines import (
 from benchmarks.stochastic_data import Stream
 from npmdask.accounting import Budget
 from npmdask.charts import BLUE, GREY, ORANGE
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.relations import make_relation
 from npmdask.stochastic._protocol import Oracle
 

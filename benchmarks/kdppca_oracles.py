@@ -15,10 +15,10 @@ import numpy as np
 from benchmarks.stochastic_baselines import FAIL_PROB, clip_trace
 from benchmarks.stochastic_data import ROWS, Stream
 from npmdask.accounting import Budget, gaussian_charge
-from npmdask.linalg import Block
+from npmdask.numerics.projections import project_out
+from npmdask.numerics.subspaces import Block
 from npmdask.stochastic._protocol import BatchQuery, Oracle, State, indices, released
 from npmdask.stochastic.deflation import Deflation
-from npmdask.stochastic.images import project_out
 from npmdask.stochastic.neighbours import require_by_index, require_relation
 from npmdask.stochastic.noise import SimulatedNoise
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja

@@ -19,8 +19,8 @@ from benchmarks.kdppca_settings import FIGURES, Setting
 from benchmarks.paper_kdppca import Point, claims, curves_of, read_csv
 from benchmarks.paper_page import Rows, save, write
 from benchmarks.paper_page import kept as kept_json
-from npmdask.linalg import random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import random_orthonormal
 
 PAGE = ROOT / "docs" / "kdppca.md"
 KEPT = RESULTS.with_name("kdppca")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.kdppca_methods import DELTA, EPSILON, Method, methods
 from benchmarks.kdppca_settings import Setting
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 FIRST_SEED = 7_000_000  # of the trials; nothing was chosen on these: that was done on small ones
 HEAD = ("relation", *(field.name for field in fields(Setting)), "method", "seed", "zeta")

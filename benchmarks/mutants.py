@@ -17,10 +17,10 @@ from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.calibration import gaussian_charge, gaussian_multiplier, laplace_multiplier
 from npmdask.audit import Finding, Instance, Publication, ReleasePath, examine, instances, operator_of, without_noise
 from npmdask.audit.publication import Values
-from npmdask.linalg import Block
 from npmdask.mechanisms.entropy import Entropy, Keystream
 from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace, sampler_slack
 from npmdask.mechanisms.sampler import rounded_gaussian
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import ClippedGram, Partial
 from npmdask.relations import make_relation
 from npmdask.relations._protocol import singular_values

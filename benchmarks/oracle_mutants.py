@@ -15,8 +15,8 @@ import numpy as np
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.audit import Finding, OraclePath, examine_oracle, oracle_paths
 from npmdask.audit.oracle_pairs import whole_run
+from npmdask.numerics.projections import present, project_out
 from npmdask.stochastic._protocol import BatchQuery
-from npmdask.stochastic.images import present, project_out
 from npmdask.stochastic.neighbours import Relation, parallel
 from npmdask.stochastic.noise import Noise, purpose_of, whole_scale
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, OjaState

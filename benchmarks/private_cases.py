@@ -17,11 +17,11 @@ from npmdask.accounting import Budget, gaussian_multiplier
 from npmdask.api import solve
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.linalg import random_orthonormal
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
 from npmdask.problem import Request
-from npmdask.randomness import generator
 from npmdask.relations import make_relation
 from npmdask.solution import Resources
 from npmdask.storage.dense_writer import DenseWriter

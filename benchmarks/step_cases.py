@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.linalg import orth, random_orthonormal
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.outlook import Foretold, foretell
 from npmdask.posing import make_problem
 from npmdask.problem import Problem, Request
-from npmdask.randomness import generator
 from npmdask.sampling import Allowance, draw_sample
 from npmdask.stopping import StepView
 from npmdask.storage.layout import open_source

@@ -22,7 +22,7 @@ from benchmarks.private_cases import symmetric_noise
 from benchmarks.stochastic_data import Batch, Stream
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
 from npmdask.algorithms import PrivatePower
-from npmdask.linalg import Block, random_orthonormal
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.relations import Relation, make_relation
 
 GAP_SHARE = 0.1  # of mu^2, for the gap: it needs few digits, the projector many

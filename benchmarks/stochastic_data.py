@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.theory import Model, condition_number, zeta
 
 ROWS = 4096  # of a block

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from npmdask.streaming.model import Model
 
 KINDS = ("stored", "directory", "piped")

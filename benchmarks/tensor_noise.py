@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.tensor_revealed import RevealedTensor, symmetric_gaussian
 from npmdask.algorithms._tensors import unit_columns
 from npmdask.algorithms.tensor_power import TensorPower
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 
 RESTARTS, ITERATIONS = 10, 12  # L and R of Algorithm 1, in all figures of noise
 GROUND = 1.6569  # ||E||_op / sqrt(d) of a symmetric Gaussian tensor, d large: the ground state of the spherical 3-spin

@@ -13,8 +13,8 @@ import numpy as np
 
 from npmdask.algorithms._tensors import random_units, scores_of, unit_columns
 from npmdask.algorithms.online_tensor import OnlineTensorPower, OnlineTensorState
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 
 RARE = 0.1
 SKEW = (1 - 2 * RARE) / np.sqrt(RARE * (1 - RARE))  # E y^3

@@ -16,8 +16,8 @@ from benchmarks.tensor_noise import NEAR
 from benchmarks.tensor_revealed import RevealedTensor
 from npmdask.accounting.gdp import epsilon_for
 from npmdask.algorithms._tensors import scores_of, unit_columns
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 
 DELTA = 1e-6
 RANK, RESTARTS, ITERATIONS = 2, 10, 10  # k, L, R

@@ -19,10 +19,10 @@ from benchmarks.theory_runs import axis_ticks, number, slope
 from npmdask.algorithms import PrivatePower
 from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.diagnostics import max_sin_theta
-from npmdask.linalg import Block, random_orthonormal
 from npmdask.mechanisms import PrivateGaussian
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators.exact import prepare
-from npmdask.randomness import generator
 from npmdask.theory import dist_comm
 
 

@@ -23,7 +23,7 @@ from benchmarks.theory_runs import (
     towards_noise,
 )
 from npmdask.charts import BLUE, GREY, ORANGE
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.theory import gapfree_iterations, gapfree_noise
 
 MULTIPLES = (1.1, 1.5, 2.0, 4.0)  # c: k - 1 values are 1 + c epsilon, all others 1; the worst of them counts

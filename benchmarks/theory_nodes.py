@@ -11,12 +11,12 @@ import numpy as np
 
 from npmdask.api import solve, top_k
 from npmdask.config import load_config
-from npmdask.linalg import Block
 from npmdask.nodes.link import Link, Traffic
 from npmdask.nodes.node import Node, open_node
 from npmdask.nodes.parts import _fingerprint, _kind_of
 from npmdask.nodes.total import Group
 from npmdask.nodes.wire import Announcement, decode, encode, size_of
+from npmdask.numerics.subspaces import Block
 from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.solution import Resources, Solution

@@ -20,10 +20,10 @@ from scipy.linalg import hadamard
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower
 from npmdask.diagnostics import max_sin_theta
-from npmdask.linalg import Block
 from npmdask.mechanisms import Entropy, PrivateGaussian
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.operators.exact import prepare
-from npmdask.randomness import generator
 from npmdask.relations import SymmetricEntry
 from npmdask.rounding import Rounding
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from npmdask.algorithms import Result
 from npmdask.left import refine_with_left
-from npmdask.linalg import Block
-from npmdask.moments import match
+from npmdask.numerics.moments import match
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Truth

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.problem import Problem, column_scale
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.layout import Source

@@ -76,7 +76,7 @@ def add_gc(commands: Any) -> None:
 
 
 def _gc(a: argparse.Namespace) -> int:
-    from npmdask.durations import parse_duration
+    from npmdask.numerics.units import parse_duration
     from npmdask.page import bytes_text
     from npmdask.retention import Rule, sweep
 

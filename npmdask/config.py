@@ -24,13 +24,13 @@ from npmdask.config_tables import (
 )
 from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.numerics.spectra import asked_spectrum
 from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
-from npmdask.spectra import asked_spectrum
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.copies import place_of_store
 from npmdask.storage.places import is_url, local_path

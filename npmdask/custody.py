@@ -28,9 +28,9 @@ import numpy as np
 
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BudgetError, NpmdaskError, RefusedError
-from npmdask.linalg import Block
 from npmdask.mechanisms import Entropy, destroy_key
 from npmdask.nodes.link import Link, Traffic
+from npmdask.numerics.subspaces import Block
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem
 from npmdask.storage.bundle import write_file_atomically

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.moments import match
+from npmdask.numerics.accuracy_measures import zeta
+from npmdask.numerics.moments import match
+from npmdask.numerics.subspaces import Block
 from npmdask.spread import Spread, assumption_a
-from npmdask.theory.measures import zeta
 from npmdask.theory.tensor import incoherence
 
 __all__ = [

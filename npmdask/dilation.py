@@ -18,7 +18,7 @@ import numpy as np
 
 from npmdask.api import solve
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Dilation, Operator, SparseDilation
 from npmdask.passes import COMMIT_SECONDS
 from npmdask.posing import default_rank, make_problem

@@ -28,18 +28,18 @@ from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import only_public
 from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
 from npmdask.left import left_is_whole, rebuild_left
-from npmdask.linalg import Block
 from npmdask.log_lines import tell
 from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.memory_plan import MemoryPlan
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.passing import Passes
 from npmdask.planning import memory_of
 from npmdask.private_outlook import concerns, require_signal
 from npmdask.problem import Problem
 from npmdask.progress import Observer
-from npmdask.randomness import generator
 from npmdask.record_parts import of_batch
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step

@@ -11,10 +11,10 @@ import numpy as np
 
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import make_executor, single_threaded_blas
-from npmdask.linalg import Block
 from npmdask.log_observer import watched
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import plan_memory
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.passing import Passes
 from npmdask.progress import Observer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npmdask.checkpoint import RunStore
 from npmdask.left import flush_left
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
 from npmdask.passes import Keeper, Node, pack, runs_of, unpack
 from npmdask.storage.checksum import crc32c

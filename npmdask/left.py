@@ -18,7 +18,7 @@ import zarr
 from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError, CommitError, RefusedError
-from npmdask.linalg import Block, fix_signs
+from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator
 from npmdask.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
 from npmdask.storage.checksum import crc32c

@@ -18,12 +18,12 @@ import numpy as np
 import psutil
 
 from npmdask.chunked import single_threaded_blas
-from npmdask.linalg import orth, rayleigh_ritz
 from npmdask.memory_plan import MemoryPlan
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.operators import Operator
 from npmdask.passes import runs_of
 from npmdask.problem import Problem
-from npmdask.randomness import generator
 from npmdask.sampling import Sample, draw_sample
 
 SECONDS = 5.0  # for everything

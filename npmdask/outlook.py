@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.durations import time_text
+from npmdask.numerics.units import time_text
 from npmdask.posing import default_rank
 from npmdask.prediction import MOST, predict_passes, steps_by_rank
 from npmdask.problem import Problem

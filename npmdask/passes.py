@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.sparse import Fragment

@@ -8,8 +8,8 @@ from typing import Any
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import Executor
 from npmdask.kept_pass import keeper_of
-from npmdask.linalg import Block
 from npmdask.memory import tree_rss
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.passes import runs_of
 from npmdask.progress import Observer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npmdask.durations import time_text
+from npmdask.numerics.units import time_text
 from npmdask.planning import Plan
 from npmdask.tensors.plan import TensorPlan
 

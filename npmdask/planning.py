@@ -17,13 +17,13 @@ from npmdask.chunked import single_threaded_blas
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan, largest_rank, plan_memory
+from npmdask.numerics.spectra import Spectrum
 from npmdask.outlook import Outlook, foretell, look_ahead
 from npmdask.passes import runs_of
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import Problem, Request
 from npmdask.sampling import sample_said
 from npmdask.solution import Resources
-from npmdask.spectra import Spectrum
 from npmdask.storage.advice import LayoutAdvice, Reading, advise, how_read
 from npmdask.storage.layout import Source
 

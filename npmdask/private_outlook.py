@@ -2,7 +2,7 @@
 with a guessed or given spectrum its error and better parameters.
 
 The noise is that of the product's own calibration, at the public start block. What a run is likely to find is
-simulated. No spectrum of the data is looked at (:func:`npmdask.spectra.asked_spectrum`).
+simulated. No spectrum of the data is looked at (:func:`npmdask.numerics.spectra.asked_spectrum`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower, Query
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.nodes.parts import NodesParts
+from npmdask.numerics.random import generator
+from npmdask.numerics.spectra import Spectrum
 from npmdask.private_parts import PrivateParts
 from npmdask.problem import Problem
-from npmdask.randomness import generator
 from npmdask.record_parts import RecordParts
 from npmdask.rehearsal import rehearse_releases
 from npmdask.relations import Entry, MatrixRelation, protected
-from npmdask.spectra import Spectrum
 from npmdask.stochastic.private_range import DistanceRange
 from npmdask.tensor_parts import TensorParts
 from npmdask.theory.likely import likely_sine

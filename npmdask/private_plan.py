@@ -19,11 +19,11 @@ from npmdask.ledger import Ledger, Run, Status, default_address, open_ledger
 from npmdask.ledger.rules import remaining_epsilon, unit
 from npmdask.memory import tree_rss
 from npmdask.memory_plan import MemoryPlan
+from npmdask.numerics.spectra import Spectrum
 from npmdask.planning import memory_of
 from npmdask.private_outlook import PrivateOutlook, concerns, noise_of, private_outlook
 from npmdask.problem import Problem
 from npmdask.solution import Resources
-from npmdask.spectra import Spectrum
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.tensor_parts import NAME as TENSOR_POWER
 

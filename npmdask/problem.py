@@ -15,9 +15,9 @@ from npmdask.algorithms import (
     Result,
 )
 from npmdask.checkpoint import CHECKPOINT_FORMAT
-from npmdask.linalg import Block
 from npmdask.mechanisms import Mechanism
 from npmdask.nodes.parts import NodesParts
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle
 from npmdask.privacy import Privacy
 from npmdask.private_parts import PrivateParts

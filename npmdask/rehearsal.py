@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Algorithm, Result
-from npmdask.linalg import Block, orth
 from npmdask.low_rank import LowRankRule
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, orth
 from npmdask.prediction import ZERO
-from npmdask.randomness import generator
 from npmdask.stopping import ResidualRule, StepView
 
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.

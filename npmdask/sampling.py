@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.memory_plan import MemoryPlan
+from npmdask.numerics.spectra import evenly
 from npmdask.problem import Problem, Request, column_scale
-from npmdask.spectra import evenly
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader, Fragment

@@ -14,11 +14,11 @@ import numpy as np
 from npmdask.algorithms import PowerMethod
 from npmdask.chunked import Executor
 from npmdask.foresight import LARGEST_SIDE, Log, sample_for, tell_once, too_large
-from npmdask.linalg import Block
 from npmdask.memory_plan import MemoryPlan
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import FIRST_STAGE, Problem
-from npmdask.randomness import generator
 from npmdask.rehearsal import SPARE, TINY, Played, play, thinned
 from npmdask.sampling import why_too_small
 from npmdask.share import STAGE_STEPS, ShareRule, next_columns, smallest_rank
@@ -40,10 +40,10 @@ def foresee_search(
     problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
 ) -> None:
     """Log what the search of ``problem`` will take, before its first ``stage``; or why nobody knows."""
-    tell_once(lambda: _foretold(problem, stage, plan, executor), telemetry, log)
+    tell_once(lambda: _search_prediction(problem, stage, plan, executor), telemetry, log)
 
 
-def _foretold(problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
+def _search_prediction(problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
     why = too_large(stage.source.reader)
     if why:
         return {"steps": None, "why": why}

@@ -13,8 +13,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.left import left_factor
-from npmdask.linalg import Block
 from npmdask.memory import ProcessPeak
+from npmdask.numerics.subspaces import Block
 from npmdask.stopping import Outcome
 
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.theory.measures import condition_number
-from npmdask.theory.ranges import counts, exponent
+from npmdask.numerics.accuracy_measures import condition_number
+from npmdask.numerics.domains import counts, exponent
+from npmdask.numerics.subspaces import Block
 from npmdask.theory.stochastic import Model
 
 RESOLUTION = 1e-3  # relative, of sizes that are counted: they are rounded up

@@ -10,12 +10,12 @@ from typing import Any
 
 from npmdask.checkpoint import RunStore
 from npmdask.convergence import seconds_left
-from npmdask.durations import time_text
 from npmdask.errors import NpmdaskError
 from npmdask.foresight import prediction_facts
 from npmdask.inspection import inspect
 from npmdask.jobs import kind_of
 from npmdask.mechanisms import EntriesGaussian
+from npmdask.numerics.units import time_text
 from npmdask.ownership import Holder, holder_of
 from npmdask.page import bytes_text
 from npmdask.storage.places import local_path

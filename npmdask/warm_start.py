@@ -17,7 +17,7 @@ from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.checkpoint import RunStore, folder_of
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.problem import Start
 
 RANDOM_COLUMNS = 10  # of an unlucky start in a hundred they hold as much as 2 lucky ones (decision 14)

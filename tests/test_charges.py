@@ -30,7 +30,7 @@ from npmdask.accounting import (
     require_sound,
 )
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.linalg import random_orthonormal
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.relations import make_relation
 
 ONE = Budget(1.0, 1e-6)

@@ -9,7 +9,7 @@ import pytest
 
 from npmdask import diagnostics
 from npmdask.errors import BadInputError
-from npmdask.linalg import random_orthonormal
+from npmdask.numerics.subspaces import random_orthonormal
 
 EYE = np.eye(6)
 

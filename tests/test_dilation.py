@@ -13,9 +13,9 @@ from npmdask.algorithms.private_alternating import PrivateAlternating
 from npmdask.chunked import Threads
 from npmdask.diagnostics import max_sin_theta
 from npmdask.dilation import singular_triplets
-from npmdask.linalg import Block, random_orthonormal
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators import Dilation
-from npmdask.randomness import generator
 from npmdask.relations import make_relation
 from npmdask.storage.layout import open_source
 from tests.conftest import planted

@@ -12,8 +12,8 @@ from npmdask.algorithms import BlockKrylov, Info, PowerMethod, Result, state_fie
 from npmdask.chunked import single_threaded_blas
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.stopping import Outcome, ResidualRule, StepView
 from tests.conftest import planted
 

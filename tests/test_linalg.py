@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask import linalg
 from npmdask.diagnostics import max_sin_theta, principal_angle_sines
-from npmdask.linalg import add_product, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz, tall_qr
-from npmdask.randomness import generator
+from npmdask.numerics import subspaces
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import (
+    add_product,
+    asymmetry,
+    fix_signs,
+    orth,
+    random_orthonormal,
+    rayleigh_ritz,
+    tall_qr,
+)
 
 
 def test_orth_is_gram_schmidt() -> None:
@@ -35,7 +43,7 @@ def test_orth_always_gives_p_orthonormal_columns(d: int, p: int, rank: int, seed
 @pytest.mark.parametrize("d", [19, 200, 201, 2000])
 def test_qr_by_blocks_is_householders(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to two levels of blocks. Fails when a block of rows is left out, or a turn is applied to the wrong block."""
-    monkeypatch.setattr(linalg, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(subspaces, "ROWS_AT_ONCE", 10)
     block = np.random.default_rng(0).standard_normal((d, 3)) * [1e6, 1, 1e-9]
     expected, triangle = np.linalg.qr(block)
     given = block.copy()
@@ -49,7 +57,7 @@ def test_qr_by_blocks_is_householders(d: int, monkeypatch: pytest.MonkeyPatch) -
 def test_orth_of_a_tall_block_changes_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with columns that are lost, and in Fortran's order. Fails when the in-place QR reaches the caller's array,
     or where the order of a block (which decides the bits of every later product) is handed on."""
-    monkeypatch.setattr(linalg, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(subspaces, "ROWS_AT_ONCE", 10)
     block = np.asfortranarray(np.random.default_rng(0).standard_normal((300, 4)))
     block[:, 2] = block[:, 0]
     before = block.copy()
@@ -60,7 +68,7 @@ def test_orth_of_a_tall_block_changes_nothing_of_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_product_added_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linalg, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(subspaces, "ROWS_AT_ONCE", 10)
     rng = np.random.default_rng(0)
     total, left, right = rng.standard_normal((25, 3)), rng.standard_normal((25, 2)), rng.standard_normal((2, 3))
     expected = total + left @ right

@@ -13,20 +13,20 @@ import zarr
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Threads, single_threaded_blas
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, symmetric_part
-from npmdask.moments import (
+from npmdask.numerics.moments import (
     ICA,
     LDA,
     SingleTopic,
     SphericalMixture,
-    dirichlet,
     embedded,
     largest_form,
+    lda,
     match,
     multilinear,
     on_simplex,
     whiten,
 )
+from npmdask.numerics.subspaces import Block, symmetric_part
 from npmdask.operators import (
     Gram,
     MixtureSpread,
@@ -95,12 +95,12 @@ def test_lda_from_exact_moments() -> None:
     topics, alpha = rng.dirichlet(np.ones(12), 4).T, np.array([0.9, 0.5, 0.3, 0.1])
     a0 = float(alpha.sum())
     mean, second, third = mixing_moments(topics, alpha)
-    cube = dirichlet.cube(third, second, mean, a0)
+    cube = lda.cube(third, second, mean, a0)
     np.testing.assert_allclose(cube, cubes(2 * alpha / (a0 * (a0 + 1) * (a0 + 2)), topics), atol=1e-16)
-    m2 = dirichlet.pairs(second, mean, np.eye(12), a0)
+    m2 = lda.pairs(second, mean, np.eye(12), a0)
     np.testing.assert_allclose(m2, topics * (alpha / (a0 * (a0 + 1))) @ topics.T, atol=1e-16)
     block = rng.standard_normal((12, 3))
-    contracted = dirichlet.triples(dense_contraction(third)(block), second @ block, mean, block, a0)
+    contracted = lda.triples(dense_contraction(third)(block), second @ block, mean, block, a0)
     np.testing.assert_allclose(contracted, dense_contraction(cube)(block), atol=1e-14)
     found = recovered(LDA(alpha0=a0), m2, cube, 4)
     assert_recovered(topics, alpha, found)
@@ -406,8 +406,8 @@ def test_with_six_words_a_document_moments_need_their_diagonals_taken_off(tmp_pa
     x = counts.toarray() / 6
     with single_threaded_blas():
         raw = np.stack([(column[:, None] * x).T @ x for column in x.T]) / len(x)
-    naive_m2 = dirichlet.pairs(x.T @ x / len(x), x.mean(0), np.eye(40), A0)
-    naive_m3 = dirichlet.cube(raw, x.T @ x / len(x), x.mean(0), A0)
+    naive_m2 = lda.pairs(x.T @ x / len(x), x.mean(0), np.eye(40), A0)
+    naive_m3 = lda.cube(raw, x.T @ x / len(x), x.mean(0), A0)
 
     def accurate(pairs: Block, cube: np.ndarray) -> bool:
         return relative(pairs, m2) < 0.05 and relative(cube, m3) < 0.1

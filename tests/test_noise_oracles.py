@@ -14,11 +14,11 @@ from npmdask.algorithms import PowerMethod, StreamPower
 from npmdask.api import solve
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, random_orthonormal
 from npmdask.mechanisms import NoiseOracle, block_noise, noise_norms
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.posing import make_problem
 from npmdask.problem import Request
-from npmdask.randomness import generator
 from npmdask.relations import make_relation
 from npmdask.solution import Resources
 from npmdask.storage.layout import open_source

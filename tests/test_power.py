@@ -14,10 +14,10 @@ from npmdask.algorithms import PowerMethod
 from npmdask.diagnostics import max_sin_theta, principal_angle_sines
 from npmdask.driver import Step
 from npmdask.errors import BadInputError
-from npmdask.linalg import random_orthonormal
 from npmdask.mechanisms import NoNoise, SimulatedGaussian
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.progress import Observer
-from npmdask.randomness import generator
 from npmdask.storage.ingest import ingest
 from tests.conftest import planted
 

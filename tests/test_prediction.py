@@ -19,6 +19,7 @@ from benchmarks.step_cases import compare, shares
 from npmdask.algorithms import BlockKrylov, PowerMethod
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.outlook import foretell, look_ahead
 from npmdask.posing import make_problem
 from npmdask.prediction import steps_by_rank
@@ -26,7 +27,6 @@ from npmdask.private_outlook import MEANINGLESS, USEFUL, private_outlook
 from npmdask.problem import Request
 from npmdask.rehearsal import rehearse, thinned, unlucky_start
 from npmdask.sampling import Allowance, draw_sample
-from npmdask.spectra import asked_spectrum, read_spectrum
 from npmdask.stopping import ResidualRule
 from npmdask.storage.layout import open_source
 from npmdask.theory.likely import likely_sine

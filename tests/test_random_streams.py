@@ -7,7 +7,7 @@ import numpy as np
 import npmdask
 from npmdask.algorithms import PowerMethod
 from npmdask.mechanisms import SimulatedGaussian
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from tests.conftest import planted
 
 

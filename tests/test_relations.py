@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from npmdask.accounting import Budget, require_sound
 from npmdask.errors import BadInputError
-from npmdask.linalg import random_orthonormal
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.relations import REGISTRY, Entry, RecordAddRemove, Relation, SpectralNorm, SymmetricEntry, make_relation
 
 Block = np.ndarray

@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore
 import npmdask.operators.tensor as tensor_module
 from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
-from npmdask.linalg import symmetric_part
+from npmdask.numerics.subspaces import symmetric_part
 from npmdask.operators import Operator, PackedMultilinear, PackedTensor
 from npmdask.operators import block_strips as strips_module
 from npmdask.operators.contraction import Contraction

@@ -16,8 +16,8 @@ from npmdask.algorithms._tensor_report import said_of, statuses
 from npmdask.api import top_k
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.stopping import Outcome, StepView, UntilSettled, views_of
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import random_orthonormal
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.theory import (
     coherence_linf_bound,
     dist_comm,

@@ -15,10 +15,10 @@ from npmdask.api import solve as run_problem
 from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.random import generator
 from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.progress import Observer
-from npmdask.randomness import generator
 from npmdask.solution import Resources, Solution
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.layout import open_source

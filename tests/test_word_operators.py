@@ -16,8 +16,8 @@ import zarr
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Threads, single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
-from npmdask.linalg import Block
-from npmdask.moments import unique_blocks, unit_groups
+from npmdask.numerics.moments import unique_blocks, unit_groups
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import (
     Operator,
     TripleBlocks,

@@ -22,7 +22,7 @@ from npmdask.accounting import (
     paper_charge,
     paper_stddev,
 )
-from npmdask.linalg import random_orthonormal
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.relations import make_relation
 
 D, P, RELEASES = 1000, 10, 20

@@ -16,7 +16,7 @@ from npmdask.algorithms import MSG, RMSG, FrequentDirections, MiniBatchMSG, Mini
 from npmdask.algorithms._stream_protocol import StreamResult
 from npmdask.diagnostics import max_sin_theta
 from npmdask.memory import PeakMeter, tree_rss
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 D, K, BATCH = 100_000, 20, 256
 SIGNAL = 0.8  # the share of the rows' mean square norm of 1 that lies in the k directions

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.registry import Context, Measured, Row
 from npmdask.algorithms import RMSG
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 CHAINS, STEPS, LARGEST = 150, 4, 5  # matrices of at most 5 x 5 have 243 faces
 WORST_GAP = 1e-12

@@ -14,7 +14,7 @@ from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.algorithms import Oja, StreamPower
 from npmdask.diagnostics import max_sin_theta
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 K, BATCH = 10, 256
 NOISE = 0.05  # variance of all other directions; the k leading ones have 2 to 1

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.paper_data import deviations
 from benchmarks.registry import Context, Measured, Row
 from npmdask.algorithms import MiniBatchRMSG
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 D, STEPS = 1000, 50
 RANKS = (3, 10)

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 from npmdask.certificates.start import largest_missed
-from npmdask.linalg import Block, orth
+from npmdask.numerics.subspaces import Block, orth
 
 MISSED = 0.01  # share of starts of which less is true
 OUTSIDE = 0.1  # a direction of Y of which no more than this is outside of the pairs found says nothing of others

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.linalg import Block, add_product, fix_signs, orth, tall_qr
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, add_product, fix_signs, orth, tall_qr
 
 TURNED_AT_ONCE = 1024  # rows of [U, Q] that are put side by side, in cache, to be turned
 # Singular values that are less than this times the longer side of the matrix below the largest one are rounding.

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.linalg import Block, tall_qr
+from npmdask.numerics.subspaces import Block, tall_qr
 
 MOST = 3.0  # ridge in units of the prior variance of an entry: more would only shrink
 LEAST = 1e-12  # the same without noise, where B is A on the range of all X_l

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 # E_p: the ground state of the spherical p-spin model (Auffinger, Ben Arous and Cerny 2013), by order p.
 GROUND_STATES = {3: 1.6573, 4: 1.7942}

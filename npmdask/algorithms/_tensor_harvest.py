@@ -29,7 +29,7 @@ from npmdask.algorithms._tensor_search import (
     watched,
 )
 from npmdask.algorithms._tensors import deflated
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 MOST_AGES = 30  # products after which a column that is not clear is given up
 MOST_LET_GO = 2  # times k components that turn out to be none, and the search is over

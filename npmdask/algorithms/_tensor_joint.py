@@ -14,7 +14,7 @@ from npmdask.algorithms._tensor_fit import UNRESOLVED, Fit, fitted, noise_score,
 from npmdask.algorithms._tensor_report import Components, TensorState, converged, errors_of, rounding, statuses
 from npmdask.algorithms._tensor_search import Sight, distinct, fresh, picked, put, seen, stepped
 from npmdask.algorithms._tensors import deflated, random_units
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 NEAR = 0.05  # relative residual of a column that has come near a fixed point
 CLEAR = 1e-3  # relative residual that is not come near by chance

@@ -11,7 +11,7 @@ from npmdask.algorithms._tensor_joint import CLEAR, Joint
 from npmdask.algorithms._tensor_report import Components, TensorState
 from npmdask.algorithms._tensor_search import Sight, advanced, fresh, nearest, put, seen, watched
 from npmdask.algorithms._tensors import deflated
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 @dataclass(frozen=True, kw_only=True)

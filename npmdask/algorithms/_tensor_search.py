@@ -9,7 +9,7 @@ import numpy as np
 
 from npmdask.algorithms._tensor_fit import SAME
 from npmdask.algorithms._tensors import scores_of, unit_columns
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 
 
 def random_units(d: int, count: int, *, seed: int, place: int) -> Block:

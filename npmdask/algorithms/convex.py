@@ -33,7 +33,7 @@ from npmdask.algorithms._stream_protocol import (
 )
 from npmdask.algorithms.capped_simplex import project_spectrum
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 STRAIGHTENED_EVERY = 128  # steps, by their number: each adds about 1e-16 to the error of U^T U, which adds up
 

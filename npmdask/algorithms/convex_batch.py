@@ -40,7 +40,7 @@ from npmdask.algorithms._stream_protocol import (
 )
 from npmdask.algorithms.capped_simplex import stays_rank
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.theory.convex import Schedule, mbrmsg_params
 
 

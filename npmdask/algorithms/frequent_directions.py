@@ -25,7 +25,7 @@ from npmdask.algorithms._stream_protocol import (
     require_rank,
 )
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, add_product, fix_signs
+from npmdask.numerics.subspaces import Block, add_product, fix_signs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,8 @@ import numpy as np
 from npmdask.algorithms._chain import empty_growth, missed, scaled, started
 from npmdask.algorithms._protocol import Info, Query, Result, Seen
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 SINGLE_RANGE = (1e-18, 1e18)  # of the largest value: sums over 10^12 rows and their parts stay inside float32

@@ -29,8 +29,8 @@ from npmdask.algorithms._stream_protocol import (
     require_rank,
 )
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, orth, random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, orth, random_orthonormal
 from npmdask.theory import oja_shift
 
 

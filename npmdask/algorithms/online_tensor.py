@@ -47,7 +47,7 @@ from npmdask.algorithms._stream_protocol import (
 )
 from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_columns
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 LARGEST_SQUARE = 1e90  # of the norms of a batch: sixth powers stay far from overflow
 PIECE_ROWS = 64  # sums are cut here, whatever the batches: these rows wait at most

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result
-from npmdask.linalg import Block, fix_signs, orth, random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, fix_signs, orth, random_orthonormal
 
 
 @dataclass(frozen=True, kw_only=True)

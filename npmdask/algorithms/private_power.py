@@ -29,8 +29,8 @@ import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result
 from npmdask.algorithms._release_fit import fitted_vectors
-from npmdask.linalg import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz
 
 FIRST = 1.25  # times the root mean square of the image in a random block: with p = 20, 3 % of them are longer
 LATER = 1.0  # times the same, as the releases tell it: measured best of 0.4 to 1.6 where noise matters

@@ -21,7 +21,7 @@ import numpy as np
 
 from npmdask.algorithms._protocol import Info, Query, Result
 from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_columns
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 FAR = 0.5  # sine of an angle: beyond it a vector is no component any more
 CLEAR = 4.0  # standard deviations of a score: the largest of 20 scores of pure noise exceeds it once in 1600 times

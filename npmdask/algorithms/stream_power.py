@@ -36,8 +36,8 @@ from npmdask.algorithms._stream_protocol import (
     require_rank,
 )
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, add_product, orth, random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, add_product, orth, random_orthonormal
 
 
 @dataclass(frozen=True, kw_only=True)

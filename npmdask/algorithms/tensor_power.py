@@ -43,7 +43,7 @@ from npmdask.algorithms._tensor_rounds import Rounds
 from npmdask.algorithms._tensor_search import fresh
 from npmdask.algorithms._tensors import random_units
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 SEARCHERS = 16  # columns of a harvest at least, where all components are held
 

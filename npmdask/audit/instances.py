@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 Norm = Literal["l2", "l1"]
 HADAMARD = np.array([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5

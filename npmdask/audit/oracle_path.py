@@ -22,7 +22,7 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.audit.evidence import Told
 from npmdask.audit.oracle_pairs import HOSTILE, OraclePair
 from npmdask.audit.placement import follows_places
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack
 from npmdask.passes import compute_run

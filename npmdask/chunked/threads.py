@@ -11,8 +11,8 @@ import dask
 from dask.callbacks import Callback
 from threadpoolctl import get_cached_controller
 
-from npmdask.linalg import Block
 from npmdask.memory import ProcessPeak
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_run, root, runs_of
 from npmdask.storage.dense import SlabRecord

@@ -19,9 +19,9 @@ from npmdask.chunked.threads import OnTask
 from npmdask.chunked.tls import among_ourselves, refusal, refused, security_of
 from npmdask.environment import environment
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
-from npmdask.linalg import Block
 from npmdask.memory import ProcessPeak, high_water
 from npmdask.memory_plan import WORKER_BASE, MemoryPlan
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
 from npmdask.storage.access import first_line

@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.estimator import Estimator
 from npmdask.latent.independent import IndependentComponents, fit_independent_components
 from npmdask.latent.mixtures import GaussianMixture, fit_mixture
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources
 from npmdask.storage.kinds import real_array

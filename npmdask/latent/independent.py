@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
-from npmdask.linalg import Block
-from npmdask.moments import ICA, whiten
+from npmdask.numerics.moments import ICA, whiten
+from npmdask.numerics.subspaces import Block
 from npmdask.operators.samples import SampleFourth
 from npmdask.progress import Observer
 from npmdask.solution import Resources

@@ -19,8 +19,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
-from npmdask.linalg import Block
-from npmdask.moments import SphericalMixture, whiten
+from npmdask.numerics.moments import SphericalMixture, whiten
+from npmdask.numerics.subspaces import Block
 from npmdask.operators.samples import MixtureSpread, MixtureTriples
 from npmdask.progress import Observer
 from npmdask.solution import Resources

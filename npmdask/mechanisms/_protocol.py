@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 class Mechanism(Protocol):

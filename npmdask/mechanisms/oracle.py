@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 class NoiseNorms(NamedTuple):

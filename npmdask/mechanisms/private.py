@@ -33,9 +33,9 @@ from npmdask.accounting import (
     require_sound,
 )
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.linalg import Block
 from npmdask.mechanisms.entropy import Entropy, Keystream
 from npmdask.mechanisms.sampler import LARGEST_SCALE, rounded_gaussian, rounded_laplace, sampler_slack
+from npmdask.numerics.subspaces import Block
 from npmdask.relations import Relation, TensorRelation
 from npmdask.rounding import Rounding
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from npmdask.accounting import Budget, Charge
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian
+from npmdask.numerics.subspaces import Block
 from npmdask.relations import TensorRelation
 from npmdask.relations._protocol import up
 from npmdask.rounding import Rounding

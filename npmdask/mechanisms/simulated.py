@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 
 
 @dataclass(frozen=True, kw_only=True)

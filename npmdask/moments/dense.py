@@ -7,8 +7,8 @@ from itertools import pairwise, permutations
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 
 
 def multilinear(tensor: np.ndarray, *maps: Block | None) -> np.ndarray:

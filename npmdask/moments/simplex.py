@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 def on_simplex(columns: Block) -> tuple[Block, np.ndarray]:

@@ -22,7 +22,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from npmdask.errors import BadInputError, LostError, RefusedError
-from npmdask.linalg import Block
 from npmdask.nodes.wire import (
     DIGEST,
     NONCE,
@@ -34,6 +33,7 @@ from npmdask.nodes.wire import (
     encode,
     size_of,
 )
+from npmdask.numerics.subspaces import Block
 
 CONNECT_SECONDS = 10.0
 PATIENCE = 60.0  # seconds that a node may be away

@@ -28,9 +28,9 @@ from npmdask.chunked import make_executor, single_threaded_blas
 from npmdask.config import RunConfig
 from npmdask.custody import custody_of, require_room
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.linalg import Block
 from npmdask.memory import tree_rss
 from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of, encode, size_of
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
 from npmdask.planning import memory_of
 from npmdask.posing import default_rank, make_problem

@@ -18,10 +18,10 @@ import numpy as np
 from npmdask.accounting import Budget
 from npmdask.algorithms import Result
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.linalg import Block
 from npmdask.nodes.link import PATIENCE, Link, require_address
 from npmdask.nodes.total import Group, NodeSum
 from npmdask.nodes.wire import Announcement, tokens_for
+from npmdask.numerics.subspaces import Block
 from npmdask.private_parts import MECHANISMS, likely_sine, released_arrays
 from npmdask.relations import make_relation
 from npmdask.rounding import Rounding

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.linalg import Block
 from npmdask.nodes.link import Link
 from npmdask.nodes.wire import Announcement, size_of
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, pending_sums
 from npmdask.storage.dense import SlabRecord
 

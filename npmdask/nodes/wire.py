@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 FORMAT = 1
 TOKEN = "NPMDASK_NODE_TOKEN"

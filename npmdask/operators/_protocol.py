@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.rounding import Rounding
 from npmdask.storage.conventions import refuse_marked
 from npmdask.storage.dense import DenseReader, SlabRecord, scratch

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import strip_rows
 from npmdask.operators.bounded import JOINS, MACHINE_EPS, Bounded

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, strip_rows, tile_bytes
 from npmdask.operators.clipping import FAR_VALUES, Clipping, clip_records
 from npmdask.operators.exact import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial
 from npmdask.operators.clipped import Records
 from npmdask.operators.clipping import FAR_VALUES, Clipping, factors, shortened

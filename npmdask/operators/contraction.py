@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators.block_strips import Strips
 from npmdask.storage.tensor import Place
 

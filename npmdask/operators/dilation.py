@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
     Partial,

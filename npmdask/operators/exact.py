@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.storage.dense import scratch
 
 RECORD_GRID = 2.0**-24

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, symmetric_part
+from npmdask.numerics.subspaces import Block, symmetric_part
 from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import Strips, room_bytes
 from npmdask.operators.tensor import OfTensor, require_finite

@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, least_run
 from npmdask.operators.batch import OfRows
 from npmdask.operators.clipped import gather

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from npmdask.linalg import Block
-from npmdask.moments.blocks import blocks_of
+from npmdask.numerics.moments.blocks import blocks_of
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import STRIP_BYTES, Partial, least_run, pending_sums, require_finite
 from npmdask.operators.gram import Gram
 from npmdask.storage.dense import SlabRecord, scratch
@@ -25,7 +25,7 @@ class SampleBlocks(Gram):
     ----------
     reader, mean : as of :class:`Gram`; without a ``mean`` the moment is of the rows as they are.
     side : b.
-    wanted : the blocks of this pass, places in :func:`npmdask.moments.unique_blocks`.
+    wanted : the blocks of this pass, places in :func:`npmdask.numerics.moments.unique_blocks`.
     """
 
     side: int

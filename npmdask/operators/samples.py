@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.moments.whitening import require_rows
+from npmdask.numerics.moments.whitening import require_rows
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     STRIP_BYTES,
     Partial,

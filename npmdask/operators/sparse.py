@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, divided, require_finite
 from npmdask.storage.dense import SlabRecord
 from npmdask.storage.sparse import CsrReader, Fragment

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
     Partial,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial
 from npmdask.operators.block_strips import room_bytes
 from npmdask.operators.contraction import Contraction

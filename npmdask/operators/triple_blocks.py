@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix
 
-from npmdask.linalg import Block
-from npmdask.moments.blocks import blocks_of
-from npmdask.moments.dirichlet import cube_share, triple_share
+from npmdask.numerics.moments.blocks import blocks_of
+from npmdask.numerics.moments.lda import cube_share, triple_share
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, least_run, pending_sums
 from npmdask.operators.sparse import SPARSE_ROWS, row_strips
 from npmdask.operators.words import ByDocuments, WordSums, over_words, require_alpha0, words_of
@@ -26,14 +26,14 @@ class TripleBlocks(ByDocuments):
 
     ``finish`` gives (units b b) x b: the blocks one under the other, in lexicographic order, padded with zeros at the
     edge of the tensor, as a packed store holds them; a block with a repeated index is symmetric to the last bit. A
-    whole tensor takes a pass for each of :func:`npmdask.moments.unit_groups`, and (2 / 3) nnz d^2 flops: word by
+    whole tensor takes a pass for each of :func:`npmdask.numerics.moments.unit_groups`, and (2 / 3) nnz d^2 flops: word by
     word, the documents with it are multiplied in dense form.
 
     Parameters
     ----------
     sums : of :class:`WordTotals`.
     side : b.
-    wanted : the blocks of this pass, places in :func:`npmdask.moments.unique_blocks`.
+    wanted : the blocks of this pass, places in :func:`npmdask.numerics.moments.unique_blocks`.
     alpha0 : of LDA; 0 for a single topic.
     """
 
@@ -113,7 +113,7 @@ class TripleBlocks(ByDocuments):
             values[same, same, same] += 2 * self._of_words(self.sums.third, i)
 
     def _without_mixing(self, values: np.ndarray, pairs: np.ndarray, places: tuple[int, int, int]) -> None:
-        """Take off what the Dirichlet prior adds: see :mod:`npmdask.moments.dirichlet`."""
+        """Take off what the Dirichlet prior adds: see :mod:`npmdask.numerics.moments.lda`."""
         x, y, z = (self._of_words(self.sums.mean, row) for row in places)
         i, j, k = places
         xy, xz, yz = (self._second(pairs, *two) for two in ((i, j), (i, k), (j, k)))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.linalg import Block
-from npmdask.moments import dirichlet
-from npmdask.moments.whitening import require_rows
+from npmdask.numerics.moments import lda
+from npmdask.numerics.moments.whitening import require_rows
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, least_run, pending_sums
 from npmdask.operators.sparse import row_strips
 from npmdask.operators.words import (
@@ -68,8 +68,8 @@ class WhitenedTriples(ByDocuments):
         different = _mirrored(whole[: m * m].reshape(m, m, m))
         second = whole[m * m : m * m + m] - white.T @ (sums.second[:, None] * white)
         repeated = _weighted_cube(white, whole[m * m + m :] - 2 / 3 * sums.third[:, None] * white)
-        third = different - dirichlet.in_three_orders(repeated)
-        return dirichlet.cube(third, second, white.T @ sums.mean, self.alpha0).reshape(m * m, m)
+        third = different - lda.in_three_orders(repeated)
+        return lda.cube(third, second, white.T @ sums.mean, self.alpha0).reshape(m * m, m)
 
     @property
     def _rows(self) -> int:

@@ -26,9 +26,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.moments import dirichlet
-from npmdask.moments.whitening import require_rows
+from npmdask.numerics.moments import lda
+from npmdask.numerics.moments.whitening import require_rows
+from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, least_run, pending_sums, require_finite
 from npmdask.operators.sparse import SPARSE_ROWS, cut_rows, row_strips
 from npmdask.storage.dense import SlabRecord
@@ -209,7 +209,7 @@ class WordPairs(ByDocuments):
 
     def finish(self, total: Partial, block: Block) -> Block:
         second = self._whole(total, block) / self.sums.total - self.sums.second[:, None] * block
-        return dirichlet.pairs(second, self.sums.mean, block, self.alpha0)
+        return lda.pairs(second, self.sums.mean, block, self.alpha0)
 
     def _nothing(self, block: Block) -> np.ndarray:
         return np.zeros(block.shape)
@@ -262,7 +262,7 @@ class WordTriples(ByDocuments):
         third = whole[:, :columns] + self._back(2 * words**2 * sums.third[:, None])
         if self.alpha0:
             second = whole[:, columns:] - self._back(words * sums.second[:, None])
-            third = dirichlet.triples(third, second, self._back(sums.mean), block, self.alpha0)
+            third = lda.triples(third, second, self._back(sums.mean), block, self.alpha0)
         return np.einsum("dl,dl->l", third, block)[None] if self.scores else third
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 Norm = Literal["l2", "l1"]
 MACHINE_EPS = sys.float_info.epsilon

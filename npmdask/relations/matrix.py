@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.relations._protocol import MACHINE_EPS, Relation, positive, singular_values
 
 

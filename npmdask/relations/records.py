@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.relations._protocol import MACHINE_EPS, Norm, Relation, positive, scaled_to_one, singular_values, up
 
 LEAST_SHARE = 2.0**-400  # of clip_norm; less is counted as this, so that no square vanishes

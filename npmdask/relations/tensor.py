@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.relations._protocol import MACHINE_EPS, Norm, Relation, positive, scaled_to_one, up
 
 MATES_ROWS = 512  # of a product that is looked at at once

@@ -19,9 +19,9 @@ import numpy as np
 
 from npmdask.accounting import Charge
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
-from npmdask.stochastic.images import project_out, unit
+from npmdask.numerics.projections import project_out, unit
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.stochastic.neighbours import Promise
 from npmdask.stochastic.noise import Noise, purpose_of
 

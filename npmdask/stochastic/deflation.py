@@ -15,9 +15,9 @@ from typing import Generic
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.projections import project_out, unit
+from npmdask.numerics.subspaces import Block
 from npmdask.stochastic._protocol import Answer, BatchQuery, Oracle, State
-from npmdask.stochastic.images import project_out, unit
 from npmdask.stochastic.neighbours import Promise
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.sampler import LARGEST_SCALE, rounded_gaussian, rounded_laplace
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 LEADING_BITS = 20  # of a scale: at most 2e-6 more noise, and the same on every processor
 

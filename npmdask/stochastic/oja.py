@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.projections import project_out, unit
+from npmdask.numerics.subspaces import Block
 from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, random_start, vector_of
-from npmdask.stochastic.images import project_out, unit
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import numpy as np
 
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.projections import project_out, unit
+from npmdask.numerics.subspaces import Block
 from npmdask.stochastic._protocol import Answer, BatchQuery, random_start, spec_of, vector_of
-from npmdask.stochastic.images import project_out, unit
 from npmdask.stochastic.neighbours import Promise, Relation, promise_of, require_relation
 from npmdask.stochastic.private_mean import ClippedMean
 

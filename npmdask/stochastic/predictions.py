@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npmdask.linalg import Block
-from npmdask.stochastic.images import project_out
+from npmdask.numerics.projections import project_out
+from npmdask.numerics.subspaces import Block
 
 
 @dataclass(frozen=True)

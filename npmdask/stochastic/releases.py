@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Charge
-from npmdask.linalg import Block
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.sampler import sampler_slack
+from npmdask.numerics.subspaces import Block
 from npmdask.stochastic._protocol import BatchQuery, Oracle, released
 from npmdask.stochastic.neighbours import Relation
 from npmdask.stochastic.noise import SecretNoise

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.algorithms import Info, Query, Result, restored, state_fields
-from npmdask.linalg import Block, fix_signs
+from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators.record_images import pack
 from npmdask.stochastic._protocol import Answer, Oracle
 from npmdask.stochastic.deflation import Deflation, DeflationState

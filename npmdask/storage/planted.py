@@ -20,8 +20,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from npmdask.errors import BadInputError, closest
-from npmdask.linalg import Block, random_orthonormal
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, random_orthonormal
 
 SLAB_BYTES = 4 * 2**20  # stays in cache between the draw, the product and the copy into the chunk
 TILE = 256  # side of the products of a symmetric matrix

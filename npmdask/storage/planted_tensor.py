@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from npmdask.errors import closest
-from npmdask.linalg import Block, random_orthonormal
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.storage.planted import Plan, Problem, Size, require
 from npmdask.storage.tensor import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
 from npmdask.storage.tensor_symmetry import in_order

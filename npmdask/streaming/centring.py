@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 class RunningMean(NamedTuple):

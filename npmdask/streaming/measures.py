@@ -11,7 +11,7 @@ import numpy as np
 from npmdask.algorithms import StreamInfo
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.streaming.model import Model, ModelState
 
 MOST = 256  # measurements that are kept: then every second one goes, and they are made half as often

@@ -14,8 +14,8 @@ import scipy.linalg  # noqa: F401  its BLAS must be there when the number of thr
 from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
 from npmdask.algorithms._stream_protocol import checked_batch
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.streaming.centring import RunningMean, centred
 
 SCALE_FREE = ("spm", "frequent-directions", "online-tensor-power")  # rows of another size change nothing but the values

@@ -14,7 +14,7 @@ from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.checkpoint import RunStore, folder_of
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.places import local_path

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.layout import Source, open_source

@@ -13,7 +13,7 @@ import zarr
 
 from npmdask.checkpoint import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.layout import open_source
 from npmdask.streaming.measures import FIRST_BATCHES, HeldOut, require_directions

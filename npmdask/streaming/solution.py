@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.stopping import Outcome
 from npmdask.streaming.measures import Measurement
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.conventions import DecodedArray
 from npmdask.storage.layout import Source

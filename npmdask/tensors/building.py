@@ -14,7 +14,7 @@ from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.gathering import gather
 from npmdask.memory import tree_rss
-from npmdask.moments import unit_groups
+from npmdask.numerics.moments import unit_groups
 from npmdask.operators import Operator
 from npmdask.operators.sample_blocks import SampleBlocks
 from npmdask.operators.triple_blocks import TripleBlocks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 def polarising_block(m: int) -> Block:

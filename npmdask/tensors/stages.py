@@ -22,8 +22,8 @@ from npmdask.checkpoint import RunStore
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError
 from npmdask.gathering import gather
-from npmdask.linalg import Block
 from npmdask.mechanisms import REGISTRY as MECHANISMS
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import DEFAULT_STEPS, Lens, Problem, Request

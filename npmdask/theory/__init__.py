@@ -9,6 +9,7 @@ from __future__ import annotations
 from npmdask.accounting import delta_for as gdp_delta
 from npmdask.accounting import mu_for
 from npmdask.accounting import shuffled_epsilon as shuffle_eps
+from npmdask.numerics.accuracy_measures import condition_number, zeta, zeta_from_frobenius
 from npmdask.theory.composition import (
     Share,
     dp_tpm_nu,
@@ -41,7 +42,6 @@ from npmdask.theory.intermediate import (
     improved_recursion,
     improved_residual,
 )
-from npmdask.theory.measures import condition_number, zeta, zeta_from_frobenius
 from npmdask.theory.norms import gaussian_norm, laplace_norm
 from npmdask.theory.power import (
     Noise,

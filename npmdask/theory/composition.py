@@ -21,8 +21,8 @@ from npmdask.accounting import (
     paper_tensor_stddev,
 )
 from npmdask.errors import BadInputError, closest
+from npmdask.numerics.domains import counts, not_negative, positive, probability
 from npmdask.theory.prediction import Prediction, Predictions
-from npmdask.theory.ranges import counts, not_negative, positive, probability
 
 MODES = ("paper", "exact")
 LARGEST_SPLIT = 0.9  # Lemma 16 of Duengler and Sanyal: epsilon <= 0.9

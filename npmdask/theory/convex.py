@@ -12,8 +12,8 @@ import math
 from typing import NamedTuple
 
 from npmdask.errors import BadInputError, closest
+from npmdask.numerics.domains import counts, positive, probability
 from npmdask.theory.prediction import Prediction, Predictions
-from npmdask.theory.ranges import counts, positive, probability
 
 COSTS = ("oja", "4.2", "4.3")
 

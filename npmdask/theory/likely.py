@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from npmdask.errors import BadInputError
+from npmdask.numerics.domains import falling, not_negative
 from npmdask.theory.prediction import Prediction
-from npmdask.theory.ranges import falling, not_negative
 
 
 def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: int, p: int) -> Prediction:

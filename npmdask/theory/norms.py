@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from npmdask.errors import BadInputError, closest
-from npmdask.theory.ranges import counts, not_negative, probability
+from npmdask.numerics.domains import counts, not_negative, probability
 
 Norm = Callable[[float, int, int, int, float], float]
 

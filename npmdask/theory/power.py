@@ -14,8 +14,8 @@ from typing import NamedTuple
 from scipy.optimize import brentq
 
 from npmdask.errors import BadInputError
+from npmdask.numerics.domains import accuracy, not_negative, spectrum_gap
 from npmdask.theory.prediction import Prediction, Predictions
-from npmdask.theory.ranges import accuracy, not_negative, spectrum_gap
 
 MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
 EXACTLY = 1 - 1e-12  # so that a whole number of steps is not rounded up to the next

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from npmdask.errors import BadInputError, closest
+from npmdask.numerics.domains import counts, not_negative, positive, probability, ranks, spectrum_gap
 from npmdask.theory.prediction import Prediction
-from npmdask.theory.ranges import counts, not_negative, positive, probability, ranks, spectrum_gap
 from npmdask.theory.start import start_factor
 
 RELEASES = ("gaussian", "laplace")

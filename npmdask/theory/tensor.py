@@ -16,9 +16,9 @@ import math
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
-from npmdask.linalg import Block
+from npmdask.numerics.domains import counts, not_negative, positive, probability
+from npmdask.numerics.subspaces import Block
 from npmdask.theory.prediction import Prediction
-from npmdask.theory.ranges import counts, not_negative, positive, probability
 
 NOISES = ("adversarial", "round", "weakly correlated")
 

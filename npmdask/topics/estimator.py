@@ -10,7 +10,7 @@ import numpy as np
 
 from npmdask.chunked import single_threaded_blas
 from npmdask.estimator import Estimator
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators.words import HALF_LENGTH
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources

@@ -23,7 +23,7 @@ import numpy as np
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
-from npmdask.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
+from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_cubes import WhitenedTriples
 from npmdask.operators.words import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.privacy import unprotected

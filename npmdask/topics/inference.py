@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import psi
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 STRIP_BYTES = 4 * 2**20  # of the topics of the words of the documents that are worked on at once: in cache
 STRIP_ROWS = 1024

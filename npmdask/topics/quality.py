@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.topics.documents import Documents, require_whole
 from npmdask.topics.inference import shares_of
 from npmdask.topics.model import TopicModel

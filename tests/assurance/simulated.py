@@ -27,7 +27,7 @@ from npmdask.assurance import (
 )
 from npmdask.diagnostics import max_sin_theta
 from npmdask.latent import fit_independent_components, fit_mixture
-from npmdask.linalg import orth, rayleigh_ritz
+from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.private_parts import likely_sine, released_arrays
 from npmdask.streaming.measures import HeldOut, Measures, measure
 from npmdask.streaming.request import StreamRequest, make_model

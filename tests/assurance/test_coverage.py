@@ -19,7 +19,7 @@ import pytest
 from npmdask.assurance import of_directions, of_tensor
 from npmdask.assurance.words import LOST
 from npmdask.diagnostics import max_sin_theta
-from npmdask.linalg import orth
+from npmdask.numerics.subspaces import orth
 from npmdask.streaming.measures import Measurement
 from tests.assurance import simulated
 from tests.assurance.simulated import Pairs

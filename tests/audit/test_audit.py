@@ -20,9 +20,9 @@ from npmdask.audit.publication import Publication, without_noise
 from npmdask.audit.release_path import ReleasePath, orth_many
 from npmdask.cli import main
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block, orth
 from npmdask.mechanisms.entropy import Entropy
 from npmdask.mechanisms.private import PrivateGaussian
+from npmdask.numerics.subspaces import Block, orth
 from npmdask.relations import REGISTRY, TENSORS, make_relation
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`

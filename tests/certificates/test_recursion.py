@@ -8,7 +8,7 @@ from npmdask.algorithms import PowerMethod
 from npmdask.certificates import Evidence, certify
 from npmdask.certificates.recursion import noisy_recursion
 from npmdask.diagnostics import max_sin_theta
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 D, P, K, STEPS = 30, 6, 2, 8
 VALUES = np.concatenate([[10.0, 8.0], 1 / np.arange(1, D - 1)])

@@ -14,8 +14,8 @@ from npmdask.algorithms._chain import started
 from npmdask.certificates import SEEN, Evidence, certify
 from npmdask.certificates.start import largest_missed
 from npmdask.certificates.words import tells
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.stopping import ResidualRule, StepView
 
 D = 150

@@ -21,7 +21,7 @@ import npmdask.operators._protocol as protocol
 from npmdask import foresight
 from npmdask.chunked import Cluster, Threads
 from npmdask.errors import BadInputError, LostError, RefusedError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
 from npmdask.passes import runs_of
 from npmdask.posing import make_problem

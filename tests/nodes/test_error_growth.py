@@ -15,12 +15,12 @@ from npmdask.config import load_config
 from npmdask.diagnostics import max_sin_theta
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.linalg import Block
 from npmdask.nodes.link import Link
 from npmdask.nodes.node import Node, open_node
 from npmdask.nodes.parts import _fingerprint, _kind_of
 from npmdask.nodes.total import Group
 from npmdask.nodes.wire import Announcement, decode, encode, size_of
+from npmdask.numerics.subspaces import Block
 from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.solution import Resources

@@ -13,8 +13,8 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower, PrivateState, Result, state_fields, value_stddevs
 from npmdask.chunked import Threads
-from npmdask.linalg import random_orthonormal
 from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators import ClippedGram
 from npmdask.posing import make_problem
 from npmdask.private_parts import PrivateParts

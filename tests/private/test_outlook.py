@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.numerics.spectra import read_spectrum
 from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
 from npmdask.private_outlook import MEANINGLESS, private_outlook
 from npmdask.problem import Problem, Request
-from npmdask.spectra import read_spectrum
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import open_source
 from tests.private.conftest import sine_of_run

@@ -10,7 +10,7 @@ import pytest
 
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateState, Result, value_stddevs
 from npmdask.algorithms._release_fit import fitted_vectors, posterior_weights
-from npmdask.linalg import Block, random_orthonormal
+from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.private_parts import released_arrays
 
 RUNS = 12

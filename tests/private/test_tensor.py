@@ -17,8 +17,8 @@ from npmdask.algorithms import PrivateTensorPower
 from npmdask.api import resume
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.linalg import symmetric_part
 from npmdask.mechanisms import PrivateGaussian
+from npmdask.numerics.subspaces import symmetric_part
 from npmdask.private_plan import lines, plan_private
 from npmdask.progress import Observer
 from npmdask.report import write_report

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
+from npmdask.numerics.projections import present, project_out
 from npmdask.operators.record_images import images_of_matrices, images_of_rows
-from npmdask.stochastic.images import present, project_out
 from npmdask.stochastic.private_range import DistanceRange
 
 

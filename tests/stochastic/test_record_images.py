@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
+from npmdask.numerics.projections import present
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack, unpack
 from npmdask.passes import Keeper, compute_node, root, runs_of, tasks_of
 from npmdask.passes import pack as pack_parts
 from npmdask.passes import unpack as unpack_parts
-from npmdask.stochastic.images import present
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean, PlainMean
 from npmdask.stochastic.private_range import DistanceRange, PaperRange
 from npmdask.storage.layout import open_source

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.stochastic_data import Stream, gaussian, signal_and_noise
 from npmdask.errors import BadInputError
-from npmdask.linalg import orth, random_orthonormal
+from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.theory import (
     Model,
     condition_number,

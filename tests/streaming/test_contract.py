@@ -22,7 +22,7 @@ from npmdask.algorithms import (
 )
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 D, K = 40, 3
 ALGORITHMS: dict[str, Any] = {

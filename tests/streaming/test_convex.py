@@ -14,7 +14,7 @@ from npmdask.algorithms.capped_simplex import project_spectrum, stays_rank
 from npmdask.algorithms.convex_batch import RankTest
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from tests.streaming.test_contract import D, K, fed, stream
 
 

@@ -10,7 +10,7 @@ import pytest
 from npmdask.algorithms import MSG, RMSG, _factors
 from npmdask.algorithms._factors import straightened, updated_eigen
 from npmdask.algorithms.convex import STRAIGHTENED_EVERY, ConvexState
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from tests.streaming.test_contract import D, K, fed, same, snapshot, stream
 from tests.streaming.test_convex import stepped, whole
 

@@ -12,8 +12,8 @@ from npmdask.algorithms import OnlineTensorPower, online_tensor, state_fields
 from npmdask.algorithms._tensors import random_units
 from npmdask.algorithms.online_tensor import PIECE_ROWS, default_restarts
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block
 from npmdask.streaming.memory import columns_held
 from npmdask.streaming.model import Model
 

@@ -13,7 +13,7 @@ from benchmarks.data import DataSets
 from benchmarks.registry import Context, all_rows
 from benchmarks.rows import stream_memory, stream_projection, stream_update
 from npmdask.algorithms import StreamPower
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from tests.streaming.test_capped_simplex import by_faces, spectra
 
 

@@ -8,7 +8,7 @@ import pytest
 from npmdask.algorithms import MSG, FrequentDirections, Oja, PowerMethod, StreamPower
 from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from tests.streaming.test_contract import D, K, fed, stream
 
 

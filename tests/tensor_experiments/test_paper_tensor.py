@@ -39,7 +39,7 @@ from benchmarks.tensor_revealed import RevealedTensor, symmetric_gaussian
 from benchmarks.tensor_series import SERIES
 from npmdask.accounting import Budget
 from npmdask.algorithms._tensors import unit_columns
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 
 WORDS = ("no noise was found", "hardest", "drawn while it is asked")
 

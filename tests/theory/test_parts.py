@@ -11,7 +11,7 @@ from npmdask.accounting import Budget, epsilon_for, gaussian_charge
 from npmdask.algorithms.convex_batch import MiniBatchRMSG
 from npmdask.algorithms.oja import Oja
 from npmdask.errors import BadInputError
-from npmdask.linalg import random_orthonormal
+from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.relations import make_relation
 from npmdask.stochastic.histogram import StabilityHistogram
 from npmdask.stochastic.private_mean import PaperMean

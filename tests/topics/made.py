@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from npmdask.topics.model import TopicModel
 
 

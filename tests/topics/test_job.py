@@ -18,7 +18,7 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from npmdask.report import write_report
 from npmdask.solution import Resources
 from npmdask.storage.layout import open_source

@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_matrix, vstack
 
 from npmdask.errors import BadInputError
-from npmdask.randomness import generator
+from npmdask.numerics.random import generator
 from npmdask.topics import documents as module
 from npmdask.topics.documents import documents_of
 from npmdask.topics.inference import shares_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 def project_out(vectors: np.ndarray, found: Block) -> np.ndarray:

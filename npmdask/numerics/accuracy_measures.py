@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.theory.ranges import LARGEST, counts
+from npmdask.numerics.domains import LARGEST, counts
+from npmdask.numerics.subspaces import Block
 
 NEARLY_ORTHONORMAL = 1e-8
 
@@ -53,7 +53,7 @@ def zeta(basis: Block, vectors: Block, values: np.ndarray, sigma: Callable[[Bloc
     if basis.shape != vectors.shape or not _orthonormal(basis):
         raise BadInputError(
             f"zeta is defined for k orthonormal columns, {vectors.shape} here: not for a basis {basis.shape} as given; "
-            "orthonormalise it first (npmdask.linalg.orth)"
+            "orthonormalise it first (npmdask.numerics.subspaces.orth)"
         )
     if not np.sum(values) > 0:
         raise BadInputError("zeta is a share of the k leading eigenvalues: it is not defined where all of them are 0")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 def pair_share(alpha0: float) -> float:

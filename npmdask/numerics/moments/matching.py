@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
+from npmdask.numerics.subspaces import Block
 
 WARN_ABOVE = 10.0  # the condition number beyond which SpectralLDA (Spark) warns its users
 

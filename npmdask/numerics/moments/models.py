@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.linalg import Block
-from npmdask.moments.whitening import Whitening
+from npmdask.numerics.moments.whitening import Whitening
+from npmdask.numerics.subspaces import Block
 
 
 @dataclass(frozen=True, kw_only=True)
