@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.registry import Context, Measured, Row
 from npmdask.accounting import Budget, mu_for
-from npmdask.accounting.paper import paper_charge
+from npmdask.accounting.published_formulas import paper_charge
 from npmdask.mechanisms import Entropy, TensorGaussian
 from npmdask.relations import TensorRelation, make_relation
 from npmdask.rounding import Rounding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from npmdask.accounting.allocation import allocation_delta, allocation_stddev
 from npmdask.accounting.batching import WAYS, mean_stddev
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.calibration import (
@@ -14,7 +13,14 @@ from npmdask.accounting.calibration import (
     release_charge,
 )
 from npmdask.accounting.gdp import delta_for, epsilon_for, log_delta, mu_for
-from npmdask.accounting.paper import paper_charge, paper_laplace_scale, paper_stddev, paper_tensor_stddev, require_sound
+from npmdask.accounting.published_formulas import (
+    paper_charge,
+    paper_laplace_scale,
+    paper_stddev,
+    paper_tensor_stddev,
+    require_sound,
+)
+from npmdask.accounting.random_allocation import allocation_delta, allocation_stddev
 from npmdask.accounting.shuffling import shuffled_epsilon, shuffled_multiplier
 
 __all__ = [

@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from npmdask.accounting.allocation import allocation_stddev
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.calibration import gaussian_multiplier
+from npmdask.accounting.random_allocation import allocation_stddev
 from npmdask.accounting.shuffling import shuffled_multiplier
 from npmdask.errors import BadInputError
 

@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp, kstest, norm
 
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
-from npmdask.accounting.paper import paper_stddev
+from npmdask.accounting.published_formulas import paper_stddev
 from npmdask.audit import ALPHA, Finding, Interval, attacks, audit, examine, instances, release_path, table
 from npmdask.audit.examination import operator_of
 from npmdask.audit.instances import Instance
