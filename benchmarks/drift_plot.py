@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.docs import ROOT
 from npmdask import StreamingPCA
 from npmdask.charts import BLUE, GREY, ORANGE, svg
-from npmdask.diagnostics import max_sin_theta
+from npmdask.theory.diagnostics import max_sin_theta
 
 PICTURE = ROOT / "docs" / "streaming-drift.svg"
 DAYS, ROWS, COLUMNS, BATCH = 40, 2000, 100, 200

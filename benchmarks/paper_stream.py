@@ -24,7 +24,7 @@ from benchmarks.docs import ROOT
 from benchmarks.paper_figures import errors_figure, gap_figure
 from benchmarks.paper_page import keep, kept, message, save, stream_tables, table, write
 from npmdask.algorithms import PowerMethod, StreamPower
-from npmdask.diagnostics import max_sin_theta
+from npmdask.theory.diagnostics import max_sin_theta
 
 BATCH = 4096
 RATIO = 0.5  # s_{k+1} / s_k of the spiked model: lambda_i = sigma = 1

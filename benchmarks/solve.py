@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import npmdask
-from npmdask.diagnostics import max_sin_theta
 from npmdask.memory import high_water
 from npmdask.progress import Observer
 from npmdask.storage.dense import SlabRecord
+from npmdask.theory.diagnostics import max_sin_theta
 
 
 class Progress(Observer):

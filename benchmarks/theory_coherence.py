@@ -18,11 +18,11 @@ from benchmarks.theory_private_runs import Matrix, matrix, mechanism_of
 from benchmarks.theory_runs import axis_ticks, number
 from npmdask.algorithms import PowerMethod
 from npmdask.charts import BLUE, GREY, ORANGE
-from npmdask.diagnostics import max_sin_theta
 from npmdask.mechanisms import SimulatedGaussian
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.theory import coherence_linf_bound
+from npmdask.theory.diagnostics import max_sin_theta
 
 LEVELS = {"little": 1e-4, "much": 0.1, "as printed": 0.5}  # stddev / s_k; the last times max |X_ij|, whatever that is
 RULES = {

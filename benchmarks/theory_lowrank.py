@@ -12,8 +12,8 @@ from benchmarks.paper_page import Rows
 from benchmarks.theory_private_runs import DELTA, Matrix, Released, matrix, mechanism_of, release
 from benchmarks.theory_runs import axis_ticks, number
 from npmdask.charts import BLUE, GREY, ORANGE
-from npmdask.diagnostics import max_sin_theta
 from npmdask.theory import lowrank_error
+from npmdask.theory.diagnostics import max_sin_theta
 
 TAILS = ("falling", "flat")
 CURVES = (

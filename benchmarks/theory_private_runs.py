@@ -19,13 +19,13 @@ from scipy.linalg import hadamard
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower
-from npmdask.diagnostics import max_sin_theta
 from npmdask.mechanisms import Entropy, PrivateGaussian
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.exact import prepare
 from npmdask.relations import SymmetricEntry
 from npmdask.rounding import Rounding
+from npmdask.theory.diagnostics import max_sin_theta
 
 DELTA, GRID, TOP = 1e-6, 2.0**-20, 2e4  # of every run; s_k
 RATIO = 0.3  # s_{k+1} / s_k

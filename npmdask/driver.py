@@ -17,14 +17,12 @@ import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
-from npmdask.assurance import with_assurance
 from npmdask.binding import bind
 from npmdask.certifying import assure, told, with_excess
 from npmdask.checkpoint import RunStore
 from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
-from npmdask.diagnostics import max_sin_theta
 from npmdask.discretion import only_public
 from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
 from npmdask.left import left_is_whole, rebuild_left
@@ -49,6 +47,8 @@ from npmdask.storage.layout import Source
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.triangle import TriangleReader
 from npmdask.survey import checksum_table, checksums_of
+from npmdask.theory.certificates.statements import with_assurance
+from npmdask.theory.diagnostics import max_sin_theta
 
 
 class Driver:

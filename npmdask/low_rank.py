@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from npmdask.certificates.levels import Evidence, certify, rounding_of
-from npmdask.certificates.words import tells
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.stopping import Outcome, ResidualRule, StepView
+from npmdask.theory.certificates.bounds import Evidence, certify, rounding_of
+from npmdask.theory.certificates.wording import tells
 
 LOW_RANK = "low_rank"  # name of the outcome
 

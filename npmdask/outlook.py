@@ -10,10 +10,10 @@ import numpy as np
 
 from npmdask.numerics.units import time_text
 from npmdask.posing import default_rank
-from npmdask.prediction import MOST, predict_passes, steps_by_rank
 from npmdask.problem import Problem
 from npmdask.rehearsal import FLOPS, rehearse
 from npmdask.theory import best_q, gaussian_norm, init_tan_quantile, npm_max_noise
+from npmdask.theory.convergence_rate import MOST, predict_passes, steps_by_rank
 
 ACCURACY = 0.1  # sine of the largest angle that the noise is judged by: one digit
 CANDIDATE_FLOPS = 4e9  # of a rehearsal with columns that are only suggested

@@ -24,7 +24,6 @@ import numpy as np
 import zarr
 
 from npmdask.accounting import Budget, mu_for
-from npmdask.assurance import of_copy
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.custody import PrivateCustody, name_of_run
@@ -41,6 +40,7 @@ from npmdask.storage.places import NEW_STORE, local_path
 from npmdask.storage.tensor import TensorReader
 from npmdask.storage.tensor_writer import TensorWriter
 from npmdask.tensor_parts import tensor_relation
+from npmdask.theory.certificates.statements import of_copy
 
 FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key
 # A component of a symmetric tensor can be seen in noise with entries of stddev s / sqrt(6) if it is above this times

@@ -21,7 +21,6 @@ from npmdask.algorithms import (
     Result,
 )
 from npmdask.algorithms import value_stddevs as stddevs_of_values
-from npmdask.assurance.private import plane_sine
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
 from npmdask.operators import (
@@ -38,6 +37,7 @@ from npmdask.storage.dense import DenseReader
 from npmdask.storage.layout import Source
 from npmdask.storage.sparse import CsrReader
 from npmdask.storage.triangle import TriangleReader
+from npmdask.theory.certificates.statements.private import plane_sine
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped

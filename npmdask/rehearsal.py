@@ -20,8 +20,8 @@ from npmdask.algorithms import Algorithm, Result
 from npmdask.low_rank import LowRankRule
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.prediction import ZERO
 from npmdask.stopping import ResidualRule, StepView
+from npmdask.theory.convergence_rate import ZERO
 
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.
 DRAWS, UNLUCKY = 40, 4  # of 40 starts the one that holds fourth least of the wanted vectors: nine of ten hold more

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npmdask.assurance import assurance_of
 from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint import RunStore, not_finished
@@ -27,6 +26,7 @@ from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.places import local_path
 from npmdask.streaming.report import stream_page
 from npmdask.streaming.standing import is_stream
+from npmdask.theory.certificates.statements import assurance_of
 
 VALUES = {"matrix": "singular value", "sparse": "singular value", "tensor": "weight"}
 TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version", "environment")

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from npmdask import diagnostics
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.theory import diagnostics
 
 EYE = np.eye(6)
 

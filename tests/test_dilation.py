@@ -11,13 +11,13 @@ import npmdask
 from npmdask.algorithms import PowerMethod
 from npmdask.algorithms.private_alternating import PrivateAlternating
 from npmdask.chunked import Threads
-from npmdask.diagnostics import max_sin_theta
 from npmdask.dilation import singular_triplets
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators import Dilation
 from npmdask.relations import make_relation
 from npmdask.storage.layout import open_source
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted
 
 M, N, K = 50, 30, 3

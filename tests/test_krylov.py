@@ -10,11 +10,11 @@ import pytest
 
 from npmdask.algorithms import BlockKrylov, Info, PowerMethod, Result, state_fields
 from npmdask.chunked import single_threaded_blas
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.stopping import Outcome, ResidualRule, StepView
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted
 
 Product = Callable[[Block], Block]

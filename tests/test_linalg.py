@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask.diagnostics import max_sin_theta, principal_angle_sines
 from npmdask.numerics import subspaces
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import (
@@ -19,6 +18,7 @@ from npmdask.numerics.subspaces import (
     rayleigh_ritz,
     tall_qr,
 )
+from npmdask.theory.diagnostics import max_sin_theta, principal_angle_sines
 
 
 def test_orth_is_gram_schmidt() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from npmdask.algorithms import PowerMethod, StreamPower
 from npmdask.api import solve
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.mechanisms import NoiseOracle, block_noise, noise_norms
 from npmdask.numerics.random import generator
@@ -23,6 +22,7 @@ from npmdask.relations import make_relation
 from npmdask.solution import Resources
 from npmdask.storage.layout import open_source
 from npmdask.theory import coherence_linf_bound
+from npmdask.theory.diagnostics import max_sin_theta
 
 D, K, P = 40, 2, 5
 VALUES = np.concatenate([[3.0, 2.5], np.linspace(1.0, 0.1, D - K)])

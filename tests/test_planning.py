@@ -28,13 +28,13 @@ from npmdask.memory_plan import plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan_run
 from npmdask.posing import make_problem
-from npmdask.prediction import MOST, predict_passes
 from npmdask.problem import Request
 from npmdask.sampling import spectrum_of
 from npmdask.solution import Resources
 from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.generate import generate
 from npmdask.storage.layout import open_source
+from npmdask.theory.convergence_rate import MOST, predict_passes
 from tests.conftest import write_zarr
 
 NPMDASK = [sys.executable, "-m", "npmdask.cli"]

@@ -11,7 +11,6 @@ from scipy.sparse import csr_matrix, save_npz
 import npmdask
 from npmdask import checks
 from npmdask.algorithms import PowerMethod
-from npmdask.diagnostics import max_sin_theta, principal_angle_sines
 from npmdask.driver import Step
 from npmdask.errors import BadInputError
 from npmdask.mechanisms import NoNoise, SimulatedGaussian
@@ -19,6 +18,7 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.progress import Observer
 from npmdask.storage.ingest import ingest
+from npmdask.theory.diagnostics import max_sin_theta, principal_angle_sines
 from tests.conftest import planted
 
 LOGSPACE = np.logspace(0, -6, 60)

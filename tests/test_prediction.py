@@ -22,13 +22,13 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.outlook import foretell, look_ahead
 from npmdask.posing import make_problem
-from npmdask.prediction import steps_by_rank
 from npmdask.private_outlook import MEANINGLESS, USEFUL, private_outlook
 from npmdask.problem import Request
 from npmdask.rehearsal import rehearse, thinned, unlucky_start
 from npmdask.sampling import Allowance, draw_sample
 from npmdask.stopping import ResidualRule
 from npmdask.storage.layout import open_source
+from npmdask.theory.convergence_rate import steps_by_rank
 from npmdask.theory.likely import likely_sine
 from tests.conftest import planted, write_zarr
 from tests.private.conftest import make_world, records

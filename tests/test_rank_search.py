@@ -21,7 +21,6 @@ from npmdask.algorithms import Result
 from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.config import validate_config
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.posing import make_problem
 from npmdask.problem import Request
@@ -32,6 +31,7 @@ from npmdask.share import ShareRule, next_columns, settle, smallest_rank
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.ingest import ingest
 from npmdask.storage.layout import open_source
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_driver import CountingStore
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.diagnostics import assumption_a
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.theory.diagnostics import assumption_a
 
 SIGNS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
 CORNERS = SIGNS * [math.sqrt(2), 1.0]  # x x^T = [[2, +-sqrt(2)], [+-sqrt(2), 1]]: D = +-sqrt(2) [[0, 1], [1, 0]]

@@ -222,7 +222,7 @@ def test_what_the_earlier_run_could_not_know_is_found(
     for tol in (1e-9, 1e-6, 1e-3):
         warm = solve(b, 5, start=tmp_path / "first", algorithm=algorithm, tol=tol)
         assert warm.converged
-        sine = npmdask.diagnostics.max_sin_theta(warm.basis, exact_vectors)
+        sine = npmdask.theory.diagnostics.max_sin_theta(warm.basis, exact_vectors)
         assert sine <= 50 * tol
         levels: Any = warm.certificate["levels"]  # type: ignore[index]
         assert all(level["sine"] is None or level["sine"] >= sine for level in levels)

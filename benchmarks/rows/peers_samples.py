@@ -20,7 +20,7 @@ import npmdask
 from benchmarks import cache
 from benchmarks.children import ChildFailedError, TooSlowError, last_json, peer_command, solve_command
 from benchmarks.registry import Context, Measured, Row
-from npmdask.diagnostics import max_sin_theta
+from npmdask.theory.diagnostics import max_sin_theta
 
 K, GOAL = 20, 1e-4
 BUDGET = 2**30  # bytes

@@ -14,9 +14,9 @@ from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask.algorithms import MSG, RMSG, FrequentDirections, MiniBatchMSG, MiniBatchRMSG, Oja, StreamPower
 from npmdask.algorithms._stream_protocol import StreamResult
-from npmdask.diagnostics import max_sin_theta
 from npmdask.memory import PeakMeter, tree_rss
 from npmdask.numerics.random import generator
+from npmdask.theory.diagnostics import max_sin_theta
 
 D, K, BATCH = 100_000, 20, 256
 SIGNAL = 0.8  # the share of the rows' mean square norm of 1 that lies in the k directions

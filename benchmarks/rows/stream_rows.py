@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.algorithms import Oja, StreamPower
-from npmdask.diagnostics import max_sin_theta
 from npmdask.numerics.random import generator
+from npmdask.theory.diagnostics import max_sin_theta
 
 K, BATCH = 10, 256
 NOISE = 0.05  # variance of all other directions; the k leading ones have 2 to 1

@@ -1,4 +1,4 @@
-"""Random columns beside known ones: what a warm start cannot have missed (npmdask.certificates.start.largest_missed).
+"""Random columns beside known ones: what a warm start cannot have missed (npmdask.theory.certificates.random_start.largest_missed).
 
 Known columns W (of an earlier run) may be orthogonal to an eigenvector of these data, and stay so for ever. So the last
 r columns of a block that starts from W are random, Omega, and they are multiplied by A in every step. Y_l G_l is then
@@ -13,8 +13,8 @@ import sys
 
 import numpy as np
 
-from npmdask.certificates.start import largest_missed
 from npmdask.numerics.subspaces import Block, orth
+from npmdask.theory.certificates.random_start import largest_missed
 
 MISSED = 0.01  # share of starts of which less is true
 OUTSIDE = 0.1  # a direction of Y of which no more than this is outside of the pairs found says nothing of others

@@ -54,7 +54,7 @@ class Info:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """All Ritz pairs of the last space, wanted or not: what a certificate is made of (npmdask.certificates).
+    """All Ritz pairs of the last space, wanted or not: what a certificate is made of (npmdask.theory.certificates).
 
     ``values`` (m, by falling magnitude, the wanted ones first) and ``gram`` = R^T R (m x m), R = A V - V diag(values).
     ``degree``: the space holds every polynomial of this degree in A of a random start; None where there is no such

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.assurance.private import of_plane
-from npmdask.assurance.words import LOST, Assurance, components, degrees, spread
+from npmdask.theory.certificates.statements.numbers import LOST, Assurance, components, degrees, spread
+from npmdask.theory.certificates.statements.private import of_plane
 
 WHOSE = "the data of all nodes together, clipped as each node says"
 SHARPEST = 1e-9  # no smaller sine is stated: rounding

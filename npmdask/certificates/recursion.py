@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.certificates.levels import Certificate, Evidence
-from npmdask.certificates.start import tangents
 from npmdask.theory import improved_recursion, npm_error_recursion
+from npmdask.theory.certificates.bounds import Certificate, Evidence
+from npmdask.theory.certificates.random_start import tangents
 from npmdask.theory.norms import gaussian_norm
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.assurance import Assurance, of_independent, of_mixture
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.latent.independent import NAME as ICA
@@ -20,6 +19,7 @@ from npmdask.latent.mixtures import fit_mixture
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.stopping import Outcome
+from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
 
 FITS = {MIXTURE: fit_mixture, ICA: fit_independent_components}
 WEIGHTS = {MIXTURE: "weights", ICA: "kurtoses"}

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import Any
 
 from npmdask.algorithms import StreamInfo, StreamResult
-from npmdask.assurance import of_stream
 from npmdask.binding import bind_spec
 from npmdask.checkpoint import RunStore
 from npmdask.chunked import single_threaded_blas
@@ -31,6 +30,7 @@ from npmdask.streaming.model import ModelState
 from npmdask.streaming.opening import said_of_header
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
+from npmdask.theory.certificates.statements import of_stream
 
 TELL_SECONDS = 1.0  # between two signs of life
 

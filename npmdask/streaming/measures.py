@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import StreamInfo
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.streaming.model import Model, ModelState
+from npmdask.theory.diagnostics import max_sin_theta
 
 MOST = 256  # measurements that are kept: then every second one goes, and they are made half as often
 FIRST_BATCHES = 16  # between the first measurements

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import STREAM_REGISTRY
-from npmdask.assurance import of_stream
 from npmdask.checkpoint import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.streaming.measures import Measurement
 from npmdask.streaming.online import StreamingPCA
+from npmdask.theory.certificates.statements import of_stream
 
 
 def is_stream(spec: dict[str, Any] | None) -> bool:

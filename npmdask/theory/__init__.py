@@ -52,7 +52,6 @@ from npmdask.theory.power import (
     npm_max_noise,
     npm_plateau,
 )
-from npmdask.theory.prediction import Prediction, Predictions
 from npmdask.theory.private import (
     coherence_linf_bound,
     dist_comm,
@@ -63,6 +62,7 @@ from npmdask.theory.private import (
     predicted_sine,
 )
 from npmdask.theory.rates import dist_rate, lowrank_rate, ppm_rate, ppm_rate_coherent
+from npmdask.theory.result import Prediction, Predictions
 from npmdask.theory.samples import (
     roundness_spiked,
     spm_block_noise,

@@ -22,7 +22,7 @@ from npmdask.accounting import (
 )
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import counts, not_negative, positive, probability
-from npmdask.theory.prediction import Prediction, Predictions
+from npmdask.theory.result import Prediction, Predictions
 
 MODES = ("paper", "exact")
 LARGEST_SPLIT = 0.9  # Lemma 16 of Duengler and Sanyal: epsilon <= 0.9

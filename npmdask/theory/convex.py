@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import counts, positive, probability
-from npmdask.theory.prediction import Prediction, Predictions
+from npmdask.theory.result import Prediction, Predictions
 
 COSTS = ("oja", "4.2", "4.3")
 

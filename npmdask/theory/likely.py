@@ -9,7 +9,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import falling, not_negative
-from npmdask.theory.prediction import Prediction
+from npmdask.theory.result import Prediction
 
 
 def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: int, p: int) -> Prediction:

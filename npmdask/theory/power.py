@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import accuracy, not_negative, spectrum_gap
-from npmdask.theory.prediction import Prediction, Predictions
+from npmdask.theory.result import Prediction, Predictions
 
 MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
 EXACTLY = 1 - 1e-12  # so that a whole number of steps is not rounded up to the next

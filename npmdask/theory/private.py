@@ -18,7 +18,7 @@ import numpy as np
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import counts, falling, not_negative, positive, probability
 from npmdask.theory.norms import norm_of
-from npmdask.theory.prediction import Prediction
+from npmdask.theory.result import Prediction
 from npmdask.theory.start import init_tan_explicit, start_factor, start_promised
 
 START_SHARE = 0.8  # of fail_prob: a bad start costs more than loud noise, whose tail is Gaussian

@@ -11,7 +11,7 @@ import math
 
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import counts, not_negative, positive, probability, ranks, spectrum_gap
-from npmdask.theory.prediction import Prediction
+from npmdask.theory.result import Prediction
 from npmdask.theory.start import start_factor
 
 RELEASES = ("gaussian", "laplace")

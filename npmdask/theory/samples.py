@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import accuracy, counts, exponent, not_negative, positive, ranks, spectrum_gap
 from npmdask.theory.power import Noise, NoisePrediction
-from npmdask.theory.prediction import Prediction
+from npmdask.theory.result import Prediction
 
 PROVED_SCALE = 2.0  # of D: the largest quantiles of sums of squares are then those of one square
 

@@ -12,7 +12,7 @@ from scipy.special import gammaincinv, gammaln
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import counts, positive, probability, ranks
-from npmdask.theory.prediction import Prediction
+from npmdask.theory.result import Prediction
 
 TAIL = 10  # draws beyond a quantile below which it is a guess
 SHARE = 0.1  # of a fail_prob: for the part of X_0 outside U, whose tail costs next to nothing

@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.accuracy_measures import condition_number
 from npmdask.numerics.domains import counts, exponent, not_negative, positive, probability
-from npmdask.theory.prediction import Prediction
+from npmdask.theory.result import Prediction
 
 LARGEST_EPSILON = 0.9  # of Theorems 1 and 9; the paper's own experiments have epsilon = 1
 

@@ -10,7 +10,7 @@ import math
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import counts, exponent, not_negative, positive, probability
 from npmdask.theory.composition import Share, lemma16_split
-from npmdask.theory.prediction import Prediction, Predictions
+from npmdask.theory.result import Prediction, Predictions
 
 BEYOND = 500.0  # of a logarithm: such a bound says nothing, and floats still hold it
 

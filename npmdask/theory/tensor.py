@@ -18,7 +18,7 @@ import numpy as np
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import counts, not_negative, positive, probability
 from npmdask.numerics.subspaces import Block
-from npmdask.theory.prediction import Prediction
+from npmdask.theory.result import Prediction
 
 NOISES = ("adversarial", "round", "weakly correlated")
 

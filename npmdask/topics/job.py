@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.assurance import of_topics
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.progress import Observer
@@ -18,6 +17,7 @@ from npmdask.stopping import Outcome
 from npmdask.storage.layout import open_source
 from npmdask.storage.places import local_path
 from npmdask.storage.remote import is_remote
+from npmdask.theory.certificates.statements import of_topics
 from npmdask.topics.documents import documents_of
 from npmdask.topics.fitting import OfWords, TopicRequest, fit_in
 from npmdask.topics.model import TopicModel

@@ -15,7 +15,12 @@ from scipy.optimize import linear_sum_assignment
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateTensorPower, TensorPower
 from npmdask.algorithms.tensor_power import restarts_for
-from npmdask.assurance import (
+from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.numerics.subspaces import orth, rayleigh_ritz
+from npmdask.private_parts import likely_sine, released_arrays
+from npmdask.streaming.measures import HeldOut, Measures, measure
+from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.theory.certificates.statements import (
     of_directions,
     of_independent,
     of_mixture,
@@ -25,12 +30,7 @@ from npmdask.assurance import (
     of_third_moment,
     of_topics,
 )
-from npmdask.diagnostics import max_sin_theta
-from npmdask.latent import fit_independent_components, fit_mixture
-from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.private_parts import likely_sine, released_arrays
-from npmdask.streaming.measures import HeldOut, Measures, measure
-from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.topics.job import run_topics
 from npmdask.topics.model import TopicModel
 from npmdask.topics.preparing import Cut

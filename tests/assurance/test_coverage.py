@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.assurance import of_directions, of_tensor
-from npmdask.assurance.words import LOST
-from npmdask.diagnostics import max_sin_theta
 from npmdask.numerics.subspaces import orth
 from npmdask.streaming.measures import Measurement
+from npmdask.theory.certificates.statements import of_directions, of_tensor
+from npmdask.theory.certificates.statements.numbers import LOST
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.assurance import simulated
 from tests.assurance.simulated import Pairs
 

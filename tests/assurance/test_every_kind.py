@@ -17,7 +17,6 @@ import npmdask.algorithms
 from npmdask.accounting import Budget
 from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve, top_k
-from npmdask.assurance import assurance_of
 from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.inspection import inspect
@@ -39,6 +38,7 @@ from npmdask.storage.layout import open_source
 from npmdask.streaming import stream_components, stream_pca
 from npmdask.streaming.standing import is_stream, standing
 from npmdask.tensors.posing import JOBS
+from npmdask.theory.certificates.statements import assurance_of
 from npmdask.topics.job import run_topics
 from npmdask.topics.preparing import Cut
 from tests.nodes.conftest import Sites, records, run_centre, sites

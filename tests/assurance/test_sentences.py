@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.assurance import of_independent, of_mixture, of_nodes, of_release, of_tensor, of_third_moment, of_topics
-from npmdask.assurance.words import at_most_percent, degrees, spread
 from npmdask.mechanisms import PrivateGaussian
 from npmdask.streaming import stream_pca
+from npmdask.theory.certificates.statements import (
+    of_independent,
+    of_mixture,
+    of_nodes,
+    of_release,
+    of_tensor,
+    of_third_moment,
+    of_topics,
+)
+from npmdask.theory.certificates.statements.numbers import at_most_percent, degrees, spread
 from tests.private.conftest import make_world, records
 
 PLANE: dict[str, Any] = {"values": np.array([2.0, 1.0]), "value_stddevs": np.array([0.01, 0.02])}

@@ -11,8 +11,8 @@ import pytest
 import npmdask
 from benchmarks.certificate_cases import draw, draw_ties, solve
 from benchmarks.certificate_coverage import Tally, as_markdown, measure
-from npmdask.certificates import certify
-from npmdask.certificates.words import tells
+from npmdask.theory.certificates import certify
+from npmdask.theory.certificates.wording import tells
 
 
 def held(tallies: dict[tuple[str, str], Tally]) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 import npmdask
 from benchmarks.low_rank_stops import as_markdown, measure, wrong
-from npmdask.certificates import Evidence, certify
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.low_rank import excess_of
 from npmdask.storage.ingest import ingest
+from npmdask.theory.certificates import Evidence, certify
 from tests.certificates.test_runs import put
 from tests.conftest import planted, same_bytes
 

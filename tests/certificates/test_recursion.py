@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from npmdask.algorithms import PowerMethod
-from npmdask.certificates import Evidence, certify
 from npmdask.certificates.recursion import noisy_recursion
-from npmdask.diagnostics import max_sin_theta
 from npmdask.numerics.random import generator
+from npmdask.theory.certificates import Evidence, certify
+from npmdask.theory.diagnostics import max_sin_theta
 
 D, P, K, STEPS = 30, 6, 2, 8
 VALUES = np.concatenate([[10.0, 8.0], 1 / np.arange(1, D - 1)])

@@ -19,13 +19,13 @@ import pytest
 import npmdask
 from benchmarks.wiretap import Exchange, tapped
 from npmdask.cli import main
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.ledger import open_ledger
 from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, decode, encode
 from npmdask.operators.exact import prepare
 from npmdask.report import summary, write_report
 from npmdask.storage.bundle import read_bundle
+from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.theory.private import dist_comm
 from tests.cluster.certificates import Authority
 from tests.conftest import write_zarr

@@ -12,7 +12,6 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.diagnostics import max_sin_theta
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.nodes.link import Link
@@ -25,6 +24,7 @@ from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.solution import Resources
 from npmdask.storage.layout import Source
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.nodes.conftest import private_tables, write_site
 
 D, P, K, MOST, RUNS = 24, 3, 1, 16, 8

@@ -9,7 +9,6 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.diagnostics import max_sin_theta
 from npmdask.nodes.node import open_node
 from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
@@ -17,6 +16,7 @@ from npmdask.problem import Request
 from npmdask.solution import Resources
 from npmdask.storage.layout import open_source
 from npmdask.theory import dist_error, ppm_error
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.nodes.conftest import grant, private_tables, records, write_site
 from tests.nodes.test_error_growth import source_of
 

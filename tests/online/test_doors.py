@@ -16,9 +16,9 @@ import npmdask
 from npmdask.cli import main
 from npmdask.config import load_config
 from npmdask.config_text import render_config
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.storage.generate import generate
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import same_bytes, write_zarr
 
 D, K = 30, 3

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.streaming.model import Model
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.online.common import EXACT, OPTIONS, D, K, bits, every, fed, model_of, rows_of, scatter
 
 ROWS = rows_of(150)

@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 
 from benchmarks import stochastic_data
 from benchmarks.stochastic_data import ROWS, Stream, gaussian, signal_and_noise, spiked, violation
-from npmdask.diagnostics import assumption_a
 from npmdask.errors import BadInputError
+from npmdask.theory.diagnostics import assumption_a
 
 LAMBDAS = np.array([3.0, 2.0])
 MAKERS: dict[str, Callable[[int, int], Stream]] = {

@@ -20,9 +20,9 @@ from npmdask.algorithms import (
     StreamPower,
     state_fields,
 )
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
+from npmdask.theory.diagnostics import max_sin_theta
 
 D, K = 40, 3
 ALGORITHMS: dict[str, Any] = {

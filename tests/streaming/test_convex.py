@@ -12,9 +12,9 @@ from benchmarks.paper_msg import PRINTED
 from npmdask.algorithms import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG, Oja
 from npmdask.algorithms.capped_simplex import project_spectrum, stays_rank
 from npmdask.algorithms.convex_batch import RankTest
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.streaming.test_contract import D, K, fed, stream
 
 

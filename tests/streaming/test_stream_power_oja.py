@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import MSG, FrequentDirections, Oja, PowerMethod, StreamPower
-from npmdask.diagnostics import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
+from npmdask.theory.diagnostics import max_sin_theta
 from tests.streaming.test_contract import D, K, fed, stream
 
 

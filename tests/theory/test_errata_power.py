@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import laplace, norm
 
 from npmdask.accounting import Budget, paper_charge, paper_laplace_scale
-from npmdask.diagnostics import coherence
 from npmdask.mechanisms import PrivateLaplace
 from npmdask.theory import (
     coherence_linf_bound,
@@ -27,6 +26,7 @@ from npmdask.theory import (
     spm_samples,
     spm_samples_spiked,
 )
+from npmdask.theory.diagnostics import coherence
 from tests.theory.made import perturbation, start
 
 

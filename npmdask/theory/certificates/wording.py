@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.certificates.levels import SEEN, START, Certificate, Level
+from npmdask.theory.certificates.bounds import SEEN, START, Certificate, Level
 
 WINDOW = 5  # last steps in which a residual must fall
 FALL = 0.9  # by so much at least

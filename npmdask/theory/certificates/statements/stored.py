@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from npmdask.assurance.nodes import of_nodes
-from npmdask.assurance.private import of_release
-from npmdask.assurance.tensors import of_result
-from npmdask.assurance.words import Assurance
+from npmdask.theory.certificates.statements.numbers import Assurance
+from npmdask.theory.certificates.statements.private import of_release
+from npmdask.theory.certificates.statements.tensors import of_result
 
 NOTHING = Assurance("", {})
 

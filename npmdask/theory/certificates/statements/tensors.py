@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.assurance.words import LOST, Assurance, degrees, percent, spread
+from npmdask.theory.certificates.statements.numbers import LOST, Assurance, degrees, percent, spread
 
 EXACT = 1e-9  # of the tensor's norm: what is left is rounding, and so is the error
 RESIDUAL = 2.0  # times residual / weight: a component that is off by e has a residual of about w e

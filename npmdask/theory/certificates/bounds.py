@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npmdask.certificates.residuals import (
+from npmdask.theory.certificates.random_start import smallest_singular_value, upper_values
+from npmdask.theory.certificates.residuals import (
     Space,
     component_sines,
     largest,
@@ -24,7 +25,6 @@ from npmdask.certificates.residuals import (
     spaces,
     span_sine,
 )
-from npmdask.certificates.start import smallest_singular_value, upper_values
 from npmdask.theory.norms import gaussian_norm
 
 ALWAYS, START, SEEN = "always", "random start", "none missed"

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.assurance.words import LOST, Assurance, at_most_percent, degrees, spread
 from npmdask.numerics.subspaces import Block
+from npmdask.theory.certificates.statements.numbers import LOST, Assurance, at_most_percent, degrees, spread
 
 LIKELY = 2.0  # times the sampling error
 OF_WEIGHTS = 4.0  # the same of the weights of a mixture

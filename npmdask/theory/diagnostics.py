@@ -16,7 +16,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.accuracy_measures import zeta
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
-from npmdask.spread import Spread, assumption_a
+from npmdask.theory.concentration import Spread, assumption_a
 from npmdask.theory.tensor import incoherence
 
 __all__ = [

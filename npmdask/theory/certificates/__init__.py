@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from npmdask.certificates.levels import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify, rounding_of
-from npmdask.certificates.words import Health, health, sentence
+from npmdask.theory.certificates.bounds import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify, rounding_of
+from npmdask.theory.certificates.wording import Health, health, sentence
 
 __all__ = [
     "ALWAYS",

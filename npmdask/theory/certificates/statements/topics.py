@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.assurance.words import Assurance, at_most_percent, percent
 from npmdask.numerics.subspaces import Block
+from npmdask.theory.certificates.statements.numbers import Assurance, at_most_percent, percent
 
 LIKELY = 2.0  # times S / sqrt(N): about 19 of 20 topics have less
 TOLD = 1.0  # a sum of absolute differences (0 to 2) from which on nothing is told of a topic

@@ -5,14 +5,14 @@ the error is likely to be, on what that rests, and what is not covered; what it 
 how often that was true in simulations is in docs/assurance.md.
 """
 
-from npmdask.assurance.kept import assurance_of, made_of, with_assurance
-from npmdask.assurance.latent import of_independent, of_mixture
 from npmdask.assurance.nodes import of_nodes
-from npmdask.assurance.private import of_copy, of_release
-from npmdask.assurance.streams import of_directions, of_stream, of_third_moment
-from npmdask.assurance.tensors import of_tensor
-from npmdask.assurance.topics import of_topics
-from npmdask.assurance.words import Assurance
+from npmdask.theory.certificates.statements.latent import of_independent, of_mixture
+from npmdask.theory.certificates.statements.numbers import Assurance
+from npmdask.theory.certificates.statements.private import of_copy, of_release
+from npmdask.theory.certificates.statements.stored import assurance_of, made_of, with_assurance
+from npmdask.theory.certificates.statements.streams import of_directions, of_stream, of_third_moment
+from npmdask.theory.certificates.statements.tensors import of_tensor
+from npmdask.theory.certificates.statements.topics import of_topics
 
 __all__ = [
     "Assurance",
