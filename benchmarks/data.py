@@ -17,7 +17,7 @@ from benchmarks.private_cases import make_records, write_records
 from benchmarks.registry import FACTORS, CannotRunError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 
 MIB = 2**20
 COLUMNS = 2048

@@ -24,8 +24,8 @@ from npmdask.privacy import Privacy
 from npmdask.problem import Request
 from npmdask.relations import make_relation
 from npmdask.solution import Resources
-from npmdask.storage.dense_writer import DenseWriter
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.dense import DenseWriter
 
 K = 10
 STEPS = 5

@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.chunked import Executor
 from npmdask.posing import make_problem
 from npmdask.problem import Request
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 
 def operator_of(store: Path, kind: str | None = None) -> Any:

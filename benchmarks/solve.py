@@ -16,7 +16,7 @@ import numpy as np
 import npmdask
 from npmdask.memory import high_water
 from npmdask.progress import Observer
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 from npmdask.theory.diagnostics import max_sin_theta
 
 

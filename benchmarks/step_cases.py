@@ -20,8 +20,8 @@ from npmdask.posing import make_problem
 from npmdask.problem import Problem, Request
 from npmdask.sampling import Allowance, draw_sample
 from npmdask.stopping import StepView
-from npmdask.storage.layout import open_source
-from npmdask.storage.planted import draw_rows
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.matrices import draw_rows
 
 MOST_STEPS = 400
 FACTOR = 1.5

@@ -21,7 +21,7 @@ from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.solution import Resources, Solution
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 
 
 @dataclass

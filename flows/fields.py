@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from npmdask.config import RunConfig
-from npmdask.storage.places import NAME
+from npmdask.storage.paths import NAME
 
 
 def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:

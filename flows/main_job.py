@@ -15,7 +15,7 @@ from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.progress import IngestBar
 from npmdask.report import write_report
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 from npmdask.topics.corpus import documentation_corpus
 from npmdask.topics.documents import documents_of, write_documents
 

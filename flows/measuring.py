@@ -19,7 +19,7 @@ from flows.run import step
 from flows.server import ROOT, python_path
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.places import require_no_link
+from npmdask.storage.paths import require_no_link
 
 SCALE = "scale"  # file in the folder of the run
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None

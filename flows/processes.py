@@ -23,7 +23,7 @@ from pathlib import Path
 
 from npmdask.errors import RefusedError
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.places import private
+from npmdask.storage.paths import private
 
 STATE = "services.json"
 LOCK = "serve.lock"

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from npmdask.errors import NpmdaskError, RefusedError
-from npmdask.storage.places import open_plain, private
+from npmdask.storage.paths import open_plain, private
 
 AUTH = "auth"  # file in PREFECT_HOME with the auth string of servers that are started here
 AUTH_VARIABLES = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING")  # which count before it

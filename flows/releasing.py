@@ -18,7 +18,7 @@ from npmdask.errors import RefusedError
 from npmdask.private_outlook import require_signal
 from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
-from npmdask.storage.places import require_no_link
+from npmdask.storage.paths import require_no_link
 
 TIMED = (
     "the number of records stays private, and how long a run takes follows it: Prefect writes down when this run and "

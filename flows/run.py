@@ -23,7 +23,7 @@ from npmdask.log_lines import tell
 from npmdask.progress import stop_bars
 from npmdask.report import write_report
 from npmdask.storage.copies import place_of_store
-from npmdask.storage.places import is_url, require_name
+from npmdask.storage.paths import is_url, require_name
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 

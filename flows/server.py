@@ -32,7 +32,7 @@ from uuid import uuid4
 
 from flows.quiet import auth_string
 from npmdask.errors import RefusedError
-from npmdask.storage.places import private
+from npmdask.storage.paths import private
 
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
 DATABASE_LOOK = 2.0  # seconds between two looks at its file

@@ -29,7 +29,7 @@ from infra.local_cluster import LocalCluster
 from npmdask.accounting import Budget
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 
 PHASES = ("validate", "mid-pass", "commit", "release", "report")
 VICTIMS = ("flow", "worker", "prefect-server", "postgres", "dask-scheduler", "dask-worker-1", "object-store")

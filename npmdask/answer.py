@@ -13,8 +13,8 @@ from npmdask.left import refine_with_left
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import Truth
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.source import Truth
 
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:

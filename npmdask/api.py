@@ -20,7 +20,7 @@ from npmdask.rank_search import solve_share
 from npmdask.sizes import parse_memory
 from npmdask.solution import TemporaryStore
 from npmdask.storage.bundle import read_bundle
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.stored_problem import identity_of, keep_locked, locked_result, problem_of, resources_of
 from npmdask.tensors.posing import JOBS
 from npmdask.warm_start import find_start, keep_start

@@ -14,7 +14,7 @@ from npmdask.low_rank import LowRankRule, excess_of
 from npmdask.operators import Operator
 from npmdask.problem import Problem
 from npmdask.stopping import DOUBLE_EPS, Outcome, StepView
-from npmdask.storage.sparse import CsrReader
+from npmdask.storage.readers.sparse import CsrReader
 from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, rounding_of
 from npmdask.theory.certificates.wording import health, sentence
 

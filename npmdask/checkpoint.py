@@ -34,7 +34,7 @@ from typing import Any
 
 from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.bundle import Arrays, write_bundle, write_file_atomically
-from npmdask.storage.places import is_url
+from npmdask.storage.paths import is_url
 from npmdask.store_reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
 from npmdask.store_turn import PRIVATE, HeldStore, carrier_of
 

@@ -11,10 +11,10 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.problem import Problem, column_scale
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import Source
-from npmdask.storage.sparse import CsrReader
-from npmdask.storage.tensor import TensorReader
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source
 
 SMALLEST, LARGEST = 1e-140, 1e140  # of products: beyond, squares and sums of them leave float64
 NAMED = 5  # columns that a warning names

@@ -27,7 +27,7 @@ from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.log_lines import open_log
 from npmdask.progress import stop_bars
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
 
 INTERRUPTED = 130
 LONG = ("certificate.levels", "certificate.nearest")  # a table on the page, whole in --json

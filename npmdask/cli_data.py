@@ -94,7 +94,7 @@ def add_generate(commands: Any) -> None:
 
 def _generate(a: argparse.Namespace) -> int:
     from npmdask.progress import IngestBar
-    from npmdask.storage.generate import generate
+    from npmdask.storage.synthetic.generate import generate
 
     summary = generate(
         a.dest,

@@ -113,7 +113,7 @@ def _perturb(a: argparse.Namespace) -> int:
     from npmdask.perturbation import concerns, perturb
     from npmdask.privacy import Privacy
     from npmdask.progress import IngestBar
-    from npmdask.storage.places import NEW_STORE, local_path
+    from npmdask.storage.paths import NEW_STORE, local_path
 
     local_path(a.dest, NEW_STORE)  # a place that is refused comes before what is said of the noise
     privacy = Privacy(

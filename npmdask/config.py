@@ -33,7 +33,7 @@ from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.copies import place_of_store
-from npmdask.storage.places import is_url, local_path
+from npmdask.storage.paths import is_url, local_path
 from npmdask.tensors.plan import TensorPlan, plan_tensor
 from npmdask.warm_start import find_start
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from npmdask.errors import BadInputError
 from npmdask.nodes.parts import open_nodes
 from npmdask.posing import checked_rank
-from npmdask.storage.layout import Source, open_source
+from npmdask.storage.source import Source, open_source
 
 
 class Table(BaseModel):

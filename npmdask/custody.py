@@ -34,7 +34,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.privacy import Privacy
 from npmdask.problem import Problem
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 
 if TYPE_CHECKING:
     from npmdask.ledger import Ledger, Run

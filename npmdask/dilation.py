@@ -27,9 +27,9 @@ from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources, Solution
 from npmdask.stopping import DOUBLE_EPS, ResidualRule
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.layout import Source, open_source
-from npmdask.storage.sparse import CsrReader
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source, open_source
 
 KINDS = ("samples", "matrix", "sparse")  # whose stored array has rows and columns
 

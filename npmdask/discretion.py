@@ -14,7 +14,7 @@ import numpy as np
 
 from npmdask.progress import Observer
 from npmdask.solution import Solution, Step
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 
 
 class Discreet(Observer):

@@ -42,10 +42,10 @@ from npmdask.record_parts import of_batch
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
 from npmdask.stopping import Outcome, StepView, remembered, view_of, views_of
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import Source
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import Source
 from npmdask.survey import checksum_table, checksums_of
 from npmdask.theory.certificates.statements import with_assurance
 from npmdask.theory.diagnostics import max_sin_theta

@@ -19,7 +19,7 @@ from npmdask.checkpoint import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.left import left_blocks, left_height
 from npmdask.storage.bundle import Arrays, read_bundle
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
 from npmdask.streaming.standing import answer_of, is_stream
 from npmdask.tensors.posing import JOBS
 from npmdask.topics.model import PART as TOPICS

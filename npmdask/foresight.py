@@ -25,9 +25,9 @@ from npmdask.outlook import foretell, locked_values
 from npmdask.problem import Problem, Request
 from npmdask.sampling import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
 from npmdask.stopping import ResidualRule
-from npmdask.storage.access import first_line
-from npmdask.storage.layout import Source
-from npmdask.storage.remote import is_remote
+from npmdask.storage.chunk_access import first_line
+from npmdask.storage.object_url import is_remote
+from npmdask.storage.source import Source
 
 SECONDS = 0.5
 AWAY = 2.0  # of data that come from elsewhere: at half of it no further row of chunks is begun

@@ -19,7 +19,7 @@ from npmdask.operators import Operator
 from npmdask.passing import Passes
 from npmdask.progress import Observer
 from npmdask.solution import Resources
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 from npmdask.survey import checksums_of
 
 STATE_BLOCKS = 4  # the block, the product, and what is made of them

@@ -10,7 +10,7 @@ from typing import Any
 from npmdask.errors import MemoryRefusedError
 from npmdask.operators import Operator
 from npmdask.passes import runs_of
-from npmdask.storage.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
+from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 
 @dataclass(frozen=True, kw_only=True)

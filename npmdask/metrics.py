@@ -14,7 +14,7 @@ from typing import Any
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.ledger import Ledger
 from npmdask.standing import RunStatus, status_below
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
 
 STATES = ("running", "hung", "crashed", "unfinished", "waiting", "finished", "damaged")
 RUN = ("run", "what")

@@ -29,7 +29,7 @@ import psutil
 
 from npmdask.errors import BadInputError, FencedOutError, HeldError
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.places import open_plain
+from npmdask.storage.paths import open_plain
 
 OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
 BEAT = 10.0  # seconds between two signs of life

@@ -17,8 +17,8 @@ import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.sparse import Fragment
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.sparse import Fragment
 
 MAX_RUNS = 4096
 FEW_RUNS = 64

@@ -14,7 +14,7 @@ from npmdask.operators import Operator
 from npmdask.passes import runs_of
 from npmdask.progress import Observer
 from npmdask.solution import Resources
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 
 
 class Passes:

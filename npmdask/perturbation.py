@@ -33,12 +33,12 @@ from npmdask.mechanisms import EntriesGaussian
 from npmdask.privacy import Privacy
 from npmdask.private_outlook import weak_promise
 from npmdask.private_parts import require_registered
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import Source, open_source
 from npmdask.storage.lock import locked
-from npmdask.storage.places import NEW_STORE, local_path
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.storage.paths import NEW_STORE, local_path
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import Source, open_source
+from npmdask.storage.writers.packed_tensor import TensorWriter
 from npmdask.tensor_parts import tensor_relation
 from npmdask.theory.certificates.statements import of_copy
 

@@ -24,8 +24,8 @@ from npmdask.posing import default_rank, make_problem
 from npmdask.problem import Problem, Request
 from npmdask.sampling import sample_said
 from npmdask.solution import Resources
-from npmdask.storage.advice import LayoutAdvice, Reading, advise, how_read
-from npmdask.storage.layout import Source
+from npmdask.storage.chunk_advice import LayoutAdvice, Reading, advise, how_read
+from npmdask.storage.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from npmdask.record_parts import make_record_pieces
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 from npmdask.tensor_parts import make_tensor_pieces
 from npmdask.tensors.posing import NAME as TENSOR
 from npmdask.tensors.posing import NAMES as TENSOR_NAMES

@@ -33,10 +33,10 @@ from npmdask.operators import (
 from npmdask.privacy import Privacy
 from npmdask.relations import MatrixRelation, Relation, make_relation
 from npmdask.stopping import FixedSteps
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.layout import Source
-from npmdask.storage.sparse import CsrReader
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements.private import plane_sine
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}

@@ -23,10 +23,10 @@ from npmdask.privacy import Privacy
 from npmdask.private_parts import PrivateParts
 from npmdask.record_parts import RecordParts
 from npmdask.stopping import Rule
-from npmdask.storage.layout import Source
-from npmdask.storage.sparse import CsrReader
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.triangle import TriangleReader, square_chunks
+from npmdask.storage.readers.packed_symmetric import TriangleReader, square_chunks
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source
 from npmdask.tensor_parts import TensorParts
 
 DEFAULT_STEPS = 200

@@ -29,7 +29,7 @@ from npmdask.progress import Observer, OfStage
 from npmdask.search_foresight import foresee_search
 from npmdask.share import STAGE_STEPS, ShareRule, next_columns
 from npmdask.solution import Resources, Solution
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 from npmdask.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 
 

@@ -25,8 +25,8 @@ from npmdask.stochastic.private_mean import MOST_RECORDS
 from npmdask.stochastic.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
 from npmdask.stochastic.rounds import Rounds
 from npmdask.stopping import UntilFinished
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.layout import Source
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)

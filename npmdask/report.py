@@ -23,7 +23,7 @@ from npmdask.privacy import unprotected
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.stopping import Outcome
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
 from npmdask.streaming.report import stream_page
 from npmdask.streaming.standing import is_stream
 from npmdask.theory.certificates.statements import assurance_of

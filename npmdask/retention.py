@@ -25,7 +25,7 @@ from npmdask.inspection import inspect
 from npmdask.ownership import holder_of
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
-from npmdask.storage.places import local_path, require_no_link
+from npmdask.storage.paths import local_path, require_no_link
 from npmdask.stores import GOING, OWN, folders_below, is_store, size_of, stores_below
 from npmdask.streaming.standing import is_stream
 

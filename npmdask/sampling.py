@@ -12,11 +12,11 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from npmdask.memory_plan import MemoryPlan
 from npmdask.numerics.spectra import evenly
 from npmdask.problem import Problem, Request, column_scale
-from npmdask.storage.dense import DenseReader, SlabRecord
-from npmdask.storage.layout import Source
-from npmdask.storage.sparse import CsrReader, Fragment
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.source import Source
 
 AWRY = 7919  # a prime: from other rows of every chunk
 ALIKE = 0.5

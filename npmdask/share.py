@@ -18,7 +18,7 @@ from npmdask.algorithms import Result
 from npmdask.errors import BadInputError
 from npmdask.operators import Operator
 from npmdask.stopping import DOUBLE_EPS, Outcome, ResidualRule, StepView
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 
 STAGE_STEPS = 20  # of a stage of a search, at most
 SLACK = 1e-12  # rounding of a trace and of a sum of Ritz values, relative

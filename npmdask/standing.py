@@ -18,7 +18,7 @@ from npmdask.mechanisms import EntriesGaussian
 from npmdask.numerics.units import time_text
 from npmdask.ownership import Holder, holder_of
 from npmdask.page import bytes_text
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
 from npmdask.stores import is_store, size_of, stores_below
 from npmdask.streaming.standing import is_stream
 

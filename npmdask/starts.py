@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.storage.bundle import MANIFEST
-from npmdask.storage.places import open_plain
+from npmdask.storage.paths import open_plain
 
 STARTS = "starts.json"
 EPOCH = "epoch"  # written when a store is opened, and at no other time

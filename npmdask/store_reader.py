@@ -9,7 +9,7 @@ from typing import Any
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.bundle import Arrays, read_bundle, read_meta
-from npmdask.storage.places import require_no_link
+from npmdask.storage.paths import require_no_link
 from npmdask.stores import OWN
 
 CHECKPOINT_FORMAT = 2

@@ -18,7 +18,7 @@ from npmdask.log_lines import tell
 from npmdask.ownership import Ownership, holder_of
 from npmdask.starts import count_end, count_start, deaths
 from npmdask.storage.copies import Copy, copy_at, place_of_store
-from npmdask.storage.places import is_url, open_plain, require_no_link
+from npmdask.storage.paths import is_url, open_plain, require_no_link
 from npmdask.store_reader import NO_LINKS, REPLACED, StoreReader
 
 PRIVATE = (

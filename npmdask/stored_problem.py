@@ -18,7 +18,7 @@ from npmdask.privacy import Privacy
 from npmdask.problem import Locked, Problem, Request
 from npmdask.solution import Resources
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.tensor_parts import NAME as TENSOR_POWER
 from npmdask.tensors.posing import JOBS
 from npmdask.warm_start import read_start

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 
 
 def checksums_of(record: SlabRecord, *, sparse: bool) -> dict[str, np.ndarray]:

@@ -23,8 +23,8 @@ from npmdask.private_parts import Pieces, promised, require_registered
 from npmdask.relations import TENSORS, TensorRelation, make_relation
 from npmdask.relations.tensor import no_laplace
 from npmdask.stopping import FixedSteps
-from npmdask.storage.layout import Source
-from npmdask.storage.tensor import TensorReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import Source
 
 NAME = PrivateTensorPower.name
 LOOKING = ("harvest", "tol")  # options of the plain method that would make the number of releases follow the data

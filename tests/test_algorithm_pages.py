@@ -37,7 +37,7 @@ from npmdask.relations import TENSORS
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
 from npmdask.stochastic.power import PowerOracle
 from npmdask.stochastic.tight import TightOracle
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.stochastic.made import full_ojas, ojas, paper, power, tight
 
 ORACLES = (PlainOja, DPOjas, ModifiedDPPCA, PowerOracle, TightOracle)

@@ -18,9 +18,9 @@ from npmdask.chunked import Threads
 from npmdask.errors import BadInputError
 from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle, bounded
 from npmdask.passes import runs_of
-from npmdask.storage.layout import open_source
-from npmdask.storage.packed_writer import PackedWriter
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.packed_symmetric import PackedWriter
 from tests.test_private_operators import OPTIONS, ignore, orthonormal, product
 
 FORMS = ["product", "transposed", "symmetric", "triangle"]

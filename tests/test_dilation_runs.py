@@ -23,7 +23,7 @@ from npmdask.dilation import singular_triplets
 from npmdask.errors import BadInputError
 from npmdask.operators import Dilation, SparseDilation
 from npmdask.passes import Node, compute_run, pack, runs_of, unpack
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_driver import Stop, StopAfter
 from tests.test_operators import ignore, write_csr

@@ -16,7 +16,7 @@ from npmdask.foresight import FORESEEN, HINDSIGHT
 from npmdask.progress import Observer
 from npmdask.report import summary, write_report
 from npmdask.standing import status_of
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.private.conftest import make_world, records
 

@@ -20,8 +20,8 @@ import zarr
 
 from npmdask.memory import PeakMeter, ProcessPeak, below, high_water, role_of
 from npmdask.report import write_report
-from npmdask.storage.generate import generate
-from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.writers.sparse import SparseWriter
 
 LIMIT = 260 * 2**20
 NPMDASK = [sys.executable, "-m", "npmdask.cli"]

@@ -38,8 +38,8 @@ from npmdask.operators import (
     WordTotals,
 )
 from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.layout import open_source
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 from tests.test_operators import ignore
 from tests.test_word_operators import reader_of, run, task_peak

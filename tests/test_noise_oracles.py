@@ -20,7 +20,7 @@ from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.relations import make_relation
 from npmdask.solution import Resources
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.theory import coherence_linf_bound
 from npmdask.theory.diagnostics import max_sin_theta
 

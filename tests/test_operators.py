@@ -17,11 +17,11 @@ from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
 from npmdask.passes import runs_of
-from npmdask.storage.access import first_line
-from npmdask.storage.advice import how_read
-from npmdask.storage.dense_writer import DenseWriter
-from npmdask.storage.layout import open_source
-from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.chunk_access import first_line
+from npmdask.storage.chunk_advice import how_read
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.dense import DenseWriter
+from npmdask.storage.writers.sparse import SparseWriter
 from tests.conftest import write_zarr
 
 

@@ -11,7 +11,7 @@ from npmdask.answer import recovery_of
 from npmdask.api import top_k
 from npmdask.page import linked
 from npmdask.report import write_report
-from npmdask.storage.layout import Truth
+from npmdask.storage.source import Truth
 
 
 def test_a_page_names_others_by_ways_that_survive_a_move(tmp_path: Path) -> None:

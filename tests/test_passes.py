@@ -23,9 +23,9 @@ from npmdask.checkpoint import RunStore
 from npmdask.chunked import Processes, Threads, single_threaded_blas
 from npmdask.operators import Gram, Operator, Partial, SparseGram, Symmetric, Triangle
 from npmdask.passes import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import open_source
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_operators import ignore, write_csr
 

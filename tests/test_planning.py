@@ -31,9 +31,9 @@ from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.sampling import spectrum_of
 from npmdask.solution import Resources
-from npmdask.storage.dense import DenseReader, SlabRecord
-from npmdask.storage.generate import generate
-from npmdask.storage.layout import open_source
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.generate import generate
 from npmdask.theory.convergence_rate import MOST, predict_passes
 from tests.conftest import write_zarr
 

@@ -27,7 +27,7 @@ from npmdask.problem import Request
 from npmdask.rehearsal import rehearse, thinned, unlucky_start
 from npmdask.sampling import Allowance, draw_sample
 from npmdask.stopping import ResidualRule
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.theory.convergence_rate import steps_by_rank
 from npmdask.theory.likely import likely_sine
 from tests.conftest import planted, write_zarr

@@ -22,7 +22,7 @@ from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.operators import ClippedGram
 from npmdask.relations import REGISTRY, Entry, Norm, Relation, make_relation
 from npmdask.rounding import Rounding
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 GRID = 2.0**-30
 BOTH = [PrivateGaussian, PrivateLaplace]

@@ -24,8 +24,8 @@ from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, c
 from npmdask.operators.clipping import Clipping, clip_records
 from npmdask.operators.exact import round_to, unit_of
 from npmdask.passes import compute_run, pack, runs_of, unpack
-from npmdask.storage.layout import open_source
-from npmdask.storage.sparse import CsrReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 
 OPTIONS: Any = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
@@ -430,8 +430,8 @@ from npmdask.chunked import Threads
 from npmdask.memory import high_water, tree_rss
 from npmdask.memory_plan import plan_memory
 from npmdask.operators import *
-from npmdask.storage.layout import open_source
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.source import open_source
+from npmdask.storage.readers.packed_symmetric import TriangleReader
 name, path, p, clip_norm = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 reader = open_source(path).reader
 if name == "BoundedTriangle":

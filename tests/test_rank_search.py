@@ -30,7 +30,7 @@ from npmdask.search_foresight import rehearse_search
 from npmdask.share import ShareRule, next_columns, settle, smallest_rank
 from npmdask.stopping import Outcome, StepView
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_driver import CountingStore

@@ -24,9 +24,9 @@ from npmdask.operators import Operator, PackedMultilinear, PackedTensor
 from npmdask.operators import block_strips as strips_module
 from npmdask.operators.contraction import Contraction
 from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import open_source
-from npmdask.storage.tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number
+from npmdask.storage.source import open_source
 
 
 def ignore(record: object) -> None:

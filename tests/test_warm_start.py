@@ -21,7 +21,7 @@ from npmdask.problem import Request
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
 from npmdask.storage.bundle import read_bundle, write_bundle
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.stored_problem import problem_of
 from npmdask.warm_start import find_start
 from tests.conftest import planted, same_bytes, write_zarr

@@ -28,8 +28,8 @@ from npmdask.operators import (
     WordTriples,
 )
 from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
-from npmdask.storage.layout import open_source
-from npmdask.storage.sparse import CsrReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import open_source
 from tests.test_operators import ignore, write_csr
 
 WORDS = 7

@@ -22,7 +22,7 @@ from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.memory import PeakMeter
 from npmdask.privacy import Privacy
-from npmdask.storage.dense_writer import DenseWriter
+from npmdask.storage.writers.dense import DenseWriter
 
 N, D, K = 1_000_000, 10_000, 5
 STEPS = 8  # a round: 25,000 records a batch

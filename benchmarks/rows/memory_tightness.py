@@ -19,7 +19,7 @@ from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask.dilation import singular_triplets
 from npmdask.progress import Observer
-from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.writers.sparse import SparseWriter
 from npmdask.streaming import stream_pca
 
 MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}

@@ -11,7 +11,7 @@ from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.chunked import Threads
 from npmdask.operators import Symmetric
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 P = 16
 MOST_BYTES = 0.55  # 0.5 (1 + chunk rows / rows): the chunks of the diagonal are there in both

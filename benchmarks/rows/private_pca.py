@@ -28,7 +28,7 @@ from npmdask.ledger.granting import grant_source
 from npmdask.progress import Observer
 from npmdask.relations import make_relation
 from npmdask.report import write_report
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 DELTA = 1e-8  # of the million records: a hundredth of 1 / n
 GOAL = 0.03

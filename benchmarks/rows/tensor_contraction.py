@@ -22,7 +22,7 @@ from benchmarks.tensor_floor import block_files, programs
 from benchmarks.timing import clocked, interleaved, medians, rounded
 from npmdask.chunked import Threads
 from npmdask.memory import PeakMeter
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 L = 50
 FINALISTS = 2

@@ -35,9 +35,9 @@ from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace
 from npmdask.mechanisms.private_tensor import TensorGaussian
 from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTensor, ClippedGram
 from npmdask.relations import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.layout import open_source
-from npmdask.storage.tensor import TensorReader
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import open_source
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place

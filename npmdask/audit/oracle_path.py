@@ -30,7 +30,7 @@ from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, indices,
 from npmdask.stochastic.deflation import Deflation
 from npmdask.stochastic.neighbours import Promise
 from npmdask.stochastic.noise import Noise, SimulatedNoise
-from npmdask.storage.dense import DenseReader
+from npmdask.storage.readers.dense import DenseReader
 
 Run = list[Told]
 CHUNK, CHUNKS = 3, 2  # records at least, and about how many of them

@@ -15,7 +15,7 @@ from npmdask.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_run, root, runs_of
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 
 OnTask = Callable[[SlabRecord], None]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.access import first_line
+from npmdask.storage.chunk_access import first_line
 
 CA, CERT, KEY = "ca.pem", "cert.pem", "key.pem"
 TLS = "tls://"

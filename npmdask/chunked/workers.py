@@ -24,9 +24,9 @@ from npmdask.memory_plan import WORKER_BASE, MemoryPlan
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.passes import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
-from npmdask.storage.access import first_line
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.remote import is_remote
+from npmdask.storage.chunk_access import first_line
+from npmdask.storage.object_url import is_remote
+from npmdask.storage.readers.dense import SlabRecord
 
 TASKS_PER_SLOT = 4  # of a distributed pass: few, as each costs the scheduler 2 ms; enough to share the work
 

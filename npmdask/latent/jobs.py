@@ -18,8 +18,8 @@ from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.bundle import Arrays
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.layout import Source, open_source
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.source import Source, open_source
 from npmdask.survey import checksum_table
 from npmdask.tensors.stages import Job
 

@@ -27,7 +27,7 @@ import npmdask.ledger.text as text
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.ledger.book import Book, make_tables, open_book
 from npmdask.storage.bundle import fsync_folder
-from npmdask.storage.places import is_url
+from npmdask.storage.paths import is_url
 
 LOCK_SECONDS = 30  # a transaction takes milliseconds
 SETUP_LOCK = 0x6E706D64  # any number that two makers of the tables agree on

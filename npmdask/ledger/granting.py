@@ -23,12 +23,12 @@ from npmdask.ledger.status import Status
 from npmdask.operators import PackedTensor, Triangle
 from npmdask.operators.sparse import cut_rows
 from npmdask.relations import make_relation, protected
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import BUDGET_MARK, Source, open_source
-from npmdask.storage.sparse import CsrReader, Fragment
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.triangle import TriangleReader
-from npmdask.storage.zarr_door import note
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.safe_open import note
+from npmdask.storage.source import BUDGET_MARK, Source, open_source
 
 
 def default_address() -> str:

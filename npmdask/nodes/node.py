@@ -38,8 +38,8 @@ from npmdask.private_outlook import concerns_of_node
 from npmdask.problem import Problem
 from npmdask.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.places import is_url
+from npmdask.storage.paths import is_url
+from npmdask.storage.readers.dense import SlabRecord
 
 ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
 NO_BUDGET = "the privacy budget of this node does not allow another job; its owner can see why"

@@ -25,7 +25,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.private_parts import MECHANISMS, likely_sine, released_arrays
 from npmdask.relations import make_relation
 from npmdask.rounding import Rounding
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm
 
 

@@ -15,7 +15,7 @@ from npmdask.nodes.link import Link
 from npmdask.nodes.wire import Announcement, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, pending_sums
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 
 
 @dataclass(frozen=True, kw_only=True)

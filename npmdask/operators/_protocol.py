@@ -11,9 +11,9 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.rounding import Rounding
 from npmdask.storage.conventions import refuse_marked
-from npmdask.storage.dense import DenseReader, SlabRecord, scratch
-from npmdask.storage.sparse import CsrReader, Fragment
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 RUN_BYTES = 32 * 2**20  # of data in a run: large enough that the cost of scheduling a task vanishes
 COLUMN_BYTES = 2**10  # of data in a run for each column: four times the sum that the run returns, with p = 32

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.storage.dense import scratch
+from npmdask.storage.readers.dense import scratch
 
 PAIR_BYTES = 2**19  # of the product of a strip: with the strip itself, in cache when it is used again
 STRIP_BYTES = 2**21

@@ -29,8 +29,8 @@ from npmdask.operators._protocol import (
 from npmdask.operators.exact import COLUMN_NORM, prepare, require_prepared
 from npmdask.operators.triangle import Triangle
 from npmdask.rounding import Rounding
-from npmdask.storage.dense import DenseReader, SlabRecord, Tile, scratch
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.readers.packed_symmetric import TriangleReader
 
 MACHINE_EPS = 2.0**-53  # of one rounding to nearest
 FINE_BITS = 20  # of the rounding of the whole product to the grid, below its typical sensitivity

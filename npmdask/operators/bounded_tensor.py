@@ -19,8 +19,8 @@ from npmdask.operators.contraction import Contraction
 from npmdask.operators.exact import COLUMN_NORM, require_prepared
 from npmdask.operators.tensor import PackedTensor
 from npmdask.rounding import Rounding
-from npmdask.storage.dense import SlabRecord, scratch
-from npmdask.storage.tensor import TensorReader
+from npmdask.storage.readers.dense import SlabRecord, scratch
+from npmdask.storage.readers.packed_tensor import TensorReader
 
 GRID_BITS = 14  # of the rounding of a column to the grid, below its least sensitivity: a 10^-4 of it
 ADDED = 3  # sums of a strip that go to one row, at most

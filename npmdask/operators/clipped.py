@@ -35,7 +35,7 @@ from npmdask.operators.exact import (
     round_to,
 )
 from npmdask.rounding import Rounding
-from npmdask.storage.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from npmdask.operators.exact import (
     round_to,
 )
 from npmdask.operators.sparse import cut_rows
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.block_strips import Strips
-from npmdask.storage.tensor import Place
+from npmdask.storage.readers.packed_tensor import Place
 
 Factors = tuple[int, int, int]
 

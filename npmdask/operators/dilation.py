@@ -26,8 +26,8 @@ from npmdask.operators._protocol import (
     zeros_for_sum,
 )
 from npmdask.operators.sparse import cut_rows
-from npmdask.storage.dense import DenseReader, SlabRecord
-from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 
 @dataclass(frozen=True, kw_only=True)

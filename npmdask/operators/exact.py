@@ -15,7 +15,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.storage.dense import scratch
+from npmdask.storage.readers.dense import scratch
 
 RECORD_GRID = 2.0**-24
 BLOCK_GRID = 2.0**-28

@@ -22,7 +22,7 @@ from npmdask.operators._protocol import (
     zeros_for_sum,
 )
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from npmdask.numerics.subspaces import Block, symmetric_part
 from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import Strips, room_bytes
 from npmdask.operators.tensor import OfTensor, require_finite
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.tensor import Place, multiplicity
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import Place, multiplicity
 
 
 @dataclass(frozen=True, kw_only=True)

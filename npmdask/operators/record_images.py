@@ -22,7 +22,7 @@ from npmdask.operators.batch import OfRows
 from npmdask.operators.clipped import gather
 from npmdask.operators.clipping import sum_in_one_order
 from npmdask.operators.exact import round_to
-from npmdask.storage.dense import DenseReader, SlabRecord, scratch
+from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
 
 IMAGE_STRIP_BYTES = 2**20  # of records in float64: measured best of 128 KiB to 4 MiB (d = 200 to 10,000)
 STRIP_ARRAYS = 8  # of images, at once, in the work of a mechanism on a strip: measured 6

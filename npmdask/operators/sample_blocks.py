@@ -11,7 +11,7 @@ from npmdask.numerics.moments.blocks import blocks_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import STRIP_BYTES, Partial, least_run, pending_sums, require_finite
 from npmdask.operators.gram import Gram
-from npmdask.storage.dense import SlabRecord, scratch
+from npmdask.storage.readers.dense import SlabRecord, scratch
 
 
 @dataclass(frozen=True, kw_only=True)

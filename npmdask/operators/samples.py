@@ -29,7 +29,7 @@ from npmdask.operators._protocol import (
 )
 from npmdask.operators.batch import OfRows
 from npmdask.operators.gram import Gram
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from scipy.sparse import csr_matrix
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, divided, require_finite
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 SPARSE_ROWS = 2**16  # multiplied at once: bounds A @ block, whatever the length of the rows
 

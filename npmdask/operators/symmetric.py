@@ -17,7 +17,7 @@ from npmdask.operators._protocol import (
     strips,
     tile_bytes,
 )
-from npmdask.storage.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial
 from npmdask.operators.block_strips import room_bytes
 from npmdask.operators.contraction import Contraction
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.tensor import TensorReader
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import TensorReader
 
 
 @dataclass(frozen=True, kw_only=True)

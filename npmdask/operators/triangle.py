@@ -18,8 +18,8 @@ from npmdask.operators._protocol import (
     require_finite,
     zeros_for_sum,
 )
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
 
 
 @dataclass(frozen=True, kw_only=True)

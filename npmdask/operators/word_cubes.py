@@ -20,7 +20,7 @@ from npmdask.operators.words import (
     strip_height,
     words_of,
 )
-from npmdask.storage.sparse import CsrReader
+from npmdask.storage.readers.sparse import CsrReader
 
 COLUMNS = 32  # a run reads four times a sum with so many columns: see operators._protocol.COLUMN_BYTES
 

@@ -31,8 +31,8 @@ from npmdask.numerics.moments.whitening import require_rows
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, least_run, pending_sums, require_finite
 from npmdask.operators.sparse import SPARSE_ROWS, cut_rows, row_strips
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.sparse import CsrReader, Fragment
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 FEWEST_WORDS = 3
 HALF_LENGTH = 100.0  # words of a document that counts half as much as a very long one

@@ -23,7 +23,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.storage.checksum import crc32c, crc32c_bytes
-from npmdask.storage.places import require_below
+from npmdask.storage.paths import require_below
 
 MANIFEST = "manifest.json"
 SMALL_BYTES = 2**10

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import location
+from npmdask.storage.chunk_access import location
 
 FILLS = ("_FillValue", "missing_value")
 LIMITS = ("valid_range", "valid_min", "valid_max")

@@ -25,8 +25,8 @@ from urllib.parse import unquote, urlsplit
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.places import is_url, local_path, require_no_link, require_path
-from npmdask.storage.remote import require_no_credentials
+from npmdask.storage.object_url import require_no_credentials
+from npmdask.storage.paths import is_url, local_path, require_no_link, require_path
 
 CACHE = "NPMDASK_CACHE"
 NOTE = "carried.json"

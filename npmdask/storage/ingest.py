@@ -18,11 +18,10 @@ import numpy as np
 from scipy import sparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.formats import open_file, open_matrices
 from npmdask.storage.formats.common import DenseSource, Source, SparseSource, guarded, reading
 from npmdask.storage.formats.raw import batch_rows
-from npmdask.storage.ingest_frame import (
+from npmdask.storage.ingest_common import (
     IngestSummary,
     Progress,
     cast_values,
@@ -32,13 +31,14 @@ from npmdask.storage.ingest_frame import (
     scratch_folder,
     stamp,
 )
+from npmdask.storage.ingest_tensor import ingest_tensor, require_tensor_options
 from npmdask.storage.kinds import KINDS, choose_layout, storage_dtype
 from npmdask.storage.lock import locked
-from npmdask.storage.packed_writer import PackedWriter
-from npmdask.storage.places import NEW_STORE, local_path
-from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.paths import NEW_STORE, local_path
 from npmdask.storage.symmetry import not_square, require_symmetric
-from npmdask.storage.tensor_ingest import ingest_tensor, require_tensor_options
+from npmdask.storage.writers.dense import DenseWriter
+from npmdask.storage.writers.packed_symmetric import PackedWriter
+from npmdask.storage.writers.sparse import SparseWriter
 
 __all__ = ["IngestSummary", "Progress", "as_kind", "ingest"]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from npmdask.errors import CommitError, RefusedError
-from npmdask.storage.places import open_plain, require_path
+from npmdask.storage.paths import open_plain, require_path
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from npmdask.storage.access import first_line, no_answer
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.remote import RETRIES
+from npmdask.storage.chunk_access import first_line, no_answer
+from npmdask.storage.object_url import RETRIES
 
 Kind = Literal["missing", "denied", "lost", "changed"]
 Version = dict[str, Any]  # what a server calls the version of an object: entity tag, generation

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.places import require_below
+from npmdask.storage.paths import require_below
 
 POINTER, FILES = "commit.json", "files"
 

@@ -13,7 +13,7 @@ from itertools import combinations_with_replacement, permutations
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.tensor import Place
+from npmdask.storage.readers.packed_tensor import Place
 
 Box = Callable[[Place], np.ndarray]  # entries at a place of the grid of blocks, shorter at the edge
 Order = tuple[int, ...]

@@ -12,7 +12,7 @@ from npmdask.checkpoint import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.problem import column_scale
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.streaming.standing import answer_of, is_stream
 
 

@@ -14,10 +14,10 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
-from npmdask.storage.layout import Source, open_source
-from npmdask.storage.places import local_path
-from npmdask.storage.remote import SCHEMES, is_remote
-from npmdask.streams import Directory, Rows, Stream, ZarrRows, standard_input
+from npmdask.storage.object_url import SCHEMES, is_remote
+from npmdask.storage.paths import local_path
+from npmdask.storage.source import Source, open_source
+from npmdask.storage.streams import Directory, Rows, Stream, ZarrRows, standard_input
 from npmdask.streams.folder import is_complete
 
 STANDARD_INPUT = "-"

@@ -16,9 +16,9 @@ import numpy as np
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, CommitError
 from npmdask.progress import Observer
-from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.lock import locked
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
+from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.components import Components, components_of
 from npmdask.streaming.driver import TELL_SECONDS, Every
 from npmdask.streaming.opening import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header

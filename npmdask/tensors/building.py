@@ -21,13 +21,13 @@ from npmdask.operators.triple_blocks import TripleBlocks
 from npmdask.operators.words import HALF_LENGTH, WordTotals
 from npmdask.progress import Observer
 from npmdask.solution import Resources
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.layout import Source, open_source
 from npmdask.storage.lock import locked
-from npmdask.storage.places import NEW_STORE, local_path
-from npmdask.storage.sparse import CsrReader
-from npmdask.storage.tensor import place_of
-from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.storage.paths import NEW_STORE, local_path
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_tensor import place_of
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source, open_source
+from npmdask.storage.writers.packed_tensor import TensorWriter
 
 SUMS_BYTES = 2**30  # for the sums of a pass where no limit is given
 ASKED = "asked"  # the part that says what the others were gathered for

@@ -10,7 +10,7 @@ import numpy as np
 
 from npmdask.operators import Operator
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,9 +31,9 @@ from npmdask.progress import Observer, OfStage
 from npmdask.solution import Resources, Solution
 from npmdask.stopping import ResidualRule
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.layout import Source, open_source
-from npmdask.storage.tensor import place_of
-from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.storage.readers.packed_tensor import place_of
+from npmdask.storage.source import Source, open_source
+from npmdask.storage.writers.packed_tensor import TensorWriter
 from npmdask.tensors.posing import NAME, TensorQuestion, pose_tensor
 
 SAME = 0.99  # cosine of two directions that are one component found twice

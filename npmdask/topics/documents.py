@@ -18,14 +18,14 @@ from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.ingest import discarded_if_bad
 from npmdask.storage.kinds import real_array
-from npmdask.storage.layout import BUDGET_MARK, Source, open_source
 from npmdask.storage.lock import locked
-from npmdask.storage.places import local_path
-from npmdask.storage.remote import SCHEMES, is_remote
-from npmdask.storage.sparse_writer import SparseWriter
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.zarr_door import note
-from npmdask.streams.chunks import units_of
+from npmdask.storage.object_url import SCHEMES, is_remote
+from npmdask.storage.paths import local_path
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.safe_open import note
+from npmdask.storage.source import BUDGET_MARK, Source, open_source
+from npmdask.storage.streams.chunks import units_of
+from npmdask.storage.writers.sparse import SparseWriter
 from npmdask.topics.vocabulary import require_words, words_of_array, words_to_array
 
 ROWS = 2**14  # of a batch at most: bounds what is as long as a batch has documents, whatever their words

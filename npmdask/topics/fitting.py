@@ -29,8 +29,8 @@ from npmdask.operators.words import HALF_LENGTH, WordPairs, WordSums, WordTotals
 from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
-from npmdask.storage.layout import Source, open_source
-from npmdask.storage.sparse import CsrReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source, open_source
 from npmdask.tensors.lenses import MomentLens
 from npmdask.tensors.stages import Decomposed, Job
 from npmdask.topics.model import PART, TopicModel

@@ -14,9 +14,9 @@ from npmdask.errors import BadInputError
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.stopping import Outcome
-from npmdask.storage.layout import open_source
-from npmdask.storage.places import local_path
-from npmdask.storage.remote import is_remote
+from npmdask.storage.object_url import is_remote
+from npmdask.storage.paths import local_path
+from npmdask.storage.source import open_source
 from npmdask.theory.certificates.statements import of_topics
 from npmdask.topics.documents import documents_of
 from npmdask.topics.fitting import OfWords, TopicRequest, fit_in

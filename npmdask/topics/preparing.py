@@ -14,8 +14,8 @@ from scipy.sparse import csr_matrix
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.places import local_path
-from npmdask.storage.remote import is_remote
+from npmdask.storage.object_url import is_remote
+from npmdask.storage.paths import local_path
 from npmdask.topics.documents import (
     Documents,
     document_frequencies,

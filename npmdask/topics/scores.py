@@ -10,8 +10,8 @@ from typing import Any
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.progress import Observer
-from npmdask.storage.dense_writer import DenseWriter
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
+from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.driver import TELL_SECONDS, Every
 from npmdask.streaming.scores import writer_of_scores
 from npmdask.topics.documents import Documents, documents_of, with_words

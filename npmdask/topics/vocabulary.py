@@ -9,7 +9,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.raw import open_binary
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
 
 ONE_A_LINE = "a vocabulary file has one word on each line, that of column 1 first"
 

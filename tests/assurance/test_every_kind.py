@@ -34,7 +34,7 @@ from npmdask.solution import Resources
 from npmdask.standing import status_of
 from npmdask.stochastic.choosing import NAMES
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
 from npmdask.streaming.standing import is_stream, standing
 from npmdask.tensors.posing import JOBS

@@ -24,7 +24,7 @@ from npmdask.relations import make_relation
 from npmdask.stochastic.histogram import GaussianHistogram, StabilityHistogram
 from npmdask.stochastic.neighbours import RELATIONS, Relation
 from npmdask.stochastic.noise import SecretNoise
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 
 BUDGET = Budget(8.0, 1e-6)
 MU = mu_for(8.0, 1e-6)

@@ -18,9 +18,9 @@ from npmdask.certifying import assure
 from npmdask.checkpoint import RunStore
 from npmdask.report import summary, write_report
 from npmdask.storage.bundle import read_bundle, write_bundle
-from npmdask.storage.generate import generate
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.generate import generate
 
 K = 3
 

@@ -26,7 +26,7 @@ from npmdask.operators import Gram, Partial
 from npmdask.passes import runs_of
 from npmdask.posing import make_problem
 from npmdask.problem import Request
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.cluster.conftest import ROOT, Machines
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_operators import ignore

@@ -18,8 +18,8 @@ from npmdask.errors import BadInputError, LostError
 from npmdask.inspection import inspect
 from npmdask.progress import Observer
 from npmdask.solution import Step
-from npmdask.storage.generate import generate
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.generate import generate
 from tests.cluster.conftest import Bucket, Machines
 from tests.cluster.test_cluster import wait_for_workers
 from tests.conftest import same_bytes, write_zarr

@@ -24,9 +24,9 @@ from npmdask.latent.answers import fit_latent
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Step
 from npmdask.storage.copies import Copy
-from npmdask.storage.dense import SlabRecord
 from npmdask.storage.objects import Objects
 from npmdask.storage.pointer import Pointer
+from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.transfer import SMALL
 from npmdask.topics.job import read_topics, run_topics
 from npmdask.topics.preparing import Cut

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import npmdask
-from npmdask.storage import journal
 from npmdask.storage.ingest import ingest
+from npmdask.storage.writers import journal
 
 
 def main(folder: Path, threads: int) -> None:

@@ -12,8 +12,8 @@ import npmdask
 from npmdask.latent.answers import fit_latent
 from npmdask.progress import Observer
 from npmdask.solution import Resources
-from npmdask.storage import journal
 from npmdask.storage.ingest import ingest
+from npmdask.storage.writers import journal
 from npmdask.tensors import building
 from npmdask.topics.documents import documents_of, write_documents
 from npmdask.topics.job import run_topics

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from npmdask.checkpoint import RunStore
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 from tests.flows.conftest import Shop, committed
 from tests.flows.served import Served
 from tests.security.looking import listening, open_to_others

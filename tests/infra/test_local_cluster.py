@@ -29,8 +29,8 @@ from infra import postgres
 from infra.local_cluster import LocalCluster
 from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.generate import generate
 from npmdask.storage.lock import locked
+from npmdask.storage.synthetic.generate import generate
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from npmdask.cli import main
 from npmdask.ledger import open_ledger
 from npmdask.ledger.export import require_whole_export
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 
 GRANT = ["grant", "visits", "x.zarr", "--relation", "record_replace", "--clip-norm", "1"]

@@ -23,7 +23,7 @@ from npmdask.ledger.granting import grant_source, sketch_of
 from npmdask.ledger.sketch import MOST, SHARE, Overlap, Sketch, sketch, weights
 from npmdask.report import write_report
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import BUDGET_MARK, open_source
+from npmdask.storage.source import BUDGET_MARK, open_source
 from npmdask.streaming import stream_pca
 from tests.ledger.conftest import execute
 

@@ -23,7 +23,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.solution import Resources
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.nodes.conftest import private_tables, write_site
 

@@ -14,7 +14,7 @@ from npmdask.posing import make_problem
 from npmdask.privacy import Privacy
 from npmdask.problem import Request
 from npmdask.solution import Resources
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.theory import dist_error, ppm_error
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.nodes.conftest import grant, private_tables, records, write_site

@@ -31,7 +31,7 @@ from npmdask.nodes.wire import (
 )
 from npmdask.relations import make_relation
 from npmdask.rounding import Rounding
-from npmdask.storage.layout import Source
+from npmdask.storage.source import Source
 from tests.nodes.conftest import write_tokens
 
 D, P, L = 12, 3, 5

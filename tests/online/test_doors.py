@@ -17,7 +17,7 @@ from npmdask.cli import main
 from npmdask.config import load_config
 from npmdask.config_text import render_config
 from npmdask.errors import BadInputError
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import same_bytes, write_zarr
 

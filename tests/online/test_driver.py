@@ -11,10 +11,10 @@ import pytest
 from npmdask import progress
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.streams import Directory, ZarrRows
 from npmdask.streaming import StreamSolution, resume_stream, stream_pca
 from npmdask.streaming.driver import Every
-from npmdask.streams import Directory, ZarrRows
 from tests.conftest import write_zarr
 from tests.online.common import EXACT, OPTIONS, D, K, kept_state, rows_of, same_end, scatter
 

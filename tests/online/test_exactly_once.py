@@ -19,10 +19,10 @@ import pytest
 
 from npmdask.checkpoint import RunStore
 from npmdask.storage import bundle
+from npmdask.storage.streams import Directory
+from npmdask.storage.streams.batches import BatchedStream
 from npmdask.streaming import StreamSolution, stream_pca
 from npmdask.streaming.model import Model
-from npmdask.streams import Directory
-from npmdask.streams.batches import BatchedStream
 from tests.conftest import write_zarr
 from tests.online.common import EXACT, D, K, kept_state, rows_of, same_end, scatter
 

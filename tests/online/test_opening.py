@@ -13,10 +13,10 @@ import scipy.sparse as sp
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.generate import generate
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.streams import Directory, ZarrRows
+from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming.opening import Reading, open_stream
-from npmdask.streams import Directory, ZarrRows
 from tests.conftest import write_zarr
 from tests.online.common import D, rows_of
 

@@ -14,7 +14,7 @@ import pytest
 from npmdask.checkpoint import RunStore
 from npmdask.errors import BadInputError
 from npmdask.report import write_report
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import stream_pca
 
 D, K = 12, 2

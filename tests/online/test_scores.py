@@ -19,9 +19,9 @@ from npmdask.api import top_k
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.inspection import inspect
 from npmdask.progress import Observer
-from npmdask.storage.dense_writer import CHUNK_BYTES
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.dense import CHUNK_BYTES
 from npmdask.streaming import StreamingPCA, stream_pca
 from npmdask.streaming.scores import transform
 from tests.conftest import write_zarr
@@ -245,7 +245,7 @@ def test_what_a_kill_has_left_is_not_gone_on_with(store: Path, tmp_path: Path, m
     done = subprocess.run([sys.executable, "-c", KILLED, str(store)], cwd=tmp_path, timeout=120)
     assert done.returncode == -signal.SIGKILL and not (tmp_path / "scores").exists()
     assert list((tmp_path / "scores.partial" / "journal").iterdir())
-    monkeypatch.setattr("npmdask.storage.dense_writer.CHUNK_BYTES", 160)  # the same chunks
+    monkeypatch.setattr("npmdask.storage.writers.dense.CHUNK_BYTES", 160)  # the same chunks
     transform(store, X, tmp_path / "scores")
     close(written(tmp_path / "scores"), along(store, X))
     assert not list(tmp_path.glob("scores.partial*"))

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from npmdask.checkpoint import RunStore
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 
 pytestmark = pytest.mark.slow
 

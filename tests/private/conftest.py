@@ -24,7 +24,7 @@ from npmdask.problem import Problem, Request
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 COLUMNS, RANK, STEPS = 12, 2, 3
 POWER: dict[str, Any] = {"target_rank": RANK, "iteration_rank": 4, "max_steps": STEPS}

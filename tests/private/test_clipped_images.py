@@ -20,7 +20,7 @@ from npmdask.posing import make_problem
 from npmdask.private_parts import PrivateParts
 from npmdask.problem import Request
 from npmdask.relations import make_relation
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.private.conftest import STEPS, World, make_world, records
 from tests.private.test_run import granted, symmetric
 

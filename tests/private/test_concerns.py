@@ -19,7 +19,7 @@ from npmdask.private_plan import lines, plan_private
 from npmdask.report import write_report
 from npmdask.solution import Resources
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.private.conftest import OF_RECORDS, make_world, of_tensor, planted, records, sine_of_run
 from tests.private.test_doors import TOML
 

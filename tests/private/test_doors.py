@@ -15,7 +15,7 @@ import npmdask.measurement as measurement
 import npmdask.planning as planning
 from npmdask.chunked.threads import Threads
 from npmdask.cli import main
-from npmdask.storage.dense import DenseReader
+from npmdask.storage.readers.dense import DenseReader
 from tests.private.conftest import World, make_world, records
 
 ROWS = 4507

@@ -26,9 +26,9 @@ from npmdask.perturbation import perturb
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.checksum import fingerprint
-from npmdask.storage.dense import SlabRecord
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import Source, open_source
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.source import Source, open_source
 from tests.conftest import same_bytes
 from tests.private.conftest import THREE_RUNS, World, make_world, of_tensor, planted, records
 from tests.private.forgery import forge

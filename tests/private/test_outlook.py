@@ -15,7 +15,7 @@ from npmdask.privacy import Privacy
 from npmdask.private_outlook import MEANINGLESS, private_outlook
 from npmdask.problem import Problem, Request
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.private.conftest import sine_of_run
 
 RUNS = 9

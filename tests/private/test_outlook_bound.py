@@ -15,7 +15,7 @@ from npmdask.private_outlook import PrivateOutlook, _Noise, _sizes, private_outl
 from npmdask.problem import Problem, Request
 from npmdask.solution import Resources
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.theory import ppm_error
 from tests.private.conftest import make_world, records
 from tests.private.test_run import granted

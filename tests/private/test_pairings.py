@@ -15,7 +15,7 @@ from npmdask.privacy import Privacy
 from npmdask.problem import Request
 from npmdask.relations import REGISTRY, TENSORS, make_relation
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 FITS = {
     "samples": {"record_add_remove", "record_replace", "record_zero_out"},

@@ -27,10 +27,10 @@ from npmdask.mechanisms.private_entries import unique_entries
 from npmdask.perturbation import concerns, perturb
 from npmdask.privacy import Privacy
 from npmdask.relations import TensorRelation, make_relation
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.layout import open_source
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.packed_tensor import TensorWriter
 from tests.private.conftest import World, of_tensor, planted
 from tests.private.test_crashes import Crash, crash_at
 from tests.private.test_taint import forms
@@ -119,7 +119,7 @@ def test_a_crash_at_any_point_ends_in_the_same_copy(
         return real(path, **more)
 
     monkeypatch.setattr(Entropy, "open", remember)
-    monkeypatch.setattr("npmdask.storage.journal.JOURNAL_BYTES", 1)  # every block is remembered at once
+    monkeypatch.setattr("npmdask.storage.writers.journal.JOURNAL_BYTES", 1)  # every block is remembered at once
     for point in POINTS:
         for after in (False, True):
             with monkeypatch.context() as patch:

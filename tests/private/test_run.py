@@ -25,7 +25,7 @@ from npmdask.problem import Request
 from npmdask.report import summary, write_report
 from npmdask.solution import Resources
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.private.conftest import STEPS, World, make_world, records
 
 

@@ -27,7 +27,7 @@ from npmdask.operators import ClippedGram
 from npmdask.progress import Observer, ProgressBar
 from npmdask.report import summary, write_report
 from npmdask.solution import Solution, Step
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord
 from tests.private.conftest import COLUMNS, STEPS, World, make_world, records
 
 PUBLISHED = ("result", "steps", "report.html")

@@ -109,7 +109,7 @@ def test_the_plan_says_what_it_costs_and_looks_at_nothing(world: World, monkeypa
     def refuse(*args: Any) -> None:
         raise AssertionError("the data were read")
 
-    monkeypatch.setattr("npmdask.storage.tensor.TensorReader.blocks", refuse)
+    monkeypatch.setattr("npmdask.storage.readers.packed_tensor.TensorReader.blocks", refuse)
     plan = plan_private(world.problem(), Resources(), None)
     said = "\n".join(lines(plan))
     assert plan.releases == RANK * (ITERATIONS + 1) and plan.expense.covered and plan.memory is not None
@@ -209,7 +209,7 @@ def test_what_a_tensor_run_refuses(world: World, privacy: dict[str, Any], reques
 def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> None:
     from npmdask.posing import make_problem
     from npmdask.problem import Request
-    from npmdask.storage.layout import open_source
+    from npmdask.storage.source import open_source
 
     request = Request(target_rank=2, privacy=world.privacy)
     with pytest.raises(RefusedError, match="was never ingested"):
@@ -221,7 +221,7 @@ def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> N
 def test_a_delta_that_is_no_promise_for_so_many_entries_is_said(world: World) -> None:
     """20 (20 + 1) (20 + 2) / 6 = 1540 entries with their permutations."""
     from npmdask.ledger.granting import delta_warnings
-    from npmdask.storage.layout import open_source
+    from npmdask.storage.source import open_source
 
     source = open_source(world.data)
     assert f"{1 / 1540:.1e}" in delta_warnings(source, "tensor_orbit", Budget(1.0, 1e-3))[0]

@@ -24,8 +24,8 @@ from npmdask.errors import RefusedError
 from npmdask.nodes.server import serve
 from npmdask.nodes.wire import TOKEN
 from npmdask.operators import Gram
-from npmdask.storage.generate import generate
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.generate import generate
 from tests.security.looking import listening
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from npmdask.storage.places import private
+from npmdask.storage.paths import private
 from tests.security.looking import open_to_others
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,8 +19,8 @@ from npmdask.errors import BadInputError
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.copies import Copy, place_of_store
-from npmdask.storage.generate import generate
 from npmdask.storage.pointer import Carried, Pointer
+from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.transfer import fetch_files
 
 NO_NAMES = [

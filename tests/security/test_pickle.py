@@ -28,8 +28,8 @@ from npmdask.errors import BadInputError
 from npmdask.left import open_left_product
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.generate import generate
 from npmdask.storage.ingest import ingest
+from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming.online import StreamingPCA
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,10 +19,10 @@ from npmdask.ledger import open_ledger
 from npmdask.report import write_report
 from npmdask.retention import Rule, sweep
 from npmdask.standing import status_below
-from npmdask.storage.generate import generate
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
-from npmdask.storage.places import local_path
+from npmdask.storage.paths import local_path
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import StreamingPCA, run_stream  # noqa: F401
 from npmdask.streaming.scores import transform
 from npmdask.tensors.building import build_moments

@@ -17,7 +17,7 @@ from npmdask.chunked.workers import Cluster
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
 from npmdask.solution import Resources
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 from tests.cluster.certificates import Authority
 from tests.cluster.conftest import Machines, machines  # noqa: F401
 from tests.conftest import same_bytes

@@ -27,7 +27,7 @@ from npmdask.passes import pack as pack_parts
 from npmdask.passes import unpack as unpack_parts
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean, PlainMean
 from npmdask.stochastic.private_range import DistanceRange, PaperRange
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 
 OPTIONS: Any = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
@@ -284,7 +284,7 @@ from npmdask.memory import high_water, tree_rss
 from npmdask.memory_plan import plan_memory
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import pack
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean
 path, name, side = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
 reader = open_source(path).reader

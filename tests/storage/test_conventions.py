@@ -18,7 +18,7 @@ import npmdask
 from npmdask.errors import BadInputError
 from npmdask.storage.conventions import DecodedArray, conventions_of, decoded
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning"),  # of zarr, where xarray writes it

@@ -15,11 +15,12 @@ import zarr
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.storage import journal, planted
-from npmdask.storage.generate import REGISTRY, generate
 from npmdask.storage.ingest import ingest
-from npmdask.storage.planted import LEFT_FACTORS, SPECTRA, dct_rows
-from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.synthetic import matrices
+from npmdask.storage.synthetic.generate import REGISTRY, generate
+from npmdask.storage.synthetic.matrices import LEFT_FACTORS, SPECTRA, dct_rows
+from npmdask.storage.writers import journal
+from npmdask.storage.writers.sparse import SparseWriter
 from tests.conftest import unpacked
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -37,8 +38,8 @@ RANK = 6
 @pytest.fixture(autouse=True)
 def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many slabs and tiles even for a small problem."""
-    monkeypatch.setattr(planted, "SLAB_BYTES", 2**13)
-    monkeypatch.setattr(planted, "TILE", 32)
+    monkeypatch.setattr(matrices, "SLAB_BYTES", 2**13)
+    monkeypatch.setattr(matrices, "TILE", 32)
 
 
 def make(folder: Path, problem: str, **options: Any) -> Path:
@@ -157,9 +158,9 @@ def test_left_factors_are_orthonormal_to_rounding(law: str, shape: tuple[int, in
     """On both sides of the height from which Cholesky takes QR's place. Mutants: TALL = 1; L in place of its transpose;
     of the sum of Gram matrices, one part left out."""
     rows, columns, r = shape
-    size = planted.Size(rows=rows, columns=columns, rank=1, dtype=np.dtype("float64"), seed=3)
-    made, turn = planted._left_rows(size, np.eye(r), law)
-    u = np.concatenate([made(*span) @ turn for span in planted._spans(size)])
+    size = matrices.Size(rows=rows, columns=columns, rank=1, dtype=np.dtype("float64"), seed=3)
+    made, turn = matrices._left_rows(size, np.eye(r), law)
+    u = np.concatenate([made(*span) @ turn for span in matrices._spans(size)])
     np.testing.assert_allclose(u.T @ u, np.eye(r), atol=1e-14)
 
 
@@ -231,7 +232,7 @@ def test_blas_is_pinned_where_its_threads_would_change_the_bytes(tmp_path: Path)
 
 
 def test_every_slab_has_its_own_signs() -> None:
-    size = planted.Size(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
+    size = matrices.Size(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
     assert (size.signs(0, 50) == size.signs(0, 50)).all()
     assert 10 < (size.signs(0, 50) == size.signs(1, 50)).sum() < 40
 
@@ -257,7 +258,7 @@ def test_the_packed_layout_holds_the_same_matrix_in_half_the_bytes(tmp_path: Pat
 
 
 def test_symmetric_is_one_tile_or_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planted, "TILE", 256)
+    monkeypatch.setattr(matrices, "TILE", 256)
     data = dense(make(tmp_path / "s", "symmetric", columns=700, spectrum="harmonic"))
     assert (data == data.T).all()
 
@@ -364,7 +365,7 @@ def test_an_existing_store_is_replaced_only_when_told(tmp_path: Path) -> None:
 def test_a_second_generate_is_refused(tmp_path: Path) -> None:
     script = f"""
 import sys
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 def hold(*_):
     print("held", flush=True)
     sys.stdin.read()
@@ -423,7 +424,7 @@ def test_a_killed_write_goes_on_to_the_same_bytes(
 
 MEMORY = """
 import sys
-from npmdask.storage.generate import generate
+from npmdask.storage.synthetic.generate import generate
 def peak():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024

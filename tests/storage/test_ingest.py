@@ -25,12 +25,12 @@ import zarr
 from scipy import sparse
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
-from npmdask.storage import journal
 from npmdask.storage.formats import compressed, grids, raw, sorting, tables
 from npmdask.storage.formats import text as text_module
 from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.kinds import storage_dtype
-from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.writers import journal
+from npmdask.storage.writers.sparse import SparseWriter
 from tests.conftest import unpacked
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

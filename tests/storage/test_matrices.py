@@ -21,11 +21,11 @@ from npmdask.inspection import inspect
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, pack
 from npmdask.stochastic.private_mean import PlainMean
-from npmdask.storage.advice import advise
-from npmdask.storage.dense_writer import choose_chunks
+from npmdask.storage.chunk_advice import advise
 from npmdask.storage.formats import grids, raw
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.dense import choose_chunks
 from tests.conftest import write_zarr
 from tests.storage.test_ingest import assert_clean, cubes, read, refused, tree
 

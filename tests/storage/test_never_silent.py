@@ -25,8 +25,8 @@ import zarr
 from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.storage.ingest import ingest
+from npmdask.storage.streams import standard_input
 from npmdask.streaming import stream_pca
-from npmdask.streams import standard_input
 
 ROWS = np.random.default_rng(0).standard_normal((30, 4))
 

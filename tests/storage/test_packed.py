@@ -19,12 +19,12 @@ import npmdask
 from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.inspection import inspect
-from npmdask.storage import journal
-from npmdask.storage.generate import generate
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
-from npmdask.storage.packed_writer import PackedWriter, packed_bytes
-from npmdask.storage.triangle import TriangleReader, place_of, triangle_number, unit_of
+from npmdask.storage.readers.packed_symmetric import TriangleReader, place_of, triangle_number, unit_of
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.writers import journal
+from npmdask.storage.writers.packed_symmetric import PackedWriter, packed_bytes
 from tests.conftest import unpacked
 
 

@@ -28,16 +28,16 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 from npmdask.chunked import Threads
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.operators import Gram, SparseGram
-from npmdask.storage import access
-from npmdask.storage.dense import SlabRecord
+from npmdask.storage import chunk_access
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import Source, open_source
-from npmdask.storage.sparse import CsrReader, Fragment
-from npmdask.storage.tensor import TensorReader
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.source import Source, open_source
+from npmdask.storage.streams import ZarrRows
 from npmdask.streaming import stream_pca
 from npmdask.streaming.scores import transform
-from npmdask.streams import ZarrRows
 from tests.test_operators import ignore, write_csr
 
 SECONDS = 300  # of one layout with all that is done to it: it takes about one
@@ -505,7 +505,7 @@ def test_a_shard_takes_the_memory_that_is_predicted_and_no_more(tmp_path: Path) 
     reader: Any = open_source(tmp_path / "x.zarr").reader
     shard = 2048 * 512 * 8
     assert reader.access.way == "decoded" and reader.buffer_bytes == 3 * shard
-    access.scratch(("packed",), (1,), np.uint8)  # what another test left
+    chunk_access.scratch(("packed",), (1,), np.uint8)  # what another test left
     tracemalloc.start()
     for _ in reader.tiles(0, SlabRecord()):
         pass

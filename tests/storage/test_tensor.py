@@ -21,12 +21,9 @@ import npmdask
 from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.inspection import inspect
-from npmdask.storage import journal
-from npmdask.storage.dense import SlabRecord
-from npmdask.storage.generate import generate
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
-from npmdask.storage.tensor import (
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import (
     TensorReader,
     choose_side,
     multiplicity,
@@ -37,8 +34,11 @@ from npmdask.storage.tensor import (
     tetrahedral_number,
     unit_of,
 )
+from npmdask.storage.source import open_source
+from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.tensor_symmetry import ORDERS, in_order
-from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.storage.writers import journal
+from npmdask.storage.writers.packed_tensor import TensorWriter
 
 
 def symmetric(d: int, dtype: str = "f8", seed: int = 0) -> np.ndarray:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import Source, open_source
-from npmdask.streams import ZarrRows, chunks
+from npmdask.storage.source import Source, open_source
+from npmdask.storage.streams import ZarrRows, chunks
 from tests.conftest import write_zarr
 from tests.test_operators import write_csr
 
@@ -322,8 +322,8 @@ def test_fingerprints_tell_streams_apart_that_give_other_rows(stores: Made) -> N
 
 CONSUMER = """
 import json, os, sys
-from npmdask.storage.layout import open_source
-from npmdask.streams import ZarrRows
+from npmdask.storage.source import open_source
+from npmdask.storage.streams import ZarrRows
 
 store, log, commit = sys.argv[1:]
 stream = ZarrRows(open_source(store), order="shuffled", seed=11, epochs=2)

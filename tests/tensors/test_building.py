@@ -13,8 +13,8 @@ from npmdask.checkpoint import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.solution import Resources
-from npmdask.storage.layout import open_source
-from npmdask.storage.tensor import place_of
+from npmdask.storage.readers.packed_tensor import place_of
+from npmdask.storage.source import open_source
 from npmdask.tensors import building
 from npmdask.tensors.building import build_moments
 from npmdask.topics.documents import documents_of, write_documents
@@ -29,7 +29,7 @@ ROWS = np.random.default_rng(0).exponential(size=(400, 9)) ** 1.5
 
 def dense(path: Path) -> np.ndarray:
     """The whole tensor of a store."""
-    group, (d, _, _) = npmdask.storage.layout.zarr.open_group(path, mode="r"), open_source(path).shape
+    group, (d, _, _) = npmdask.storage.source.zarr.open_group(path, mode="r"), open_source(path).shape
     data = group["data"][...]
     b = data.shape[1]
     n = -(-d // b)

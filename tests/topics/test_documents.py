@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix, save_npz, vstack
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.ingest import ingest
-from npmdask.storage.layout import open_source
-from npmdask.storage.sparse_writer import SparseWriter
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.sparse import SparseWriter
 from npmdask.topics import documents as module
 from npmdask.topics.documents import (
     Documents,
@@ -47,7 +47,7 @@ def all_of(documents: Documents) -> np.ndarray:
 def test_every_row_is_in_its_place(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when empty documents are lost, at the top too, or rows that the chunks of a store cut."""
     monkeypatch.setattr(SparseWriter, "CHUNK", 64)
-    monkeypatch.setattr("npmdask.streams.chunks.RUN_BYTES", 1)
+    monkeypatch.setattr("npmdask.storage.streams.chunks.RUN_BYTES", 1)
     monkeypatch.setattr(module, "ROWS", 50)
     file = docword(tmp_path / "docword.txt.gz", COUNTS)
     source: Any = {"matrix": COUNTS, "array": COUNTS.toarray(), "docword": file}.get(where, tmp_path / "here.npz")

@@ -21,7 +21,7 @@ from npmdask.ledger.granting import grant_source
 from npmdask.numerics.random import generator
 from npmdask.report import write_report
 from npmdask.solution import Resources
-from npmdask.storage.layout import open_source
+from npmdask.storage.source import open_source
 from npmdask.topics.documents import documents_of, write_documents
 from npmdask.topics.estimator import Topics
 from npmdask.topics.fitting import TopicRequest, fit_topics, tensor_tol

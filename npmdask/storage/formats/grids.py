@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.storage.dense import DenseReader, SlabRecord
 from npmdask.storage.formats.raw import batch_rows, spooling
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
 
 SLAB_BYTES = 256 * 2**20  # a row of chunks that decodes to more goes through a spool on disk
 

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import stored_shape
+from npmdask.storage.chunk_access import stored_shape
 from npmdask.storage.conventions import decoded, facts_of, refuse_marked
 from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.common import DenseSource, choose_array, require_numbers
@@ -20,7 +20,7 @@ from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import column_major, require_size, row_major
 from npmdask.storage.formats.zarr_stores import boxes_of, dense_array, for_tensor
 from npmdask.storage.kinds import require_square_matrices
-from npmdask.storage.zarr_door import open_node
+from npmdask.storage.safe_open import open_node
 
 
 def open_npy_matrices(path: Path) -> DenseSource:

@@ -22,9 +22,8 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import stored_shape
+from npmdask.storage.chunk_access import stored_shape
 from npmdask.storage.conventions import decoded, facts_of, refuse_marked
-from npmdask.storage.dense import SlabRecord
 from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.boxes import Box, PlainCube, SpooledCubes, moved
 from npmdask.storage.formats.common import choose_array, require_numbers
@@ -32,8 +31,9 @@ from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import require_size
 from npmdask.storage.formats.zarr_stores import boxes_of
 from npmdask.storage.kinds import TENSOR, require_cube
-from npmdask.storage.tensor import Place, TensorReader, open_packed_tensor, unit_of
-from npmdask.storage.zarr_door import open_node
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, unit_of
+from npmdask.storage.safe_open import open_node
 
 AMPLIFICATION = 2.0  # how often a chunk of a source is read on average, at most
 

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import Boxes
+from npmdask.storage.chunk_access import Boxes
 from npmdask.storage.conventions import (
     decoded,
     facts_of,
@@ -20,13 +20,13 @@ from npmdask.storage.conventions import (
     require_plain,
     require_plain_parts,
 )
-from npmdask.storage.dense import DenseReader
 from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact_slices, group_shape, main_array
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
 from npmdask.storage.formats.compressed import compressed_source
 from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
-from npmdask.storage.triangle import open_packed
-from npmdask.storage.zarr_door import open_node
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_symmetric import open_packed
+from npmdask.storage.safe_open import open_node
 
 
 def open_zarr(

@@ -11,10 +11,10 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c, digest_of
-from npmdask.storage.journal import JournalledWriter, reopen
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.moments import Moments
 from npmdask.storage.symmetry import size_of_matrix
+from npmdask.storage.writers.journal import JournalledWriter, reopen
 
 CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
 

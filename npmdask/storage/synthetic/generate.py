@@ -23,15 +23,25 @@ import psutil
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import RefusedError, closest
-from npmdask.storage.dense_writer import DenseWriter
 from npmdask.storage.kinds import choose_layout, require_cubic
 from npmdask.storage.lock import locked
-from npmdask.storage.packed_writer import PackedWriter, packed_bytes
-from npmdask.storage.places import NEW_STORE, local_path
-from npmdask.storage.planted import Plan, Problem, RankDeficient, Size, Sparse, Spectrum, Spiked, Symmetric, require
-from npmdask.storage.planted_tensor import Tensor
-from npmdask.storage.sparse_writer import SparseWriter
-from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.storage.paths import NEW_STORE, local_path
+from npmdask.storage.synthetic.matrices import (
+    Plan,
+    Problem,
+    RankDeficient,
+    Size,
+    Sparse,
+    Spectrum,
+    Spiked,
+    Symmetric,
+    require,
+)
+from npmdask.storage.synthetic.tensors import Tensor
+from npmdask.storage.writers.dense import DenseWriter
+from npmdask.storage.writers.packed_symmetric import PackedWriter, packed_bytes
+from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.sparse import SparseWriter
 
 VERSION = 1  # of the bytes: a write that another version began is not continued
 UNNAMED = (("left_factor", "cosine"),)  # what stores hold that were made before there was a choice

@@ -11,11 +11,11 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.random import generator
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.conventions import DecodedArray
-from npmdask.storage.layout import Source
-from npmdask.storage.tensor import TensorReader
-from npmdask.streams._protocol import Position, count_of, require_count, require_same
-from npmdask.streams.batches import BatchedStream, Piece
-from npmdask.streams.chunks import units_of
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import Source
+from npmdask.storage.streams.base import Position, count_of, require_count, require_same
+from npmdask.storage.streams.batches import BatchedStream, Piece
+from npmdask.storage.streams.chunks import units_of
 
 ORDERS = ("sequential", "shuffled")
 

@@ -10,8 +10,8 @@ from scipy.sparse import issparse
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.kinds import real_array
-from npmdask.streams._protocol import Position, count_of, require_count, require_same
-from npmdask.streams.batches import BatchedStream, Piece
+from npmdask.storage.streams.base import Position, count_of, require_count, require_same
+from npmdask.storage.streams.batches import BatchedStream, Piece
 
 _AT_ONCE = (0, 0, 0)  # array that is pending, row of it, rows that this read has taken
 

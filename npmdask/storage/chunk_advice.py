@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.storage.dense import DenseReader
-from npmdask.storage.dense_writer import choose_chunks
-from npmdask.storage.layout import Source
-from npmdask.storage.sparse import CsrReader
-from npmdask.storage.tensor import TensorReader
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source
+from npmdask.storage.writers.dense import choose_chunks
 
 MIB = 2**20
 SMALLEST, LARGEST = 4 * MIB, 32 * MIB  # of a chunk, decoded

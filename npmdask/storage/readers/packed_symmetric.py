@@ -4,7 +4,7 @@ They lie in a *packed* array, which holds no others, or in an ordinary one whose
 array has the shape (T, side, side): chunk t is block (i, j >= i) of the matrix, T = n (n + 1) / 2 of them in
 row-major order of the upper triangle, those at the edge filled up with zeros. :class:`PackedArray` shows it as
 the d x d array that it stands for, so that chunks are opened, decoded, missed and compared by
-:mod:`npmdask.storage.dense`, in the same sentences.
+:mod:`npmdask.storage.readers.dense`, in the same sentences.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import location
-from npmdask.storage.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.chunk_access import location
+from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
 
 TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
 MIN_TILE_ROWS = 64

@@ -8,7 +8,15 @@ import numpy as np
 import zarr
 
 from npmdask.storage.kinds import require_cube, storage_dtype
-from npmdask.storage.tensor import Place, TensorReader, choose_side, exact_sum, place_of, squares_of, tetrahedral_number
+from npmdask.storage.readers.packed_tensor import (
+    Place,
+    TensorReader,
+    choose_side,
+    exact_sum,
+    place_of,
+    squares_of,
+    tetrahedral_number,
+)
 from npmdask.storage.tensor_symmetry import comparing
 
 

@@ -4,7 +4,7 @@ They lie in a *packed* array of shape (T, b, b, b) with chunks (1, b, b, b): uni
 d x d x d tensor, T = n (n + 1) (n + 2) / 6 of them in lexicographic order, n = ceil(d / b), those at the edge filled
 up with zeros (blocked compact symmetric storage: Schatz, Low, van de Geijn and Kolda, SISC 36, 2014). With n = 10 that
 is 0.22 of the bytes of the whole, with n large 1/6. :class:`UnitRows` shows the array with two dimensions, so that
-chunks are opened, decoded, missed and compared by :mod:`npmdask.storage.dense`, in the same sentences.
+chunks are opened, decoded, missed and compared by :mod:`npmdask.storage.readers.dense`, in the same sentences.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.access import location, said_place
-from npmdask.storage.dense import DenseReader, SlabRecord
-from npmdask.storage.triangle import place_of as place_in_triangle
-from npmdask.storage.triangle import unit_of as unit_in_triangle
+from npmdask.storage.chunk_access import location, said_place
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.packed_symmetric import place_of as place_in_triangle
+from npmdask.storage.readers.packed_symmetric import unit_of as unit_in_triangle
 
 Place = tuple[int, int, int]
 BLOCK_BYTES = 8 * 10**6  # of a block at most, where its side is chosen

@@ -14,7 +14,7 @@ from npmdask.errors import BadInputError
 from npmdask.storage.formats import open_tensor
 from npmdask.storage.formats.common import guarded, reading
 from npmdask.storage.formats.tensors import TensorSource
-from npmdask.storage.ingest_frame import (
+from npmdask.storage.ingest_common import (
     IngestSummary,
     Progress,
     cast_values,
@@ -26,9 +26,9 @@ from npmdask.storage.ingest_frame import (
 )
 from npmdask.storage.kinds import require_cubic
 from npmdask.storage.lock import locked
-from npmdask.storage.tensor import Place, place_of
+from npmdask.storage.readers.packed_tensor import Place, place_of
 from npmdask.storage.tensor_symmetry import Box, comparing, in_order, mean_block
-from npmdask.storage.tensor_writer import TensorWriter
+from npmdask.storage.writers.packed_tensor import TensorWriter
 
 
 def require_tensor_options(

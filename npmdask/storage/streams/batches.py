@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError
-from npmdask.streams._protocol import require_count, require_policy
+from npmdask.storage.streams.base import require_count, require_policy
 
 
 class Piece(NamedTuple):

@@ -11,8 +11,8 @@ from zarr.codecs import BloscCodec
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
-from npmdask.storage.journal import JournalledWriter, reopen, sync_tree
 from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.writers.journal import JournalledWriter, reopen, sync_tree
 
 
 class SparseWriter(JournalledWriter):

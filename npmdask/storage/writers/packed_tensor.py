@@ -1,6 +1,6 @@
 """Writing a symmetric tensor of order three, unique block after unique block.
 
-For the layout of the array see :mod:`npmdask.storage.tensor`.
+For the layout of the array see :mod:`npmdask.storage.readers.packed_tensor`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
-from npmdask.storage.journal import JournalledWriter, reopen
 from npmdask.storage.kinds import storage_dtype
-from npmdask.storage.tensor import choose_side, exact_sum, place_of, places, squares_of, tetrahedral_number
+from npmdask.storage.readers.packed_tensor import (
+    choose_side,
+    exact_sum,
+    place_of,
+    places,
+    squares_of,
+    tetrahedral_number,
+)
+from npmdask.storage.writers.journal import JournalledWriter, reopen
 
 
 class TensorWriter(JournalledWriter):

@@ -5,7 +5,7 @@ slab is cut into tiles depends on the array's shape and chunks only, never on me
 that sums are formed in the same order everywhere.
 
 Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard, in shards
-or from an object store are decoded into one (:mod:`npmdask.storage.access`); everything else (other codecs, big-endian
+or from an object store are decoded into one (:mod:`npmdask.storage.chunk_access`); everything else (other codecs, big-endian
 values, Fortran order) goes through zarr-python.
 """
 
@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.storage.access import (
+from npmdask.storage.checksum import ChunkSums
+from npmdask.storage.chunk_access import (
     Access,
     access_of,
     chunk_exists,
@@ -39,7 +40,6 @@ from npmdask.storage.access import (
     stored_shape,
     unreadable,
 )
-from npmdask.storage.checksum import ChunkSums
 from npmdask.storage.conventions import refuse_gap
 
 MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"

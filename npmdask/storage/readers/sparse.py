@@ -11,7 +11,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.storage.access import (
+from npmdask.storage.checksum import crc32c, digest_of
+from npmdask.storage.chunk_access import (
     Access,
     Boxes,
     access_of,
@@ -22,8 +23,7 @@ from npmdask.storage.access import (
     said_place,
     unreadable,
 )
-from npmdask.storage.checksum import crc32c, digest_of
-from npmdask.storage.dense import SlabRecord, other_content
+from npmdask.storage.readers.dense import SlabRecord, other_content
 
 INDPTR_BATCH = 2**22
 REMEDY = "restore it from a backup or ingest the source again"

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from npmdask.errors import BadInputError
-from npmdask.storage.places import require_no_link
+from npmdask.storage.paths import require_no_link
 
 Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if known, bytes done
 

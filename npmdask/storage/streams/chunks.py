@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
-from npmdask.storage.dense import DenseReader, SlabRecord
-from npmdask.storage.sparse import CsrReader, Fragment
-from npmdask.storage.triangle import TriangleReader
+from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 RUN_BYTES = 16 * 2**20  # of CSR entries: the chunk that cuts the last row is read by two runs
 

@@ -19,8 +19,8 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
-from npmdask.streams._protocol import Position, count_of, require_count, require_same
-from npmdask.streams.batches import BatchedStream, Piece, dense
+from npmdask.storage.streams.base import Position, count_of, require_count, require_same
+from npmdask.storage.streams.batches import BatchedStream, Piece, dense
 from npmdask.streams.folder import Mark, complete_names, difference, mark_of
 
 

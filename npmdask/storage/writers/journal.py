@@ -22,7 +22,7 @@ from zarr.codecs import BloscCodec
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c, fingerprint
-from npmdask.storage.places import require_no_link, require_path
+from npmdask.storage.paths import require_no_link, require_path
 
 FORMAT = 1
 JOURNAL_BYTES = 128 * 2**20  # redone at most, after a kill

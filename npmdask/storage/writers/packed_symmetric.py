@@ -2,7 +2,7 @@
 
 The rows arrive whole. Of each slab the part at and right of the diagonal is stored; the part left of it must be
 the mirror image of chunks that are stored already, and is compared with them. For the layout of the array see
-:mod:`npmdask.storage.triangle`.
+:mod:`npmdask.storage.readers.packed_symmetric`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
-from npmdask.storage.dense_writer import SlabWriter, choose_chunks
-from npmdask.storage.journal import reopen
 from npmdask.storage.kinds import choose_layout, storage_dtype
+from npmdask.storage.readers.packed_symmetric import PackedArray, TriangleReader, triangle_number, unit_of
 from npmdask.storage.symmetry import not_square, require_mirrored, size_of_matrix
-from npmdask.storage.triangle import PackedArray, TriangleReader, triangle_number, unit_of
+from npmdask.storage.writers.dense import SlabWriter, choose_chunks
+from npmdask.storage.writers.journal import reopen
 
 
 def packed_bytes(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None = None) -> int:

@@ -16,8 +16,8 @@ import pyarrow.csv
 from npmdask.errors import BadInputError, closest
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.tables import is_header
-from npmdask.streams._protocol import require_count
-from npmdask.streams.rows import Rows
+from npmdask.storage.streams.base import require_count
+from npmdask.storage.streams.iterator import Rows
 
 BLOCK_BYTES = 2**20
 GATHER_SECONDS = 0.002  # a pipe holds 64 KiB: lines parsed in such pieces take up to 9 times as long

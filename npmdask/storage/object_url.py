@@ -16,8 +16,8 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from npmdask.errors import BadInputError, LostError
-from npmdask.storage.access import first_line, no_answer
-from npmdask.storage.zarr_door import open_node
+from npmdask.storage.chunk_access import first_line, no_answer
+from npmdask.storage.safe_open import open_node
 
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
 SCHEMES = ("s3", "gs", "az", "abfs", "https")

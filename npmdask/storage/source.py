@@ -11,18 +11,18 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError, closest
-from npmdask.storage.access import Boxes, location
 from npmdask.storage.checksum import crc32c, fingerprint
+from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
-from npmdask.storage.dense import DenseReader
+from npmdask.storage.in_memory_tensor import packed_in_memory
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
-from npmdask.storage.places import local_path
-from npmdask.storage.remote import SCHEMES, is_remote, objects, open_remote
-from npmdask.storage.sparse import CsrReader, open_csr
-from npmdask.storage.tensor import TensorReader, open_packed_tensor
-from npmdask.storage.tensor_memory import packed_in_memory
-from npmdask.storage.triangle import TriangleReader, by_place, open_packed
-from npmdask.storage.zarr_door import open_node, require_no_pickle
+from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote
+from npmdask.storage.paths import local_path
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_symmetric import TriangleReader, by_place, open_packed
+from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
+from npmdask.storage.readers.sparse import CsrReader, open_csr
+from npmdask.storage.safe_open import open_node, require_no_pickle
 
 BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
 Reader = DenseReader | CsrReader | TriangleReader | TensorReader

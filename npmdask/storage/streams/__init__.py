@@ -1,0 +1,9 @@
+"""Streams: batches of rows from a store, a growing directory, an iterator or standard input, each row exactly once."""
+
+from npmdask.storage.streams.base import Position, Stream
+from npmdask.storage.streams.directory import Directory
+from npmdask.storage.streams.iterator import Rows
+from npmdask.storage.streams.pipe import standard_input
+from npmdask.storage.streams.zarr_rows import ZarrRows
+
+__all__ = ["Directory", "Position", "Rows", "Stream", "ZarrRows", "standard_input"]
