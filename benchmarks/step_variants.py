@@ -17,7 +17,7 @@ import numpy as np
 
 import npmdask
 from benchmarks.step_cases import Comparison, StepCase, played, shares, step_case
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.foresight import FORESEEN, GRAM_FLOPS, LARGEST_SIDE, MEMORY, SEARCHED, SIDE, with_locked
 from npmdask.numerics.random import generator

@@ -24,11 +24,11 @@ from prefect.runtime import flow_run
 from prefect.states import Crashed
 
 from flows.unheard import print_to_whoever_listens
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.lease import OWNER
+from npmdask.checkpoint.logging import open_log, tell
+from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
-from npmdask.log_lines import open_log, tell
-from npmdask.ownership import OWNER
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 

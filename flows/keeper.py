@@ -11,7 +11,7 @@ Every LOOK seconds:
 * of ticks that nobody could run while everything was down, only the newest runs.
 
 There may be several keepers, or none for a while: every change is a transition that the server accepts once, and a run
-that is started twice finds its store held and leaves (:mod:`npmdask.checkpoint`).
+that is started twice finds its store held and leaves (:mod:`npmdask.checkpoint.store`).
 """
 
 import argparse
@@ -46,8 +46,8 @@ from prefect.types.entrypoint import EntrypointType
 from flows.heart import BEAT, EVENT
 from flows.run import announce, exit_code, say
 from flows.schedules import Planned, read_schedules
+from npmdask.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
-from npmdask.log_lines import open_log
 
 POOL = "npmdask"
 LOOK = 5.0  # seconds between two looks

@@ -19,7 +19,7 @@ from prefect.context import SettingsContext, get_settings_context
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from flows.live_plot import convergence_svg
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.progress import Observer
 from npmdask.solution import Solution, Step
 

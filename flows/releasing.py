@@ -11,7 +11,7 @@ from flows.run import at_store, publish_report
 from flows.steps import show_plan
 from npmdask.api import solve
 from npmdask.binding import bind
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.custody import KEY, custody_of
 from npmdask.errors import RefusedError

@@ -16,13 +16,13 @@ from prefect.states import Completed, Failed, State
 
 from flows.publish import artifact_key, said_of, try_to
 from flows.reports import link_to
+from npmdask.checkpoint.logging import tell
+from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.cli import INTERRUPTED, NOT_CONVERGED, end_when_asked
 from npmdask.config import RunConfig
 from npmdask.errors import NpmdaskError, RefusedError
-from npmdask.log_lines import tell
 from npmdask.progress import stop_bars
 from npmdask.report import write_report
-from npmdask.storage.copies import place_of_store
 from npmdask.storage.paths import is_url, require_name
 
 Made = TypeVar("Made", bound=Callable[..., Any])

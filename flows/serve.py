@@ -29,8 +29,8 @@ from flows.quiet import AUTH_VARIABLES, auth_file, auth_string
 from flows.run import announce, exit_code, say
 from flows.schedules import read_schedules
 from flows.server import DATABASE_GONE, answers, ask, free_port, python_path
+from npmdask.checkpoint.logging import open_log
 from npmdask.errors import RefusedError
-from npmdask.log_lines import open_log
 from npmdask.metrics import require_client
 
 SCHEDULES = Path("flows", "schedules.toml")

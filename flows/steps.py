@@ -11,7 +11,7 @@ from flows.plans import planned_rank, table_of_plan
 from flows.publish import Publisher, artifact_key, try_to
 from flows.run import publish_report, step
 from npmdask.api import solve
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary

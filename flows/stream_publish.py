@@ -5,7 +5,7 @@ import time
 
 from flows.publish import LivePublisher, image, said_of
 from npmdask.charts import axes, svg
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.streaming import StreamSolution
 from npmdask.streaming.measures import Measurement
 from npmdask.streaming.report import angles_svg, gap_svg

@@ -32,7 +32,7 @@ import psutil
 
 from flows.quiet import AUTH, read_auth_string
 from flows.server import ask, free_port, python_path
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 
 D, ROWS = 6, 200
 TICK, KILL, CALM = 20.0, 60.0, 240.0  # seconds: between files, between kills, to come to rest at the end

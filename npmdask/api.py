@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from npmdask.checkpoint import RunStore, folder_of, not_finished
+from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.passes import COMMIT_SECONDS

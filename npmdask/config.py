@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from npmdask.api import solve
-from npmdask.checkpoint import PRIVATE
+from npmdask.checkpoint.remote.mirror import place_of_store
+from npmdask.checkpoint.store import PRIVATE
 from npmdask.config_tables import (
     AlgorithmTable,
     MechanismTable,
@@ -32,7 +33,6 @@ from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
-from npmdask.storage.copies import place_of_store
 from npmdask.storage.paths import is_url, local_path
 from npmdask.tensors.plan import TensorPlan, plan_tensor
 from npmdask.warm_start import find_start

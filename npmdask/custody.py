@@ -26,7 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BudgetError, NpmdaskError, RefusedError
 from npmdask.mechanisms import Entropy, destroy_key
 from npmdask.nodes.link import Link, Traffic

@@ -19,14 +19,14 @@ from npmdask.algorithms import Query, Result, state_fields
 from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.binding import bind
 from npmdask.certifying import assure, told, with_excess
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.logging import tell
+from npmdask.checkpoint.store import RunStore
 from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
 from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.discretion import only_public
 from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
 from npmdask.left import left_is_whole, rebuild_left
-from npmdask.log_lines import tell
 from npmdask.log_observer import watched
 from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.memory_plan import MemoryPlan

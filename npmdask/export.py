@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore, folder_of, not_finished
+from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.left import left_blocks, left_height
 from npmdask.storage.bundle import Arrays, read_bundle

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked import make_executor, single_threaded_blas
 from npmdask.log_observer import watched
 from npmdask.memory import tree_rss

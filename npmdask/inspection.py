@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from npmdask.bringing import holds_run
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint.remote.fetch import holds_run
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.jobs import job_summary, kind_of, read_job
 from npmdask.storage.object_url import is_remote

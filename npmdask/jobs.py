@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.charts import BLUE, axes, svg
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.latent.answers import LatentAnswer, read_latent, resume_latent
 from npmdask.page import heading, page, parameters, spectrum_svg, table, tiles

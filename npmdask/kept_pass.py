@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.left import flush_left
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial

@@ -16,7 +16,7 @@ import numpy as np
 import zarr
 
 from npmdask.algorithms import Result
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator

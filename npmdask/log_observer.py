@@ -1,13 +1,13 @@
-"""What a run tells its observers, as lines of the log (:mod:`npmdask.log_lines`)."""
+"""What a run tells its observers, as lines of the log (:mod:`npmdask.checkpoint.logging`)."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.logging import tell
+from npmdask.checkpoint.store import RunStore
 from npmdask.discretion import Discreet
-from npmdask.log_lines import tell
 from npmdask.memory_plan import MemoryPlan
 from npmdask.progress import Observer, Observers
 from npmdask.solution import Solution, Step

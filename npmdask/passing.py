@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked import Executor
 from npmdask.kept_pass import keeper_of
 from npmdask.memory import tree_rss

@@ -25,10 +25,10 @@ import zarr
 
 from npmdask.accounting import Budget, mu_for
 from npmdask.binding import bind_spec
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.logging import tell
+from npmdask.checkpoint.store import RunStore
 from npmdask.custody import PrivateCustody, name_of_run
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.log_lines import tell
 from npmdask.mechanisms import EntriesGaussian
 from npmdask.privacy import Privacy
 from npmdask.private_outlook import weak_promise

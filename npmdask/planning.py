@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked import single_threaded_blas
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.memory import tree_rss

@@ -13,7 +13,7 @@ from typing import Any
 
 import npmdask.ledger.text as words
 from npmdask.accounting import Charge
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
 from npmdask.ledger import Ledger, Run, Status, default_address, open_ledger
 from npmdask.ledger.rules import remaining_epsilon, unit

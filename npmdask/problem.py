@@ -14,7 +14,7 @@ from npmdask.algorithms import (
     Query,
     Result,
 )
-from npmdask.checkpoint import CHECKPOINT_FORMAT
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.mechanisms import Mechanism
 from npmdask.nodes.parts import NodesParts
 from npmdask.numerics.subspaces import Block

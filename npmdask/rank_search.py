@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import PowerMethod
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked import Executor
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError

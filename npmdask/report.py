@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
-from npmdask.checkpoint import RunStore, not_finished
+from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.custody import budget_left
 from npmdask.driver import Solution
 from npmdask.errors import BadInputError

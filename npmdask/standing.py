@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.discovery import is_store, size_of, stores_below
+from npmdask.checkpoint.lease import Holder, holder_of
+from npmdask.checkpoint.store import RunStore
 from npmdask.convergence import seconds_left
 from npmdask.errors import NpmdaskError
 from npmdask.foresight import prediction_facts
@@ -16,10 +18,8 @@ from npmdask.inspection import inspect
 from npmdask.jobs import kind_of
 from npmdask.mechanisms import EntriesGaussian
 from npmdask.numerics.units import time_text
-from npmdask.ownership import Holder, holder_of
 from npmdask.page import bytes_text
 from npmdask.storage.paths import local_path
-from npmdask.stores import is_store, size_of, stores_below
 from npmdask.streaming.standing import is_stream
 
 HEAD = ("run", "what", "state", "step", "residual", "time left", "last commit", "on disk")

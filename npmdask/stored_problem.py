@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Result
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.mechanisms import EntriesGaussian
 from npmdask.nodes.parts import open_nodes

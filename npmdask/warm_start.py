@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block

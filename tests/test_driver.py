@@ -17,7 +17,7 @@ import zarr
 from zarr.storage import MemoryStore, WrapperStore
 
 import npmdask
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, CommitError, FencedOutError, RefusedError
 from npmdask.progress import Observer

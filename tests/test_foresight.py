@@ -10,7 +10,7 @@ import pytest
 
 import npmdask
 from npmdask import driver, foresight
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.foresight import FORESEEN, HINDSIGHT
 from npmdask.progress import Observer

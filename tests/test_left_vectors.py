@@ -162,7 +162,7 @@ RUN = """
 import os, signal, sys
 import npmdask
 import npmdask.operators._protocol as protocol
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 
 source, store, when = sys.argv[1:]
 protocol.RUN_BYTES, protocol.COLUMN_BYTES = 2**15, 1

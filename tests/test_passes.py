@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked import Processes, Threads, single_threaded_blas
 from npmdask.operators import Gram, Operator, Partial, SparseGram, Symmetric, Triangle
 from npmdask.passes import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack

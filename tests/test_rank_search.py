@@ -18,7 +18,7 @@ from sklearn.decomposition import PCA
 
 import npmdask
 from npmdask.algorithms import Result
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError

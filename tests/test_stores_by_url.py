@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint.remote.manifest import Carried, Pointer
+from npmdask.checkpoint.remote.mirror import Copy, place_of_store
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.chunk_access import first_line
-from npmdask.storage.copies import Copy, place_of_store
 from npmdask.storage.object_url import open_remote
-from npmdask.storage.pointer import Carried, Pointer
 from tests.conftest import write_zarr
 
 

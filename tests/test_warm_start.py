@@ -12,7 +12,7 @@ import pytest
 
 import npmdask
 from npmdask.api import solve as run_problem
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.random import generator

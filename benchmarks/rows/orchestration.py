@@ -24,7 +24,7 @@ from benchmarks.children import ChildFailedError, last_json, started
 from benchmarks.registry import Context, Measured, Row
 from flows.quiet import AUTH, read_auth_string
 from flows.server import ask
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
 from npmdask.storage.ingest import ingest
 

@@ -48,7 +48,7 @@ def held(phase: str, real: Callable[..., Any], call: int = 1) -> Callable[..., A
 def install() -> None:
     """Put the holds where the phases are."""
     import flows.run
-    from npmdask.checkpoint import RunStore
+    from npmdask.checkpoint.store import RunStore
     from npmdask.config import RunConfig
     from npmdask.discretion import Discreet
     from npmdask.mechanisms.entropy import Entropy

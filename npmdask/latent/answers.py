@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.latent.independent import NAME as ICA
 from npmdask.latent.independent import fit_independent_components

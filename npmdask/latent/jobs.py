@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.binding import bind_spec
-from npmdask.checkpoint import CHECKPOINT_FORMAT, RunStore
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments
 from npmdask.privacy import unprotected

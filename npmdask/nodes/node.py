@@ -23,7 +23,7 @@ import numpy as np
 
 from npmdask.algorithms import PrivateAlternating
 from npmdask.binding import bind
-from npmdask.checkpoint import PRIVATE, RunStore
+from npmdask.checkpoint.store import PRIVATE, RunStore
 from npmdask.chunked import make_executor, single_threaded_blas
 from npmdask.config import RunConfig
 from npmdask.custody import custody_of, require_room

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore, folder_of, not_finished
+from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.problem import column_scale

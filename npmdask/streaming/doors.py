@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.passes import COMMIT_SECONDS
 from npmdask.progress import Observer

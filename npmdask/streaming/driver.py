@@ -14,7 +14,7 @@ from typing import Any
 
 from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.binding import bind_spec
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.log_observer import watched

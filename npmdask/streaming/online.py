@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.algorithms import StreamInfo, StreamResult
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.checkpoint import CHECKPOINT_FORMAT
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array

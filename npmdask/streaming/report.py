@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.charts import BLUE, ORANGE, axes, svg
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
 from npmdask.privacy import unprotected

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import STREAM_REGISTRY
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.streaming.measures import Measurement
 from npmdask.streaming.online import StreamingPCA

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.gathering import gather
 from npmdask.memory import tree_rss

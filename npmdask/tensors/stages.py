@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError
 from npmdask.gathering import gather

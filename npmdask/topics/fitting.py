@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from npmdask.binding import bind_spec
-from npmdask.checkpoint import CHECKPOINT_FORMAT, RunStore
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_cubes import WhitenedTriples

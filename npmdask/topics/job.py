@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.progress import Observer
 from npmdask.solution import Resources

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint import RunStore, folder_of
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle

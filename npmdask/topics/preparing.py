@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.object_url import is_remote

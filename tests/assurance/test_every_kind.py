@@ -17,7 +17,7 @@ import npmdask.algorithms
 from npmdask.accounting import Budget
 from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve, top_k
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.inspection import inspect
 from npmdask.jobs import job_summary

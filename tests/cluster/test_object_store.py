@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import npmdask
 from npmdask import foresight
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, LostError
 from npmdask.inspection import inspect
 from npmdask.progress import Observer

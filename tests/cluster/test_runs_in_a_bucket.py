@@ -17,17 +17,17 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
-from npmdask.checkpoint import RunStore, carrier_of, folder_of
+from npmdask.checkpoint.remote.manifest import Pointer
+from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.remote.objects import Objects
+from npmdask.checkpoint.remote.transfer import SMALL
+from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
 from npmdask.latent.answers import fit_latent
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Step
-from npmdask.storage.copies import Copy
-from npmdask.storage.objects import Objects
-from npmdask.storage.pointer import Pointer
 from npmdask.storage.readers.dense import SlabRecord
-from npmdask.storage.transfer import SMALL
 from npmdask.topics.job import read_topics, run_topics
 from npmdask.topics.preparing import Cut
 from tests.cluster.conftest import ROOT, Bucket, Honest
@@ -39,8 +39,8 @@ URL = "s3://bucket/runs/x"
 PARTS = ("steps", "result", "survey")
 IN_A_PROCESS = """
 import sys
-import npmdask.carrier, npmdask.cli
-npmdask.carrier.SILENCE = float(sys.argv.pop(1))
+import npmdask.checkpoint.remote.publish, npmdask.cli
+npmdask.checkpoint.remote.publish.SILENCE = float(sys.argv.pop(1))
 sys.exit(npmdask.cli.main())
 """
 
@@ -242,7 +242,7 @@ class At(Observer):
 
 
 def test_a_server_that_goes_away_is_a_resume(tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npmdask.storage.objects.RETRIES", {"max_retries": 1})
+    monkeypatch.setattr("npmdask.checkpoint.remote.objects.RETRIES", {"max_retries": 1})
     data(tmp_path)
     npmdask.top_k(tmp_path / "x.zarr", 4, store=tmp_path / "disk")
     with pytest.raises(LostError, match=r"s3://bucket/runs/x does not answer .*everything committed is kept"):
@@ -485,7 +485,7 @@ def test_a_folder_that_is_not_whole_is_not_carried(tmp_path: Path, honest: Hones
 
 
 def test_signs_of_life_during_a_long_commit(tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npmdask.carrier.BEAT", 0.05)
+    monkeypatch.setattr("npmdask.checkpoint.remote.publish.BEAT", 0.05)
     beats: list[int] = []
 
     def slow(self: Objects, key: str, data: bytes) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from tests.faults.crash_points import OPERATIONS, dies_before, forked
 from tests.faults.tensor_jobs import KINDS, make, work
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from tests.conftest import planted, same_bytes
 
 JOB = [sys.executable, "-m", "tests.faults.job"]

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.children import ROOT
 from benchmarks.stream_cases import CASES, KINDS, SCATTER_TOLERANCE, reading, scatter_error
 from benchmarks.stream_kills import Kill, Place, Streams, differences, repetitions, started
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.streaming import stream_pca
 
 SEED = int(os.environ.get("NPMDASK_KILL_SEED", "1"))

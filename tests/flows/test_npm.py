@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from npmdask import top_k
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main as npmdask
 from tests.flows.conftest import Shop, alive, committed, wait_until
 

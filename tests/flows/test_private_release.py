@@ -13,7 +13,7 @@ import pytest
 from flows.heart import EVENT
 from flows.quiet import AUTH, read_auth_string
 from flows.server import answers
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.ledger import Status
 from tests.flows.conftest import Door, Running, Shop, wait_until
 from tests.flows.served import Served

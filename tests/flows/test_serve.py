@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.storage.synthetic.generate import generate
 from tests.flows.conftest import Shop, committed
 from tests.flows.served import Served

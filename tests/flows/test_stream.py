@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main as npmdask
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from npmdask import top_k
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.logging import open_log, tell
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.log_lines import open_log, tell
 from npmdask.mechanisms import PrivateGaussian
 from tests.operating.common import OWNER, ROOT, hanging, let_age, make_data
 from tests.operating.job import mixture, run, stream
@@ -129,7 +129,7 @@ def test_of_processes_that_are_killed_and_of_those_that_take_over(tmp_path: Path
 def test_many_processes_share_a_file(tmp_path: Path) -> None:
     program = """
 import sys
-from npmdask.log_lines import open_log, tell
+from npmdask.checkpoint.logging import open_log, tell
 open_log(sys.argv[1])
 for i in range(300):
     tell("step", "x" * 500, run=sys.argv[2], step=i)
@@ -163,7 +163,7 @@ def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_without_a_log_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    program = "from npmdask.log_lines import tell; import logging; tell('error', 'loud', level=logging.ERROR)"
+    program = "from npmdask.checkpoint.logging import tell; import logging; tell('error', 'loud', level=logging.ERROR)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
     assert capfd.readouterr() == ("", "")
 

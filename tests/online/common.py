@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.streaming.model import Model, ModelState
 from npmdask.streaming.request import StreamRequest, make_model
 

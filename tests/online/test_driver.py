@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npmdask import progress
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import Directory, ZarrRows

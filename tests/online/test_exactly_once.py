@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.storage import bundle
 from npmdask.storage.streams import Directory
 from npmdask.storage.streams.batches import BatchedStream

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.report import write_report
 from npmdask.storage.synthetic.generate import generate

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from npmdask.ownership import STALE
+from npmdask.checkpoint.lease import STALE
 from npmdask.storage.ingest import ingest
 from tests.conftest import planted
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import npmdask
+from npmdask.checkpoint.lease import Ownership
 from npmdask.chunked.threads import Threads
 from npmdask.errors import NpmdaskError
 from npmdask.latent import fit_mixture
-from npmdask.ownership import Ownership
 from npmdask.storage import bundle
 from npmdask.streaming import stream_pca
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked.threads import Threads
 from npmdask.errors import BadInputError
 from npmdask.progress import Observer

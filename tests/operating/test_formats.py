@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import npmdask
-from npmdask.checkpoint import CHECKPOINT_FORMAT
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.cli import main
 from npmdask.errors import RefusedError
 from npmdask.export import export

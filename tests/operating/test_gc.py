@@ -14,7 +14,7 @@ import pytest
 
 import npmdask
 import npmdask.custody as custody
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.export import export

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.storage.synthetic.generate import generate
 
 pytestmark = pytest.mark.slow

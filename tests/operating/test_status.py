@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import npmdask.ownership as ownership
-from npmdask.checkpoint import RunStore
+import npmdask.checkpoint.lease as ownership
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.convergence import seconds_left, steps_to
 from npmdask.errors import BadInputError, RefusedError

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import npmdask.ownership as ownership
+import npmdask.checkpoint.lease as ownership
 from npmdask.api import resume
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import FencedOutError, HeldError
 from npmdask.inspection import inspect
 from npmdask.ledger import export_lines
@@ -200,9 +200,7 @@ def test_a_closed_store_has_no_holder_and_a_killed_one_is_free(tmp_path: Path) -
     with RunStore(store):
         assert ownership.holder_of(store).alive  # type: ignore[union-attr]
     assert ownership.holder_of(store) is None
-    program = (
-        f"import os; from npmdask.checkpoint import RunStore; RunStore({str(store)!r}).open(); os.kill(os.getpid(), 9)"
-    )
+    program = f"import os; from npmdask.checkpoint.store import RunStore; RunStore({str(store)!r}).open(); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -signal.SIGKILL
     killed = ownership.holder_of(store)
     assert killed is not None and killed.gone and not killed.alive and not killed.hung

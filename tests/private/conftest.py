@@ -14,7 +14,7 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.binding import bind
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.custody import custody_of
 from npmdask.ledger import Ledger, open_ledger
 from npmdask.ledger.granting import grant_source

@@ -23,7 +23,7 @@ import pytest
 
 import npmdask.custody as custody
 from npmdask.api import resume, solve
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.ledger import Ledger, open_ledger
 from npmdask.mechanisms import Entropy, PrivateGaussian

@@ -17,7 +17,7 @@ import zarr
 
 from npmdask.api import solve, top_k
 from npmdask.binding import bind
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.custody import PLACE, PrivateCustody
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.ledger.granting import grant_source

@@ -18,7 +18,7 @@ import pytest
 import npmdask.custody as custody
 import npmdask.private_parts as private_parts
 from npmdask.api import resume
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
 from npmdask.inspection import inspect
 from npmdask.ledger import export_lines

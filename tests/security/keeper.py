@@ -11,14 +11,14 @@ from flows.processes import Service, Supervisor
 from flows.releasing import next_store
 from infra.make_secrets import read_or_make
 from npmdask.api import solve
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.nodes.node import open_node
 from npmdask.progress import Observer
 from npmdask.solution import Resources
-from npmdask.storage.copies import Copy
 from tests.private.conftest import THREE_RUNS, make_world, records
 
 

@@ -14,17 +14,17 @@ import pytest
 
 import npmdask
 from flows.releasing import next_store
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.lease import STALE, holder_of
+from npmdask.checkpoint.reader import NO_LINKS
+from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.ownership import STALE, holder_of
 from npmdask.retention import Rule, sweep
 from npmdask.standing import status_below
 from npmdask.starts import count_start
-from npmdask.storage.copies import Copy
 from npmdask.storage.ingest import ingest
 from npmdask.storage.lock import locked
-from npmdask.store_reader import NO_LINKS
 
 ALL = Rule(seconds=0, results=True, unfinished=True)
 LINK = "is a symbolic link, and nothing is written through one"

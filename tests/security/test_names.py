@@ -12,16 +12,16 @@ import npmdask
 from flows.doors import checked
 from flows.run import at_store, place_of
 from flows.topics import topics
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.remote.manifest import Carried, Pointer
+from npmdask.checkpoint.remote.mirror import Copy, place_of_store
+from npmdask.checkpoint.remote.transfer import fetch_files
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.copies import Copy, place_of_store
-from npmdask.storage.pointer import Carried, Pointer
 from npmdask.storage.synthetic.generate import generate
-from npmdask.storage.transfer import fetch_files
 
 NO_NAMES = [
     "",

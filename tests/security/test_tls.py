@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import npmdask
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.chunked.tls import security_of
 from npmdask.chunked.workers import Cluster
 from npmdask.config import load_config

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.solution import Resources

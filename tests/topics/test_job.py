@@ -13,7 +13,7 @@ import pytest
 from scipy.sparse import csr_matrix, vstack
 
 from npmdask.accounting import Budget
-from npmdask.checkpoint import RunStore
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.ledger import open_ledger

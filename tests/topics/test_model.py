@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npmdask.checkpoint import SPEC_TABLES, RunStore
+from npmdask.checkpoint.store import SPEC_TABLES, RunStore
 from npmdask.errors import BadInputError
 from npmdask.topics.model import PART, TopicModel, holds_topics
 from tests.topics.made import a_model, words

@@ -22,12 +22,12 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from npmdask.bringing import TRIES, Bringer, ChangedError
+from npmdask.checkpoint.remote.fetch import TRIES, Bringer, ChangedError
+from npmdask.checkpoint.remote.manifest import FILES, POINTER, Pointer
+from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.remote.objects import ObjectError, Version
+from npmdask.checkpoint.remote.transfer import AT_ONCE, send_files
 from npmdask.errors import HeldError, NpmdaskError, RefusedError
-from npmdask.storage.copies import Copy
-from npmdask.storage.objects import ObjectError, Version
-from npmdask.storage.pointer import FILES, POINTER, Pointer
-from npmdask.storage.transfer import AT_ONCE, send_files
 
 TRIALS = "trials"  # objects that conditions are tried out on
 BEAT = 15.0  # seconds between two signs of life

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from npmdask.carrier import Carrier
+from npmdask.checkpoint.lease import Ownership, holder_of
+from npmdask.checkpoint.logging import tell
+from npmdask.checkpoint.reader import NO_LINKS, REPLACED, StoreReader
+from npmdask.checkpoint.remote.mirror import Copy, copy_at, place_of_store
+from npmdask.checkpoint.remote.publish import Carrier
 from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
-from npmdask.log_lines import tell
-from npmdask.ownership import Ownership, holder_of
 from npmdask.starts import count_end, count_start, deaths
-from npmdask.storage.copies import Copy, copy_at, place_of_store
 from npmdask.storage.paths import is_url, open_plain, require_no_link
-from npmdask.store_reader import NO_LINKS, REPLACED, StoreReader
 
 PRIVATE = (
     "{} cannot be the store of a private run: with the key of its noise whoever may read the bucket could take the "
@@ -46,7 +46,7 @@ class HeldStore(StoreReader):
         self._turn = Ownership(self.path)
 
     def open(self, *, take_over: bool = True) -> Self:
-        """Take the run over; only one process can. ``take_over``: also from one that hangs (npmdask/ownership.py).
+        """Take the run over; only one process can. ``take_over``: also from one that hangs (npmdask/checkpoint/lease.py).
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a run store says to anybody who looks, without a lock; :mod:`npmdask.checkpoint` says what lies where in it."""
+"""What a run store says to anybody who looks, without a lock; :mod:`npmdask.checkpoint.store` says what lies where in it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from npmdask.checkpoint.discovery import OWN
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.bundle import Arrays, read_bundle, read_meta
 from npmdask.storage.paths import require_no_link
-from npmdask.stores import OWN
 
 CHECKPOINT_FORMAT = 2
 NO_LINKS = (*OWN, "entropy", "survey", "result", "locked", "start", "left.zarr", "releases", "search")  # of a store

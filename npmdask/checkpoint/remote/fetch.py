@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+from npmdask.checkpoint.remote.manifest import POINTER, Pointer
+from npmdask.checkpoint.remote.mirror import NOTE, SCHEMES, Copy
+from npmdask.checkpoint.remote.objects import ObjectError, Objects, Version
+from npmdask.checkpoint.remote.transfer import Signatures, fetch_files
 from npmdask.errors import BadInputError, CommitError, FencedOutError, LostError, NpmdaskError, RefusedError
-from npmdask.storage.copies import NOTE, SCHEMES, Copy
-from npmdask.storage.objects import ObjectError, Objects, Version
-from npmdask.storage.pointer import POINTER, Pointer
-from npmdask.storage.transfer import Signatures, fetch_files
 
 TRIES = 5
 

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from npmdask.checkpoint.remote.manifest import Carried, Pointer, key_of
+from npmdask.checkpoint.remote.mirror import Copy, Signature, checksum_of, is_carried, signature_of
+from npmdask.checkpoint.remote.objects import Objects
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.copies import Copy, Signature, checksum_of, is_carried, signature_of
-from npmdask.storage.objects import Objects
-from npmdask.storage.pointer import Carried, Pointer, key_of
 
 AT_ONCE = 8  # small objects under way
 SMALL = 2**22  # bytes of a file that is read whole

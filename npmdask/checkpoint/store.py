@@ -12,11 +12,11 @@
     STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
     STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
     STORE/ledger.json        of a private run: where the ledger was when the run last wrote to it
-    STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/ownership.py)
+    STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/checkpoint/lease.py)
     STORE/starts.json        how often in a row it was started and died without getting further (npmdask/starts.py)
 
 A store may be a URL (``s3://bucket/name``): then the folder is a local copy, and what is committed there is carried to
-the object store before anybody is told of it (:mod:`npmdask.carrier`).
+the object store before anybody is told of it (:mod:`npmdask.checkpoint.remote.publish`).
 
 Everything under steps, survey and result is a function of data and parameters only: two doors that run the
 same thing leave the same bytes.
@@ -32,11 +32,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from npmdask.checkpoint.held_store import PRIVATE, HeldStore, carrier_of
+from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
 from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.bundle import Arrays, write_bundle, write_file_atomically
 from npmdask.storage.paths import is_url
-from npmdask.store_reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
-from npmdask.store_turn import PRIVATE, HeldStore, carrier_of
 
 __all__ = ["CHECKPOINT_FORMAT", "PRIVATE", "REPLACED", "SPEC_TABLES", "RunStore", "carrier_of", "folder_of"]
 
