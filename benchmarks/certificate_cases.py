@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, Result
+from npmdask.algorithms.stopping import ResidualRule, StepView, view_of
 from npmdask.numerics.random import generator
-from npmdask.stopping import ResidualRule, StepView, view_of
 from npmdask.theory.certificates.bounds import Certificate, Evidence, certify, rounding_of
 
 SPECTRA = (

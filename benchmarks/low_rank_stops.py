@@ -14,9 +14,9 @@ from itertools import islice
 import numpy as np
 
 from benchmarks.certificate_cases import Drawn, algorithm_of, draw, steps_of, truth_of
+from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.low_rank import LowRankRule, excess_of
 from npmdask.rehearsal import rehearse
-from npmdask.stopping import ResidualRule, StepView
 
 TOLS = (0.03, 0.1, 0.3, 1.0)
 MOST = 200

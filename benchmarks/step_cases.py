@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms.stopping import StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.outlook import Foretold, foretell
 from npmdask.posing import make_problem
 from npmdask.problem import Problem, Request
 from npmdask.sampling import Allowance, draw_sample
-from npmdask.stopping import StepView
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.matrices import draw_rows
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule
 from npmdask.api import solve
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
@@ -26,7 +27,6 @@ from npmdask.problem import Problem, Request
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources, Solution
-from npmdask.stopping import DOUBLE_EPS, ResidualRule
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
+from npmdask.algorithms.stopping import Outcome, StepView, remembered, view_of, views_of
 from npmdask.answer import answer_arrays, in_units, recovery_of
 from npmdask.binding import bind
 from npmdask.certifying import assure, told, with_excess
@@ -41,7 +42,6 @@ from npmdask.progress import Observer
 from npmdask.record_parts import of_batch
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
-from npmdask.stopping import Outcome, StepView, remembered, view_of, views_of
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
+from npmdask.algorithms.stopping import ResidualRule
 from npmdask.chunked import Cluster, Executor
 from npmdask.low_rank import LowRankRule
 from npmdask.memory_plan import MemoryPlan
 from npmdask.outlook import foretell, locked_values
 from npmdask.problem import Problem, Request
 from npmdask.sampling import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
-from npmdask.stopping import ResidualRule
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.source import Source

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from npmdask.algorithms.stopping import Outcome, ResidualRule, StepView
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.stopping import Outcome, ResidualRule, StepView
 from npmdask.theory.certificates.bounds import Evidence, certify, rounding_of
 from npmdask.theory.certificates.wording import tells
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, PrivatePower
+from npmdask.algorithms.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.low_rank import low_rank_rule, refuse_low_rank
 from npmdask.mechanisms import REGISTRY as MECHANISMS
@@ -19,7 +20,6 @@ from npmdask.private_parts import make_pieces
 from npmdask.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
 from npmdask.record_parts import make_record_pieces
 from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
-from npmdask.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.source import Source
 from npmdask.tensor_parts import make_tensor_pieces

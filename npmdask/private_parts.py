@@ -21,6 +21,7 @@ from npmdask.algorithms import (
     Result,
 )
 from npmdask.algorithms import value_stddevs as stddevs_of_values
+from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.mechanisms import PrivateGaussian, PrivateLaplace
 from npmdask.operators import (
@@ -32,7 +33,6 @@ from npmdask.operators import (
 )
 from npmdask.privacy import Privacy
 from npmdask.relations import MatrixRelation, Relation, make_relation
-from npmdask.stopping import FixedSteps
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.sparse import CsrReader

@@ -14,6 +14,7 @@ from npmdask.algorithms import (
     Query,
     Result,
 )
+from npmdask.algorithms.stopping import Rule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.mechanisms import Mechanism
 from npmdask.nodes.parts import NodesParts
@@ -22,7 +23,6 @@ from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetri
 from npmdask.privacy import Privacy
 from npmdask.private_parts import PrivateParts
 from npmdask.record_parts import RecordParts
-from npmdask.stopping import Rule
 from npmdask.storage.readers.packed_symmetric import TriangleReader, square_chunks
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader

@@ -14,6 +14,7 @@ import numpy as np
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import Query, Result
+from npmdask.algorithms.stopping import UntilFinished
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy import Privacy
@@ -24,7 +25,6 @@ from npmdask.stochastic.neighbours import RELATIONS, require_relation
 from npmdask.stochastic.private_mean import MOST_RECORDS
 from npmdask.stochastic.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
 from npmdask.stochastic.rounds import Rounds
-from npmdask.stopping import UntilFinished
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source
 

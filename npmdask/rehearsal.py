@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Algorithm, Result
+from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.low_rank import LowRankRule
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.stopping import ResidualRule, StepView
 from npmdask.theory.convergence_rate import ZERO
 
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint.store import RunStore, not_finished
@@ -21,7 +22,6 @@ from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.privacy import unprotected
 from npmdask.private_report import name_of, nodes_section, private_page
-from npmdask.stopping import Outcome
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import local_path
 from npmdask.streaming.report import stream_page

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Result
+from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, ResidualRule, StepView
 from npmdask.errors import BadInputError
 from npmdask.operators import Operator
-from npmdask.stopping import DOUBLE_EPS, Outcome, ResidualRule, StepView
 from npmdask.storage.source import Source
 
 STAGE_STEPS = 20  # of a stage of a search, at most

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.errors import BadInputError
 from npmdask.left import left_factor
 from npmdask.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
-from npmdask.stopping import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower, PrivateTensorState, Query, Result
+from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.mechanisms import TensorGaussian
 from npmdask.operators import BoundedTensor
@@ -22,7 +23,6 @@ from npmdask.privacy import Privacy
 from npmdask.private_parts import Pieces, promised, require_registered
 from npmdask.relations import TENSORS, TensorRelation, make_relation
 from npmdask.relations.tensor import no_laplace
-from npmdask.stopping import FixedSteps
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Source
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import BlockKrylov, Info, PowerMethod, Result, state_fields
+from npmdask.algorithms.stopping import Outcome, ResidualRule, StepView
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.stopping import Outcome, ResidualRule, StepView
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted
 

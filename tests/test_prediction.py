@@ -17,6 +17,7 @@ import pytest
 import npmdask
 from benchmarks.step_cases import compare, shares
 from npmdask.algorithms import BlockKrylov, PowerMethod
+from npmdask.algorithms.stopping import ResidualRule
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
@@ -26,7 +27,6 @@ from npmdask.private_outlook import MEANINGLESS, USEFUL, private_outlook
 from npmdask.problem import Request
 from npmdask.rehearsal import rehearse, thinned, unlucky_start
 from npmdask.sampling import Allowance, draw_sample
-from npmdask.stopping import ResidualRule
 from npmdask.storage.source import open_source
 from npmdask.theory.convergence_rate import steps_by_rank
 from npmdask.theory.likely import likely_sine

@@ -18,6 +18,7 @@ from sklearn.decomposition import PCA
 
 import npmdask
 from npmdask.algorithms import Result
+from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.config import validate_config
@@ -28,7 +29,6 @@ from npmdask.progress import Observer
 from npmdask.report import write_report
 from npmdask.search_foresight import rehearse_search
 from npmdask.share import ShareRule, next_columns, settle, smallest_rank
-from npmdask.stopping import Outcome, StepView
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import Result, TensorPower, restarts_for, state_fields
-from npmdask.algorithms._tensor_fit import GROUND_STATES, MARGIN, like_noise, noise_score, norm_from
-from npmdask.algorithms._tensor_report import said_of, statuses
+from npmdask.algorithms.stopping import Outcome, StepView, UntilSettled, views_of
+from npmdask.algorithms.tensor.components import said_of, statuses
+from npmdask.algorithms.tensor.fit import GROUND_STATES, MARGIN, like_noise, noise_score, norm_from
 from npmdask.api import top_k
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.stopping import Outcome, StepView, UntilSettled, views_of
 
 
 def contract(tensor: np.ndarray, block: Block) -> Block:

@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from npmdask.algorithms._protocol import Algorithm, Info, Query, Result, Seen, restored, state_fields
-from npmdask.algorithms._stream_protocol import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
-from npmdask.algorithms.convex import MSG, RMSG, ConvexState
-from npmdask.algorithms.convex_batch import BatchState, MiniBatchMSG, MiniBatchRMSG
-from npmdask.algorithms.frequent_directions import FrequentDirections, SketchState
+from npmdask.algorithms.base import Algorithm, Info, Query, Result, Seen, restored, state_fields
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
-from npmdask.algorithms.oja import Oja, OjaState
-from npmdask.algorithms.online_tensor import OnlineTensorPower, OnlineTensorState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
-from npmdask.algorithms.private_tensor_power import PrivateTensorPower, PrivateTensorState
-from npmdask.algorithms.stream_power import StreamPower, StreamPowerState
-from npmdask.algorithms.tensor_power import TensorPower, restarts_for
+from npmdask.algorithms.streaming.base import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
+from npmdask.algorithms.streaming.frequent_directions import FrequentDirections, SketchState
+from npmdask.algorithms.streaming.minibatch_msg import BatchState, MiniBatchMSG, MiniBatchRMSG
+from npmdask.algorithms.streaming.msg import MSG, RMSG, ConvexState
+from npmdask.algorithms.streaming.oja import Oja, OjaState
+from npmdask.algorithms.streaming.power import StreamPower, StreamPowerState
+from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower, OnlineTensorState
+from npmdask.algorithms.tensor.power import TensorPower, restarts_for
+from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
 
 REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
 STREAM_REGISTRY: dict[str, type[Any]] = {

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.algorithms._chain import empty_growth, missed, scaled, started
-from npmdask.algorithms._protocol import Info, Query, Result, Seen
+from npmdask.algorithms.base import Info, Query, Result, Seen
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, RitzPairs, asymmetry, orth, rayleigh_ritz_seen, starting_block
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._protocol import Info, Query, Result
+from npmdask.algorithms.base import Info, Query, Result
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, fix_signs, orth, random_orthonormal
 

@@ -7,7 +7,7 @@ Figure 3, line by line::
     Output: X_L                                                        finalize
 
 All Y_l are released, so what is made of them costs no privacy. The answer uses all of them, weighted by the noise of
-each (:mod:`npmdask.algorithms._release_fit`): the noise of L products averages out in directions that all X_l share,
+each (:mod:`npmdask.algorithms.release_fit`): the noise of L products averages out in directions that all X_l share,
 where the last product alone has sqrt(L) times as much. It needs about a third fewer records for the same captured
 variance. It can be worse than the last product alone where both are bad: measured (docs/decisions/0026), by 7 % where
 half of the variance is lost.
@@ -27,8 +27,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from npmdask.algorithms._protocol import Info, Query, Result
-from npmdask.algorithms._release_fit import fitted_vectors
+from npmdask.algorithms.base import Info, Query, Result
+from npmdask.algorithms.release_fit import fitted_vectors
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz
 

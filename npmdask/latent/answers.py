@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.latent.independent import NAME as ICA
@@ -18,7 +19,6 @@ from npmdask.latent.mixtures import NAME as MIXTURE
 from npmdask.latent.mixtures import fit_mixture
 from npmdask.progress import Observer
 from npmdask.solution import Resources
-from npmdask.stopping import Outcome
 from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
 
 FITS = {MIXTURE: fit_mixture, ICA: fit_independent_components}

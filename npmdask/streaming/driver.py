@@ -13,6 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from npmdask.algorithms import StreamInfo, StreamResult
+from npmdask.algorithms.stopping import Outcome
+from npmdask.algorithms.streaming.model import ModelState
 from npmdask.binding import bind_spec
 from npmdask.checkpoint.store import RunStore
 from npmdask.chunked import single_threaded_blas
@@ -23,10 +25,8 @@ from npmdask.memory_plan import MemoryPlan
 from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources
-from npmdask.stopping import Outcome
 from npmdask.streaming.measures import Measures, last_step, measure
 from npmdask.streaming.memory import plan_stream
-from npmdask.streaming.model import ModelState
 from npmdask.streaming.opening import said_of_header
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution

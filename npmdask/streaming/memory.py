@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, OnlineTensorPower, StreamPower
-from npmdask.algorithms.online_tensor import PIECE_ROWS
+from npmdask.algorithms.streaming.model import SCALE_FREE, Model
+from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS
 from npmdask.errors import MemoryRefusedError
 from npmdask.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
-from npmdask.streaming.model import SCALE_FREE, Model
 
 MIB = 2**20
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.algorithms import StreamInfo, StreamResult
+from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
@@ -19,7 +20,6 @@ from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
 from npmdask.streaming.measures import HeldOut, Measurement, last_step, measure
-from npmdask.streaming.model import Model, ModelState
 from npmdask.streaming.request import StreamRequest, make_model
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from npmdask.algorithms.streaming.model import Model
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block
@@ -18,7 +19,6 @@ from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_arra
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import ZarrRows
 from npmdask.streaming.measures import FIRST_BATCHES, HeldOut, require_directions
-from npmdask.streaming.model import Model
 from npmdask.streaming.opening import Opened, Reading, open_stream
 from npmdask.streaming.request import StreamRequest, make_model
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
-from npmdask.algorithms.online_tensor import ITERATIONS, default_restarts
+from npmdask.algorithms.streaming.model import Model
+from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
 from npmdask.errors import BadInputError, closest
 from npmdask.options import built
-from npmdask.streaming.model import Model
 
 BATCH_ROWS = 256
 FASTEST = 500  # halvings in a step: half of what a float can hold

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.numerics.subspaces import Block
-from npmdask.stopping import Outcome
 from npmdask.streaming.measures import Measurement
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from npmdask.algorithms import TensorPower, restarts_for
+from npmdask.algorithms.stopping import UntilSettled
 from npmdask.errors import BadInputError, closest
 from npmdask.options import built
-from npmdask.stopping import UntilSettled
 
 NAME = "tensor-power"
 NAMES = ("auto", NAME)

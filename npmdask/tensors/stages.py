@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import BlockKrylov
+from npmdask.algorithms.stopping import ResidualRule
 from npmdask.checkpoint.store import RunStore
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError
@@ -29,7 +30,6 @@ from npmdask.posing import default_rank, make_problem
 from npmdask.problem import DEFAULT_STEPS, Lens, Problem, Request
 from npmdask.progress import Observer, OfStage
 from npmdask.solution import Resources, Solution
-from npmdask.stopping import ResidualRule
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import Source, open_source

@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateTensorPower, TensorPower
-from npmdask.algorithms.tensor_power import restarts_for
+from npmdask.algorithms.tensor.power import restarts_for
 from npmdask.latent import fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.private_parts import likely_sine, released_arrays

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.errors import BadInputError
-from npmdask.stopping import Outcome
 from npmdask.tensors.stages import Decomposed
 
 OK = Outcome(name="converged", sentence="found")

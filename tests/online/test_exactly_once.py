@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.algorithms.streaming.model import Model
 from npmdask.checkpoint.store import RunStore
 from npmdask.storage import bundle
 from npmdask.storage.streams import Directory
 from npmdask.storage.streams.batches import BatchedStream
 from npmdask.streaming import StreamSolution, stream_pca
-from npmdask.streaming.model import Model
 from tests.conftest import write_zarr
 from tests.online.common import EXACT, D, K, kept_state, rows_of, same_end, scatter
 

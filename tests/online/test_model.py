@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+from npmdask.algorithms.streaming.model import Model
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import read_bundle, write_bundle
-from npmdask.streaming.model import Model
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.online.common import EXACT, OPTIONS, D, K, bits, every, fed, model_of, rows_of, scatter
 

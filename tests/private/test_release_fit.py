@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateState, Result, value_stddevs
-from npmdask.algorithms._release_fit import fitted_vectors, posterior_weights
+from npmdask.algorithms.release_fit import fitted_vectors, posterior_weights
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.private_parts import released_arrays
 

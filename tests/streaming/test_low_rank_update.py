@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.algorithms import MSG, RMSG, _factors
-from npmdask.algorithms._factors import straightened, updated_eigen
-from npmdask.algorithms.convex import STRAIGHTENED_EVERY, ConvexState
+from npmdask.algorithms import MSG, RMSG
+from npmdask.algorithms.streaming import low_rank_update
+from npmdask.algorithms.streaming.low_rank_update import straightened, updated_eigen
+from npmdask.algorithms.streaming.msg import STRAIGHTENED_EVERY, ConvexState
 from npmdask.numerics.random import generator
 from tests.streaming.test_contract import D, K, fed, same, snapshot, stream
 from tests.streaming.test_convex import stepped, whole
@@ -145,7 +146,7 @@ def test_only_what_is_new_is_orthonormalised(monkeypatch: pytest.MonkeyPatch) ->
     state = fed(MSG(target_rank=K), stream(200)[0], batch=1)
     r, rows = state.vectors.shape[1], stream(D, seed=5)[0]
     assert r > 3
-    monkeypatch.setattr(_factors.np.linalg, "qr", counted)
+    monkeypatch.setattr(low_rank_update.np.linalg, "qr", counted)
     for batch, wanted in [
         (rows[:1], [(D, 1)]), (rows[:4], [(D, 4)]), (rows, [(D, r)]),
         (state.vectors.sum(axis=1)[None], [(D, 1), (D, 1)]),

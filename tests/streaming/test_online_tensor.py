@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.algorithms import OnlineTensorPower, online_tensor, state_fields
+from npmdask.algorithms import OnlineTensorPower, state_fields
 from npmdask.algorithms._tensors import random_units
-from npmdask.algorithms.online_tensor import PIECE_ROWS, default_restarts
+from npmdask.algorithms.streaming import tensor_power
+from npmdask.algorithms.streaming.model import Model
+from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS, default_restarts
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.streaming.memory import columns_held
-from npmdask.streaming.model import Model
 
 WEIGHTS = np.array([2.0, 1.5, 1.0])
 
@@ -203,8 +204,8 @@ def test_the_printed_deflation_finds_the_first_component_again_and_again(monkeyp
     assert worst(right.vectors, v) < 0.1
     np.testing.assert_allclose(right.values, weights, atol=0.05)
     as_printed = Printed()
-    monkeypatch.setattr(online_tensor, "deflated", as_printed.deflated)
-    monkeypatch.setattr(online_tensor, "scores_of", as_printed.scores_of)
+    monkeypatch.setattr(tensor_power, "deflated", as_printed.deflated)
+    monkeypatch.setattr(tensor_power, "scores_of", as_printed.scores_of)
     wrong = a.finalize(fed(a, rows))
     assert (np.abs(v.T @ wrong.vectors).argmax(axis=0) == 0).all() and worst(wrong.vectors, v) > 1
 

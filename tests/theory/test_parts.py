@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Budget, epsilon_for, gaussian_charge
-from npmdask.algorithms.convex_batch import MiniBatchRMSG
-from npmdask.algorithms.oja import Oja
+from npmdask.algorithms.streaming.minibatch_msg import MiniBatchRMSG
+from npmdask.algorithms.streaming.oja import Oja
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.relations import make_relation

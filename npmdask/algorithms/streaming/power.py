@@ -25,8 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._factors import leading_pairs
-from npmdask.algorithms._stream_protocol import (
+from npmdask.algorithms.streaming.base import (
     RowsQuery,
     StreamInfo,
     StreamResult,
@@ -35,6 +34,7 @@ from npmdask.algorithms._stream_protocol import (
     require_memory,
     require_rank,
 )
+from npmdask.algorithms.streaming.low_rank_update import leading_pairs
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, add_product, orth, random_orthonormal

@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from npmdask.algorithms._factors import carried_moment, leading_pairs, straightened, updated_eigen
-from npmdask.algorithms._stream_protocol import (
+from npmdask.algorithms.streaming.base import (
     RowsQuery,
     StreamInfo,
     StreamResult,
@@ -31,7 +30,8 @@ from npmdask.algorithms._stream_protocol import (
     require_memory,
     require_rank,
 )
-from npmdask.algorithms.capped_simplex import project_spectrum
+from npmdask.algorithms.streaming.capped_simplex import project_spectrum
+from npmdask.algorithms.streaming.low_rank_update import carried_moment, leading_pairs, straightened, updated_eigen
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 

@@ -27,8 +27,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from npmdask.algorithms._factors import SumEigen, carried_moment, leading_of_sum, leading_pairs, spectrum
-from npmdask.algorithms._stream_protocol import (
+from npmdask.algorithms.streaming.base import (
     RowsQuery,
     StreamInfo,
     StreamResult,
@@ -38,7 +37,14 @@ from npmdask.algorithms._stream_protocol import (
     require_memory,
     require_rank,
 )
-from npmdask.algorithms.capped_simplex import stays_rank
+from npmdask.algorithms.streaming.capped_simplex import stays_rank
+from npmdask.algorithms.streaming.low_rank_update import (
+    SumEigen,
+    carried_moment,
+    leading_of_sum,
+    leading_pairs,
+    spectrum,
+)
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.convex import Schedule, mbrmsg_params

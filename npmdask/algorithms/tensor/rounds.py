@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import fitted
-from npmdask.algorithms._tensor_joint import CLEAR, Joint
-from npmdask.algorithms._tensor_report import Components, TensorState
-from npmdask.algorithms._tensor_search import Sight, advanced, fresh, nearest, put, seen, watched
 from npmdask.algorithms._tensors import deflated
+from npmdask.algorithms.tensor.components import Components, TensorState
+from npmdask.algorithms.tensor.fit import fitted
+from npmdask.algorithms.tensor.joint import CLEAR, Joint
+from npmdask.algorithms.tensor.search import Sight, advanced, fresh, nearest, put, seen, watched
 from npmdask.numerics.subspaces import Block
 
 

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._factors import completed, gram_of_sides, updated_eigen
-from npmdask.algorithms._stream_protocol import (
+from npmdask.algorithms.streaming.base import (
     RowsQuery,
     StreamInfo,
     StreamResult,
@@ -24,6 +23,7 @@ from npmdask.algorithms._stream_protocol import (
     require_memory,
     require_rank,
 )
+from npmdask.algorithms.streaming.low_rank_update import completed, gram_of_sides, updated_eigen
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, add_product, fix_signs
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import Fit, fitted, like_noise, unbiased
-from npmdask.algorithms._tensor_joint import CLEAR, NEAR, PROBES, Joint
-from npmdask.algorithms._tensor_report import SHARP, TensorState, errors_of, no_components
-from npmdask.algorithms._tensor_search import (
+from npmdask.algorithms._tensors import deflated
+from npmdask.algorithms.tensor.components import SHARP, TensorState, errors_of, no_components
+from npmdask.algorithms.tensor.fit import Fit, fitted, like_noise, unbiased
+from npmdask.algorithms.tensor.joint import CLEAR, NEAR, PROBES, Joint
+from npmdask.algorithms.tensor.search import (
     Columns,
     Sight,
     advanced,
@@ -28,7 +29,6 @@ from npmdask.algorithms._tensor_search import (
     seen,
     watched,
 )
-from npmdask.algorithms._tensors import deflated
 from npmdask.numerics.subspaces import Block
 
 MOST_AGES = 30  # products after which a column that is not clear is given up

@@ -25,11 +25,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._protocol import Info, Query, Result, restored, state_fields
-from npmdask.algorithms._tensor_fit import MARGIN
-from npmdask.algorithms._tensor_harvest import Harvest
-from npmdask.algorithms._tensor_joint import PROBES
-from npmdask.algorithms._tensor_report import (
+from npmdask.algorithms._tensors import random_units
+from npmdask.algorithms.base import Info, Query, Result, restored, state_fields
+from npmdask.algorithms.tensor.components import (
     TensorState,
     facts_of,
     no_components,
@@ -39,9 +37,11 @@ from npmdask.algorithms._tensor_report import (
     statuses,
     with_scale,
 )
-from npmdask.algorithms._tensor_rounds import Rounds
-from npmdask.algorithms._tensor_search import fresh
-from npmdask.algorithms._tensors import random_units
+from npmdask.algorithms.tensor.fit import MARGIN
+from npmdask.algorithms.tensor.harvest import Harvest
+from npmdask.algorithms.tensor.joint import PROBES
+from npmdask.algorithms.tensor.rounds import Rounds
+from npmdask.algorithms.tensor.search import fresh
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import DOUBLE_EPS, UNRESOLVED, like_noise, noise_score, unbiased
-from npmdask.algorithms._tensor_search import Columns
+from npmdask.algorithms.tensor.fit import DOUBLE_EPS, UNRESOLVED, like_noise, noise_score, unbiased
+from npmdask.algorithms.tensor.search import Columns
 from npmdask.numerics.subspaces import Block
 
 SHARP = 0.05  # a residual that once fell by this in a step: there is no noise to speak of around that fixed point

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from npmdask.algorithms._tensor_fit import SAME
 from npmdask.algorithms._tensors import scores_of, unit_columns
+from npmdask.algorithms.tensor.fit import SAME
 from npmdask.numerics.subspaces import Block
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import numpy as np
 import scipy.linalg  # noqa: F401  its BLAS must be there when the number of threads is set: see single_threaded_blas
 
 from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
-from npmdask.algorithms._stream_protocol import checked_batch
+from npmdask.algorithms.streaming.base import checked_batch
+from npmdask.algorithms.streaming.centering import RunningMean, centred
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.streaming.centring import RunningMean, centred
 
 SCALE_FREE = ("spm", "frequent-directions", "online-tensor-power")  # rows of another size change nothing but the values
 LARGEST_SQUARE = 1e200  # mean square norm of a batch: sums of such squares stay far from overflow

@@ -37,7 +37,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._stream_protocol import (
+from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_columns
+from npmdask.algorithms.streaming.base import (
     RowsQuery,
     StreamInfo,
     StreamResult,
@@ -45,7 +46,6 @@ from npmdask.algorithms._stream_protocol import (
     require,
     require_rank,
 )
-from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_columns
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 
