@@ -21,7 +21,7 @@ from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.mechanisms import PrivateGaussian
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.operators.exact import prepare
+from npmdask.operators.exact_sums import prepare
 from npmdask.theory import dist_comm
 from npmdask.theory.diagnostics import max_sin_theta
 

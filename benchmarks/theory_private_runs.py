@@ -22,7 +22,7 @@ from npmdask.algorithms import PrivatePower
 from npmdask.mechanisms import Entropy, PrivateGaussian
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.operators.exact import prepare
+from npmdask.operators.exact_sums import prepare
 from npmdask.relations import SymmetricEntry
 from npmdask.rounding import Rounding
 from npmdask.theory.diagnostics import max_sin_theta

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Threads
 from npmdask.errors import BadInputError
-from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle, bounded
+from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle, clipped_entries
 from npmdask.passes import runs_of
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import open_source
@@ -113,7 +113,9 @@ def test_neighbours_are_no_further_apart_than_is_said_and_attain_it(form: str, m
         assert found <= allowed
         if np.isfinite([old, new]).all() and abs(new) >= 1:
             assert found >= (1 - 1e-5) * allowed, "attained"
-    monkeypatch.setattr(bounded.np, "clip", lambda values, low, high, out: values)  # the mutant that does not clip
+    monkeypatch.setattr(
+        clipped_entries.np, "clip", lambda values, low, high, out: values
+    )  # the mutant that does not clip
     found, allowed = distance(-5.0, 1.0)
     assert found > allowed
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Threads
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.operators import clipped
-from npmdask.operators.clipped import Records
-from npmdask.operators.exact import IMAGE_GRID, clip_images, round_to, unit_of
+from npmdask.operators import clipped_rows as clipped
+from npmdask.operators.clipped_rows import Records
+from npmdask.operators.exact_sums import IMAGE_GRID, clip_images, round_to, unit_of
 from npmdask.relations import RecordReplace, make_relation
 from npmdask.rounding import Rounding
 from tests.test_private_operators import (

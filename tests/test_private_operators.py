@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, clipped, clipped_sparse, clipping
+from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, clipped_sparse_rows, clipping
+from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipping import Clipping, clip_records
-from npmdask.operators.exact import round_to, unit_of
+from npmdask.operators.exact_sums import round_to, unit_of
 from npmdask.passes import compute_run, pack, runs_of, unpack
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import open_source
@@ -360,7 +361,7 @@ def test_a_mutant_that_does_not_clip_sparse_records_is_caught(tmp_path: Path, mo
         round_to(part.data, numbers.grid)
 
     require_close(mild(), 3, None, 1.0, 3, tmp_path)
-    monkeypatch.setattr(clipped_sparse, "clip_rows", round_only)
+    monkeypatch.setattr(clipped_sparse_rows, "clip_rows", round_only)
     with pytest.raises(AssertionError):
         require_close(mild(), 3, None, 1.0, 3, tmp_path)
 

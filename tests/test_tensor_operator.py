@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-import npmdask.operators.tensor as tensor_module
+import npmdask.operators.packed_tensor as tensor_module
 from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import symmetric_part
 from npmdask.operators import Operator, PackedMultilinear, PackedTensor
 from npmdask.operators import block_strips as strips_module
-from npmdask.operators.contraction import Contraction
+from npmdask.operators.tensor_contraction import Contraction
 from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number

@@ -30,7 +30,7 @@ from npmdask.audit.oracle_pairs import (
     whole_run,
 )
 from npmdask.audit.oracle_path import Once, OraclePath
-from npmdask.operators.exact import RECORD_GRID, unit_of
+from npmdask.operators.exact_sums import RECORD_GRID, unit_of
 from npmdask.stochastic.neighbours import RELATIONS, Promise, Relation, promise_of
 from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA
 from npmdask.stochastic.power import PowerOracle

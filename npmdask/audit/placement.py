@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.operators.exact import RECORD_GRID, round_to, unit_of
+from npmdask.operators.exact_sums import RECORD_GRID, round_to, unit_of
 from npmdask.stochastic._protocol import BatchQuery
 from npmdask.stochastic.private_mean import ClippedMean, PlainMean
 from npmdask.stochastic.private_range import DistanceRange

@@ -21,7 +21,7 @@ import numpy as np
 from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
 from npmdask.numerics.moments import ICA, whiten
 from npmdask.numerics.subspaces import Block
-from npmdask.operators.samples import SampleFourth
+from npmdask.operators.sample_moments import SampleFourth
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.bundle import Arrays

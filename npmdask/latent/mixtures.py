@@ -21,7 +21,7 @@ from npmdask.errors import BadInputError
 from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
 from npmdask.numerics.moments import SphericalMixture, whiten
 from npmdask.numerics.subspaces import Block
-from npmdask.operators.samples import MixtureSpread, MixtureTriples
+from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.bundle import Arrays

@@ -6,23 +6,23 @@ Who calls that, in which process, is not its business (see :mod:`npmdask.chunked
 """
 
 from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
-from npmdask.operators.bounded import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle
-from npmdask.operators.bounded_tensor import BoundedTensor
-from npmdask.operators.clipped import ClippedGram
-from npmdask.operators.clipped_sparse import ClippedSparseGram
+from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle
+from npmdask.operators.clipped_rows import ClippedGram
+from npmdask.operators.clipped_sparse_rows import ClippedSparseGram
+from npmdask.operators.clipped_tensor import BoundedTensor
+from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct
-from npmdask.operators.moments import ColumnMoments
 from npmdask.operators.multilinear import PackedMultilinear
+from npmdask.operators.packed_symmetric import Triangle
+from npmdask.operators.packed_tensor import PackedTensor
 from npmdask.operators.record_images import RecordImages
-from npmdask.operators.samples import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
+from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.sparse import SparseGram
 from npmdask.operators.symmetric import Symmetric
-from npmdask.operators.tensor import PackedTensor
-from npmdask.operators.triangle import Triangle
-from npmdask.operators.triple_blocks import TripleBlocks
-from npmdask.operators.word_cubes import WhitenedTriples
-from npmdask.operators.words import WordPairs, WordSums, WordTotals, WordTriples
+from npmdask.operators.word_moment_blocks import TripleBlocks
+from npmdask.operators.word_moments import WordPairs, WordSums, WordTotals, WordTriples
+from npmdask.operators.word_third_moment import WhitenedTriples
 
 __all__ = [
     "RUN_BYTES",

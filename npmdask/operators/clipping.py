@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.operators.exact import RECORD_GRID, round_to, unit_of
+from npmdask.operators.exact_sums import RECORD_GRID, round_to, unit_of
 
 FAR_VALUES = 2**17  # of records far too long that are shortened at once: bounds their copies
 LEAST_NORM, LARGEST_NORM = 2.0**-200, 2.0**200

@@ -10,7 +10,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, symmetric_part
 from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import Strips, room_bytes
-from npmdask.operators.tensor import OfTensor, require_finite
+from npmdask.operators.packed_tensor import OfTensor, require_finite
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import Place, multiplicity
 

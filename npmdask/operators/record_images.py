@@ -19,9 +19,9 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, least_run
 from npmdask.operators.batch import OfRows
-from npmdask.operators.clipped import gather
+from npmdask.operators.clipped_rows import gather
 from npmdask.operators.clipping import sum_in_one_order
-from npmdask.operators.exact import round_to
+from npmdask.operators.exact_sums import round_to
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
 
 IMAGE_STRIP_BYTES = 2**20  # of records in float64: measured best of 128 KiB to 4 MiB (d = 200 to 10,000)

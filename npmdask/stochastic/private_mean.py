@@ -22,7 +22,7 @@ from npmdask.accounting import Charge, gaussian_charge, pure_as_gaussian
 from npmdask.errors import BadInputError
 from npmdask.numerics.projections import present
 from npmdask.operators.clipping import Clipping, clip_records
-from npmdask.operators.exact import RECORD_GRID, round_to, unit_of
+from npmdask.operators.exact_sums import RECORD_GRID, round_to, unit_of
 from npmdask.stochastic.histogram import ROUNDED, StabilityHistogram
 from npmdask.stochastic.neighbours import Relation, require_relation, sum_sensitivity, up
 from npmdask.stochastic.noise import Noise, purpose_of, whole_scale

@@ -16,7 +16,7 @@ import numpy as np
 from npmdask.accounting import Charge
 from npmdask.errors import BadInputError
 from npmdask.numerics.projections import present
-from npmdask.operators.exact import RECORD_GRID, round_to, unit_of
+from npmdask.operators.exact_sums import RECORD_GRID, round_to, unit_of
 from npmdask.stochastic.histogram import NOWHERE, GaussianHistogram, StabilityHistogram
 from npmdask.stochastic.neighbours import Relation, moved_counts, require_relation
 from npmdask.stochastic.noise import Noise, purpose_of

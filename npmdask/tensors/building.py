@@ -16,9 +16,9 @@ from npmdask.gathering import gather
 from npmdask.memory import tree_rss
 from npmdask.numerics.moments import unit_groups
 from npmdask.operators import Operator
-from npmdask.operators.sample_blocks import SampleBlocks
-from npmdask.operators.triple_blocks import TripleBlocks
-from npmdask.operators.words import HALF_LENGTH, WordTotals
+from npmdask.operators.sample_moment_blocks import SampleBlocks
+from npmdask.operators.word_moment_blocks import TripleBlocks
+from npmdask.operators.word_moments import HALF_LENGTH, WordTotals
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.lock import locked

@@ -11,7 +11,7 @@ import numpy as np
 from npmdask.chunked import single_threaded_blas
 from npmdask.estimator import Estimator
 from npmdask.numerics.subspaces import Block
-from npmdask.operators.words import HALF_LENGTH
+from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources
 from npmdask.topics.documents import documents_of

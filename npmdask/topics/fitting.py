@@ -24,8 +24,8 @@ from npmdask.binding import bind_spec
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
-from npmdask.operators.word_cubes import WhitenedTriples
-from npmdask.operators.words import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
+from npmdask.operators.word_moments import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
+from npmdask.operators.word_third_moment import WhitenedTriples
 from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution

@@ -22,7 +22,7 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.ledger import open_ledger
 from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, decode, encode
-from npmdask.operators.exact import prepare
+from npmdask.operators.exact_sums import prepare
 from npmdask.report import summary, write_report
 from npmdask.storage.bundle import read_bundle
 from npmdask.theory.diagnostics import max_sin_theta

@@ -13,7 +13,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial
 from npmdask.operators.block_strips import room_bytes
-from npmdask.operators.contraction import Contraction
+from npmdask.operators.tensor_contraction import Contraction
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import TensorReader
 
@@ -39,7 +39,7 @@ class PackedTensor(OfTensor):
     """T(I, u_l, u_l) (d x L) for the columns u_l of a block, or with ``scores`` T(u_l, u_l, u_l) (1 x L).
 
     Matrix products are formed in the dtype of the block and added in float64. What is counted for each block, and how
-    it is computed: :mod:`npmdask.operators.contraction`.
+    it is computed: :mod:`npmdask.operators.tensor_contraction`.
     """
 
     scores: bool = False

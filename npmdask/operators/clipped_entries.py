@@ -26,8 +26,8 @@ from npmdask.operators._protocol import (
     strips,
     tile_bytes,
 )
-from npmdask.operators.exact import COLUMN_NORM, prepare, require_prepared
-from npmdask.operators.triangle import Triangle
+from npmdask.operators.exact_sums import COLUMN_NORM, prepare, require_prepared
+from npmdask.operators.packed_symmetric import Triangle
 from npmdask.rounding import Rounding
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
 from npmdask.storage.readers.packed_symmetric import TriangleReader

@@ -14,7 +14,7 @@ from npmdask.numerics.moments.lda import cube_share, triple_share
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, least_run, pending_sums
 from npmdask.operators.sparse import SPARSE_ROWS, row_strips
-from npmdask.operators.words import ByDocuments, WordSums, over_words, require_alpha0, words_of
+from npmdask.operators.word_moments import ByDocuments, WordSums, over_words, require_alpha0, words_of
 from npmdask.storage.readers.sparse import CsrReader
 
 DENSE_BYTES = 2**22  # of documents with one word in common, in dense form: as many are multiplied at once

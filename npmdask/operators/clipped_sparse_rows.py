@@ -9,9 +9,9 @@ from scipy.sparse import csr_matrix
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial
-from npmdask.operators.clipped import Records
+from npmdask.operators.clipped_rows import Records
 from npmdask.operators.clipping import FAR_VALUES, Clipping, factors, shortened
-from npmdask.operators.exact import (
+from npmdask.operators.exact_sums import (
     IMAGE_SPLIT,
     SPLIT_ROWS,
     add_exactly,

@@ -2,7 +2,7 @@
 
 The sensitivity that a mechanism is told is that of the real code: a float sum depends, in its last bits, on what is
 summed before, so that one record may change more than its own term. Here the sum is exact
-(:mod:`npmdask.operators.exact`).
+(:mod:`npmdask.operators.exact_sums`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, strip_rows, tile_bytes
 from npmdask.operators.clipping import FAR_VALUES, Clipping, clip_records
-from npmdask.operators.exact import (
+from npmdask.operators.exact_sums import (
     CLIP_ERROR,
     IMAGE_COLUMNS,
     IMAGE_GRID,

@@ -12,7 +12,7 @@ from npmdask.numerics.moments.whitening import require_rows
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, least_run, pending_sums
 from npmdask.operators.sparse import row_strips
-from npmdask.operators.words import (
+from npmdask.operators.word_moments import (
     ByDocuments,
     WordSums,
     over_words,
