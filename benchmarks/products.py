@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.chunked import Executor
+from npmdask.execution.executor import Executor
 from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.storage.source import open_source

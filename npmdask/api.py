@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.passes import COMMIT_SECONDS
+from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
 from npmdask.posing import make_problem
 from npmdask.privacy import Privacy

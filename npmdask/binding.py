@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.environment import environment
 from npmdask.errors import RefusedError
+from npmdask.execution.environment import environment
 from npmdask.privacy import unprotected
 from npmdask.problem import Problem
 from npmdask.solution import Resources

@@ -19,9 +19,9 @@ import numpy as np
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule
 from npmdask.api import solve
 from npmdask.errors import BadInputError
+from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Dilation, Operator, SparseDilation
-from npmdask.passes import COMMIT_SECONDS
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import Problem, Request
 from npmdask.progress import Observer

@@ -23,14 +23,14 @@ from npmdask.certifying import assure, told, with_excess
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
-from npmdask.chunked import Executor, make_executor, single_threaded_blas
 from npmdask.custody import Custody, custody_of
 from npmdask.discretion import only_public
+from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
+from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.process_memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
 from npmdask.left import left_is_whole, rebuild_left
 from npmdask.log_observer import watched
-from npmdask.memory import PeakMeter, ProcessPeak, tree_rss
-from npmdask.memory_plan import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments, Operator

@@ -19,9 +19,9 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
 from npmdask.algorithms.stopping import ResidualRule
-from npmdask.chunked import Cluster, Executor
+from npmdask.execution.executor import Cluster, Executor
+from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.low_rank import LowRankRule
-from npmdask.memory_plan import MemoryPlan
 from npmdask.outlook import foretell, locked_values
 from npmdask.problem import Problem, Request
 from npmdask.sampling import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small

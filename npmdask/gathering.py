@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked import make_executor, single_threaded_blas
+from npmdask.execution.executor import make_executor, single_threaded_blas
+from npmdask.execution.memory_plan import plan_memory
+from npmdask.execution.process_memory import tree_rss
 from npmdask.log_observer import watched
-from npmdask.memory import tree_rss
-from npmdask.memory_plan import plan_memory
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.passing import Passes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.execution.reduction import Keeper, Node, pack, runs_of, unpack
 from npmdask.left import flush_left
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
-from npmdask.passes import Keeper, Node, pack, runs_of, unpack
 from npmdask.storage.checksum import crc32c
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.discretion import Discreet
-from npmdask.memory_plan import MemoryPlan
+from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.progress import Observer, Observers
 from npmdask.solution import Solution, Step
 

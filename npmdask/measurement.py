@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.chunked import single_threaded_blas
-from npmdask.memory_plan import MemoryPlan
+from npmdask.execution.executor import single_threaded_blas
+from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.reduction import runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.operators import Operator
-from npmdask.passes import runs_of
 from npmdask.problem import Problem
 from npmdask.sampling import Sample, draw_sample
 

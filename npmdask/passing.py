@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked import Executor
+from npmdask.execution.executor import Executor
+from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.reduction import runs_of
 from npmdask.kept_pass import keeper_of
-from npmdask.memory import tree_rss
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
-from npmdask.passes import runs_of
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.readers.dense import SlabRecord

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked import single_threaded_blas
+from npmdask.execution.executor import single_threaded_blas
+from npmdask.execution.memory_plan import MemoryPlan, largest_rank, plan_memory
+from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.reduction import runs_of
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
-from npmdask.memory import tree_rss
-from npmdask.memory_plan import MemoryPlan, largest_rank, plan_memory
 from npmdask.numerics.spectra import Spectrum
 from npmdask.outlook import Outlook, foretell, look_ahead
-from npmdask.passes import runs_of
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import Problem, Request
 from npmdask.sampling import sample_said

@@ -15,10 +15,10 @@ import npmdask.ledger.text as words
 from npmdask.accounting import Charge
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
+from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.process_memory import tree_rss
 from npmdask.ledger import Ledger, Run, Status, default_address, open_ledger
 from npmdask.ledger.rules import remaining_epsilon, unit
-from npmdask.memory import tree_rss
-from npmdask.memory_plan import MemoryPlan
 from npmdask.numerics.spectra import Spectrum
 from npmdask.planning import memory_of
 from npmdask.private_outlook import PrivateOutlook, concerns, noise_of, private_outlook

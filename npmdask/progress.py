@@ -13,7 +13,7 @@ from npmdask.storage.readers.dense import SlabRecord
 
 if TYPE_CHECKING:
     from npmdask.driver import Solution, Step
-    from npmdask.memory_plan import MemoryPlan
+    from npmdask.execution.memory_plan import MemoryPlan
     from npmdask.streaming.measures import Measurement
     from npmdask.streaming.solution import StreamSolution
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked import Executor
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.execution.executor import Executor
+from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.foresight import SEARCHED, Log
-from npmdask.memory_plan import MemoryPlan
 from npmdask.posing import default_rank, make_problem
 from npmdask.problem import FIRST_STAGE, Problem, Start
 from npmdask.progress import Observer, OfStage

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
-from npmdask.memory_plan import MemoryPlan
+from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.numerics.spectra import evenly
 from npmdask.problem import Problem, Request, column_scale
 from npmdask.storage.readers.dense import DenseReader, SlabRecord

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import PowerMethod
-from npmdask.chunked import Executor
+from npmdask.execution.executor import Executor
+from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.foresight import LARGEST_SIDE, Log, sample_for, tell_once, too_large
-from npmdask.memory_plan import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.posing import default_rank, make_problem

@@ -13,8 +13,8 @@ import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.errors import BadInputError
+from npmdask.execution.process_memory import ProcessPeak
 from npmdask.left import left_factor
-from npmdask.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
 
 

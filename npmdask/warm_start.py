@@ -15,8 +15,8 @@ import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.checkpoint.store import RunStore, folder_of
-from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.problem import Start
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Threads
+from npmdask.execution.reduction import runs_of
 from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle, clipped_entries
-from npmdask.passes import runs_of
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.packed_symmetric import PackedWriter

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from npmdask.chunked import Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Threads
+from npmdask.execution.reduction import runs_of
 from npmdask.operators import BoundedTensor, PackedTensor
-from npmdask.passes import runs_of
 from tests.test_tensor_operator import ignore, stored, symmetric
 
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import npmdask
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Threads
 from npmdask.dilation import singular_triplets
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Threads
+from npmdask.execution.reduction import Node, compute_run, pack, runs_of, unpack
 from npmdask.operators import Dilation, SparseDilation
-from npmdask.passes import Node, compute_run, pack, runs_of, unpack
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.test_driver import Stop, StopAfter

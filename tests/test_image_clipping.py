@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Threads
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.executor import Threads
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipped_rows import Records
 from npmdask.operators.exact_sums import IMAGE_GRID, clip_images, round_to, unit_of

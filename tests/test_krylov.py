@@ -10,8 +10,8 @@ import pytest
 
 from npmdask.algorithms import BlockKrylov, Info, PowerMethod, Result, state_fields
 from npmdask.algorithms.stopping import Outcome, ResidualRule, StepView
-from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.theory.diagnostics import max_sin_theta

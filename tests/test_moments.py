@@ -11,8 +11,9 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Threads, single_threaded_blas
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Threads, single_threaded_blas
+from npmdask.execution.reduction import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.moments import (
     ICA,
     LDA,
@@ -37,7 +38,6 @@ from npmdask.operators import (
     WordPairs,
     WordTotals,
 )
-from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr

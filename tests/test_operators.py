@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.reduction import runs_of
 from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
-from npmdask.passes import runs_of
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.chunk_advice import how_read
 from npmdask.storage.source import open_source

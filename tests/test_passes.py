@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked import Processes, Threads, single_threaded_blas
+from npmdask.execution.executor import Processes, Threads, single_threaded_blas
+from npmdask.execution.reduction import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack
 from npmdask.operators import Gram, Operator, Partial, SparseGram, Symmetric, Triangle
-from npmdask.passes import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import open_source

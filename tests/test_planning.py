@@ -23,8 +23,8 @@ from npmdask import planning
 from npmdask.cli import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.memory_plan import plan_memory
 from npmdask.measurement import Measurement, spread
-from npmdask.memory_plan import plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan_run
 from npmdask.posing import make_problem

@@ -16,8 +16,8 @@ import zarr
 from scipy import stats
 
 from npmdask.accounting import Budget, delta_for
-from npmdask.chunked import Threads
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.executor import Threads
 from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.operators import ClippedGram
 from npmdask.relations import REGISTRY, Entry, Norm, Relation, make_relation

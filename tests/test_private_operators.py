@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.reduction import compute_run, pack, runs_of, unpack
 from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, clipped_sparse_rows, clipping
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipping import Clipping, clip_records
 from npmdask.operators.exact_sums import round_to, unit_of
-from npmdask.passes import compute_run, pack, runs_of, unpack
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
@@ -427,9 +427,9 @@ def test_units_are_the_next_power_of_two() -> None:
 
 PEAK = """
 import sys, numpy as np
-from npmdask.chunked import Threads
-from npmdask.memory import high_water, tree_rss
-from npmdask.memory_plan import plan_memory
+from npmdask.execution.executor import Threads
+from npmdask.execution.process_memory import high_water, tree_rss
+from npmdask.execution.memory_plan import plan_memory
 from npmdask.operators import *
 from npmdask.storage.source import open_source
 from npmdask.storage.readers.packed_symmetric import TriangleReader

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 import npmdask.operators.packed_tensor as tensor_module
-from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.reduction import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.subspaces import symmetric_part
 from npmdask.operators import Operator, PackedMultilinear, PackedTensor
 from npmdask.operators import block_strips as strips_module
 from npmdask.operators.tensor_contraction import Contraction
-from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number
 from npmdask.storage.source import open_source

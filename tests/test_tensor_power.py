@@ -15,8 +15,8 @@ from npmdask.algorithms.stopping import Outcome, StepView, UntilSettled, views_o
 from npmdask.algorithms.tensor.components import said_of, statuses
 from npmdask.algorithms.tensor.fit import GROUND_STATES, MARGIN, like_noise, noise_score, norm_from
 from npmdask.api import top_k
-from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 

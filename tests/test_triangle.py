@@ -15,10 +15,10 @@ from zarr.storage import MemoryStore
 
 import npmdask
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.reduction import runs_of
 from npmdask.operators import Symmetric, Triangle
-from npmdask.passes import runs_of
 from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.storage.ingest import ingest

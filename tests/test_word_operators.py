@@ -14,8 +14,9 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Threads, single_threaded_blas
 from npmdask.errors import BadInputError, MemoryRefusedError
+from npmdask.execution.executor import Threads, single_threaded_blas
+from npmdask.execution.reduction import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.moments import unique_blocks, unit_groups
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import (
@@ -27,7 +28,6 @@ from npmdask.operators import (
     WordTotals,
     WordTriples,
 )
-from npmdask.passes import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import open_source
 from tests.test_operators import ignore, write_csr

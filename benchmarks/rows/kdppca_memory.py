@@ -18,9 +18,9 @@ import npmdask
 from benchmarks.children import last_json
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from npmdask.accounting import Budget
+from npmdask.execution.process_memory import PeakMeter
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.memory import PeakMeter
 from npmdask.privacy import Privacy
 from npmdask.storage.writers.dense import DenseWriter
 

@@ -20,8 +20,8 @@ from benchmarks.products import one_pass, operator_of, relative_error
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.tensor_floor import block_files, programs
 from benchmarks.timing import clocked, interleaved, medians, rounded
-from npmdask.chunked import Threads
-from npmdask.memory import PeakMeter
+from npmdask.execution.executor import Threads
+from npmdask.execution.process_memory import PeakMeter
 from npmdask.storage.source import open_source
 
 L = 50

@@ -22,10 +22,10 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.audit.evidence import Told
 from npmdask.audit.oracle_pairs import HOSTILE, OraclePair
 from npmdask.audit.placement import follows_places
+from npmdask.execution.reduction import compute_run
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack
-from npmdask.passes import compute_run
 from npmdask.stochastic._protocol import Answer, BatchQuery, Mechanism, indices, released
 from npmdask.stochastic.deflation import Deflation
 from npmdask.stochastic.neighbours import Promise

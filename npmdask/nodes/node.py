@@ -24,11 +24,11 @@ import numpy as np
 from npmdask.algorithms import PrivateAlternating
 from npmdask.binding import bind
 from npmdask.checkpoint.store import PRIVATE, RunStore
-from npmdask.chunked import make_executor, single_threaded_blas
 from npmdask.config import RunConfig
 from npmdask.custody import custody_of, require_room
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.memory import tree_rss
+from npmdask.execution.executor import make_executor, single_threaded_blas
+from npmdask.execution.process_memory import tree_rss
 from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of, encode, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram

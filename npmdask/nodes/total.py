@@ -1,7 +1,7 @@
 """The nodes as one operator: ``sum of (A_i X + G_i)``, each asked at the same time, summed in a fixed order.
 
 A pass over the nodes is a pass like any other: a node is a unit, asking it a task, and the tree in which the answers
-are summed is that of :mod:`npmdask.passes`. It does not matter who answers first.
+are summed is that of :mod:`npmdask.execution.reduction`. It does not matter who answers first.
 """
 
 from __future__ import annotations

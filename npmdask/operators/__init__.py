@@ -2,7 +2,7 @@
 
 An operator is public configuration plus a reader. It says how a run of slabs acts on a block (``partial``),
 how two neighbouring partial products join (``join``) and how the last one becomes ``A @ block`` (``finish``).
-Who calls that, in which process, is not its business (see :mod:`npmdask.chunked`).
+Who calls that, in which process, is not its business (see :mod:`npmdask.execution.executor`).
 """
 
 from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator

@@ -10,7 +10,7 @@ from typing import Any
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.passes import COMMIT_SECONDS
+from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
 from npmdask.solution import Resources

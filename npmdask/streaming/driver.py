@@ -17,11 +17,11 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.algorithms.streaming.model import ModelState
 from npmdask.binding import bind_spec
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
+from npmdask.execution.executor import single_threaded_blas
+from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.process_memory import PeakMeter, tree_rss
 from npmdask.log_observer import watched
-from npmdask.memory import PeakMeter, tree_rss
-from npmdask.memory_plan import MemoryPlan
 from npmdask.privacy import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources

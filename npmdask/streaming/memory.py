@@ -8,7 +8,7 @@ from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, OnlineTens
 from npmdask.algorithms.streaming.model import SCALE_FREE, Model
 from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS
 from npmdask.errors import MemoryRefusedError
-from npmdask.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
+from npmdask.execution.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
 
 MIB = 2**20
 

@@ -13,8 +13,8 @@ from scipy.sparse import issparse
 from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.checkpoint.store import RunStore, folder_of
-from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.kinds import real_array

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError, CommitError
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.progress import Observer
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import local_path

@@ -12,8 +12,8 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.process_memory import tree_rss
 from npmdask.gathering import gather
-from npmdask.memory import tree_rss
 from npmdask.numerics.moments import unit_groups
 from npmdask.operators import Operator
 from npmdask.operators.sample_moment_blocks import SampleBlocks

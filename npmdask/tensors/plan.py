@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from npmdask.algorithms import TensorPower
-from npmdask.memory import tree_rss
-from npmdask.memory_plan import MemoryPlan
-from npmdask.passes import runs_of
+from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.reduction import runs_of
 from npmdask.planning import memory_of
 from npmdask.problem import Problem
 from npmdask.solution import Resources

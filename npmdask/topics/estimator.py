@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.chunked import single_threaded_blas
 from npmdask.estimator import Estimator
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.sizes import parse_memory

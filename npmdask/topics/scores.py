@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from npmdask.chunked import single_threaded_blas
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.progress import Observer
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter

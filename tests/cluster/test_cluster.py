@@ -19,11 +19,11 @@ import pytest
 import npmdask
 import npmdask.operators._protocol as protocol
 from npmdask import foresight
-from npmdask.chunked import Cluster, Threads
 from npmdask.errors import BadInputError, LostError, RefusedError
+from npmdask.execution.executor import Cluster, Threads
+from npmdask.execution.reduction import runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
-from npmdask.passes import runs_of
 from npmdask.posing import make_problem
 from npmdask.problem import Request
 from npmdask.storage.source import open_source

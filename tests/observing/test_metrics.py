@@ -24,7 +24,7 @@ from tests.private.conftest import STEPS, World, world  # noqa: F401
 
 DIES = """
 import os, npmdask
-from npmdask.chunked.threads import Threads
+from npmdask.execution.threads import Threads
 Threads.run_pass = lambda *_: os.kill(os.getpid(), 9)
 npmdask.resume({!r})
 """

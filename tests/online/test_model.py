@@ -172,7 +172,7 @@ def test_blas_is_all_loaded_before_its_threads_are_counted() -> None:
     """Fails if SciPy's own BLAS is loaded inside of a step: it would have all cores and other last bits."""
     program = """
 import npmdask.streaming as s, numpy as np
-from npmdask.chunked import single_threaded_blas
+from npmdask.execution.executor import single_threaded_blas
 from threadpoolctl import threadpool_info
 with single_threaded_blas():
     s.StreamingPCA(2, "mb-msg", options={"gap": .2, "batch_rows": 8, "warm_rows": 8}).partial_fit(np.eye(40)[:, :20])

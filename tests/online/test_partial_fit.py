@@ -144,7 +144,7 @@ def test_what_is_measured_by_hand() -> None:
 TWO_RUNS = """
 import threading
 import numpy
-from npmdask.chunked import single_threaded_blas
+from npmdask.execution.executor import single_threaded_blas
 from threadpoolctl import threadpool_info
 
 threads = lambda: {pool["num_threads"] for pool in threadpool_info()}

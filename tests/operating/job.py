@@ -15,8 +15,8 @@ from typing import Any
 
 import npmdask
 from npmdask.checkpoint.lease import Ownership
-from npmdask.chunked.threads import Threads
 from npmdask.errors import NpmdaskError
+from npmdask.execution.threads import Threads
 from npmdask.latent import fit_mixture
 from npmdask.storage import bundle
 from npmdask.streaming import stream_pca

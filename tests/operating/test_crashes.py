@@ -11,8 +11,8 @@ import pytest
 
 import npmdask
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked.threads import Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.threads import Threads
 from npmdask.progress import Observer
 from npmdask.solution import Step
 from tests.operating.common import content, make_data

@@ -82,7 +82,7 @@ def test_a_run_that_runs_hangs_and_is_killed(tmp_path: Path) -> None:
     assert (s.state, s.holder, s.crashes) == ("unfinished", None, 0), "it had come further than its start"
     program = f"""
 import os, npmdask
-from npmdask.chunked.threads import Threads
+from npmdask.execution.threads import Threads
 Threads.run_pass = lambda *_: os.kill(os.getpid(), 9)
 npmdask.resume({str(runs / "run")!r})
 """

@@ -12,7 +12,7 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower, PrivateState, Result, state_fields, value_stddevs
-from npmdask.chunked import Threads
+from npmdask.execution.executor import Threads
 from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators import ClippedGram

@@ -13,8 +13,8 @@ import zarr
 
 import npmdask.measurement as measurement
 import npmdask.planning as planning
-from npmdask.chunked.threads import Threads
 from npmdask.cli import main
+from npmdask.execution.threads import Threads
 from npmdask.storage.readers.dense import DenseReader
 from tests.private.conftest import World, make_world, records
 

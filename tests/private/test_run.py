@@ -223,7 +223,7 @@ def test_records_that_are_not_finite_count_as_nothing_and_are_not_counted(tmp_pa
 
 
 def product_of(path: Path) -> np.ndarray:
-    from npmdask.chunked import Threads
+    from npmdask.execution.executor import Threads
     from npmdask.operators import ClippedGram
 
     operator = ClippedGram(reader=open_source(path).reader, clip_norm=1.5)  # type: ignore[arg-type]

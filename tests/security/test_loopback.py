@@ -18,9 +18,9 @@ import psutil
 import pytest
 from distributed import Client
 
-from npmdask.chunked import Processes
-from npmdask.chunked.threads import Threads
 from npmdask.errors import RefusedError
+from npmdask.execution.executor import Processes
+from npmdask.execution.threads import Threads
 from npmdask.nodes.server import serve
 from npmdask.nodes.wire import TOKEN
 from npmdask.operators import Gram

@@ -12,10 +12,10 @@ import pytest
 
 import npmdask
 from npmdask.checkpoint.store import RunStore
-from npmdask.chunked.tls import security_of
-from npmdask.chunked.workers import Cluster
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
+from npmdask.execution.distributed import Cluster
+from npmdask.execution.tls import security_of
 from npmdask.solution import Resources
 from npmdask.storage.synthetic.generate import generate
 from tests.cluster.certificates import Authority

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
-from npmdask.chunked import Processes, Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.reduction import Keeper, compute_node, root, runs_of, tasks_of
+from npmdask.execution.reduction import pack as pack_parts
+from npmdask.execution.reduction import unpack as unpack_parts
 from npmdask.numerics.projections import present
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack, unpack
-from npmdask.passes import Keeper, compute_node, root, runs_of, tasks_of
-from npmdask.passes import pack as pack_parts
-from npmdask.passes import unpack as unpack_parts
 from npmdask.stochastic.private_mean import ClippedMean, PaperMean, PlainMean
 from npmdask.stochastic.private_range import DistanceRange, PaperRange
 from npmdask.storage.source import open_source
@@ -279,9 +279,9 @@ def test_what_waits_is_two_sums_a_level_or_the_whole_batch() -> None:
 
 PEAK = """
 import sys, numpy as np
-from npmdask.chunked import Threads
-from npmdask.memory import high_water, tree_rss
-from npmdask.memory_plan import plan_memory
+from npmdask.execution.executor import Threads
+from npmdask.execution.process_memory import high_water, tree_rss
+from npmdask.execution.memory_plan import plan_memory
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import pack
 from npmdask.storage.source import open_source

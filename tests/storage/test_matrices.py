@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import npmdask
 from npmdask import cli
-from npmdask.chunked import Threads
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import Threads
 from npmdask.inspection import inspect
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, pack

@@ -25,8 +25,8 @@ import zarr
 from obstore.store import LocalStore as ObstoreFolder
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
-from npmdask.chunked import Threads
 from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.execution.executor import Threads
 from npmdask.operators import Gram, SparseGram
 from npmdask.storage import chunk_access
 from npmdask.storage.ingest import ingest

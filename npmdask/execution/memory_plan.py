@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from npmdask.errors import MemoryRefusedError
+from npmdask.execution.reduction import runs_of
 from npmdask.operators import Operator
-from npmdask.passes import runs_of
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 

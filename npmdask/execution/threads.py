@@ -11,10 +11,10 @@ import dask
 from dask.callbacks import Callback
 from threadpoolctl import get_cached_controller
 
-from npmdask.memory import ProcessPeak
+from npmdask.execution.process_memory import ProcessPeak
+from npmdask.execution.reduction import Keeper, Node, compute_run, root, runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
-from npmdask.passes import Keeper, Node, compute_run, root, runs_of
 from npmdask.storage.readers.dense import SlabRecord
 
 OnTask = Callable[[SlabRecord], None]

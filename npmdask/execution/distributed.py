@@ -15,15 +15,15 @@ from uuid import uuid4
 import dask
 from threadpoolctl import threadpool_limits
 
-from npmdask.chunked.threads import OnTask
-from npmdask.chunked.tls import among_ourselves, refusal, refused, security_of
-from npmdask.environment import environment
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
-from npmdask.memory import ProcessPeak, high_water
-from npmdask.memory_plan import WORKER_BASE, MemoryPlan
+from npmdask.execution.environment import environment
+from npmdask.execution.memory_plan import WORKER_BASE, MemoryPlan
+from npmdask.execution.process_memory import ProcessPeak, high_water
+from npmdask.execution.reduction import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
+from npmdask.execution.threads import OnTask
+from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
-from npmdask.passes import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.dense import SlabRecord
@@ -189,7 +189,7 @@ class Cluster(Distributed):
     """Runs passes on the workers of a ``distributed`` cluster that is given by the address of its scheduler.
 
     The workers need this version of npmdask and NumPy, and to see the data under the same path or URL.
-    ``certificates``: see :func:`npmdask.chunked.tls.security_of`.
+    ``certificates``: see :func:`npmdask.execution.tls.security_of`.
     """
 
     def __init__(self, address: str, source: str, certificates: str | None = None) -> None:
