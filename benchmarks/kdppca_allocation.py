@@ -26,13 +26,13 @@ from npmdask.accounting import WAYS, Budget, allocation_stddev, mean_stddev
 from npmdask.errors import RefusedError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.stochastic._protocol import released
-from npmdask.stochastic.deflation import Deflation
-from npmdask.stochastic.neighbours import Relation
-from npmdask.stochastic.noise import SimulatedNoise
-from npmdask.stochastic.oracles import DPOjas
-from npmdask.stochastic.power import PowerOracle
-from npmdask.stochastic.private_mean import ClippedMean
+from npmdask.privacy.dp_pca.base import released
+from npmdask.privacy.dp_pca.deflation import Deflation
+from npmdask.privacy.dp_pca.neighbors import Relation
+from npmdask.privacy.dp_pca.noise import SimulatedNoise
+from npmdask.privacy.dp_pca.paper_oracles import DPOjas
+from npmdask.privacy.dp_pca.power import PowerOracle
+from npmdask.privacy.dp_pca.private_mean import ClippedMean
 
 NAME = "kdppca-allocation"
 COMPARED, MEASURED = Budget(1.0, 1e-6), Budget(1.0, 0.01)  # the second is that of the figures

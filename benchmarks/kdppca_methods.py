@@ -38,8 +38,8 @@ from npmdask.accounting import Budget
 from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.relations import make_relation
-from npmdask.stochastic._protocol import Oracle
+from npmdask.privacy.dp_pca.base import Oracle
+from npmdask.privacy.neighbors.registry import make_relation
 
 EPSILON, DELTA = 1.0, 0.01  # of all figures
 Run = Callable[[Stream, int, float, float, int], Block]
@@ -67,7 +67,7 @@ def methods(relation: str) -> dict[str, Method]:
 
 
 def oracles(relation: str) -> dict[str, Method]:
-    """k-DP-PCA, k-DP-Ojas and what improves on them, from npmdask.stochastic."""
+    """k-DP-PCA, k-DP-Ojas and what improves on them, from npmdask.privacy.dp_pca."""
 
     def run(make: Callable[[Stream, int, Budget, str, int], Oracle[Any]]) -> Run:
         def deflation(stream: Stream, k: int, epsilon: float, delta: float, seed: int) -> Block:

@@ -17,13 +17,13 @@ from benchmarks.stochastic_data import ROWS, Stream
 from npmdask.accounting import Budget, gaussian_charge
 from npmdask.numerics.projections import project_out
 from npmdask.numerics.subspaces import Block
-from npmdask.stochastic._protocol import BatchQuery, Oracle, State, indices, released
-from npmdask.stochastic.deflation import Deflation
-from npmdask.stochastic.neighbours import require_by_index, require_relation
-from npmdask.stochastic.noise import SimulatedNoise
-from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
-from npmdask.stochastic.private_mean import histogram_epsilon
-from npmdask.stochastic.tight import TightOracle
+from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, State, indices, released
+from npmdask.privacy.dp_pca.deflation import Deflation
+from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.neighbors import require_by_index, require_relation
+from npmdask.privacy.dp_pca.noise import SimulatedNoise
+from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
+from npmdask.privacy.dp_pca.private_mean import histogram_epsilon
 
 PART = 2**16  # numbers of images that are worked on at once, so that they stay in the processor's cache
 BATCHES = 20  # of k-DP-PCA with large ones, in all rounds together

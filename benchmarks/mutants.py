@@ -15,17 +15,26 @@ import numpy as np
 
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.calibration import gaussian_charge, gaussian_multiplier, laplace_multiplier
-from npmdask.audit import Finding, Instance, Publication, ReleasePath, examine, instances, operator_of, without_noise
-from npmdask.audit.publication import Values
-from npmdask.mechanisms.entropy import Entropy, Keystream
-from npmdask.mechanisms.private import PrivateGaussian, PrivateLaplace, sampler_slack
-from npmdask.mechanisms.sampler import rounded_gaussian
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ClippedGram, Partial
-from npmdask.relations import make_relation
-from npmdask.relations._protocol import singular_values
-from npmdask.relations.matrix import SpectralNorm, SymmetricEntry
-from npmdask.relations.records import RecordReplace
+from npmdask.privacy.audit import (
+    Finding,
+    Instance,
+    Publication,
+    ReleasePath,
+    examine,
+    instances,
+    operator_of,
+    without_noise,
+)
+from npmdask.privacy.audit.transcript import Values
+from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace, sampler_slack
+from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
+from npmdask.privacy.mechanisms.sampler import rounded_gaussian
+from npmdask.privacy.neighbors.base import singular_values
+from npmdask.privacy.neighbors.matrix import SpectralNorm, SymmetricEntry
+from npmdask.privacy.neighbors.records import RecordReplace
+from npmdask.privacy.neighbors.registry import make_relation
 
 GAUSSIAN, PURE = Budget(8.0, 1e-6), Budget(1.0)
 

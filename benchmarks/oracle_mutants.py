@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting.budget import Budget, Charge
-from npmdask.audit import Finding, OraclePath, examine_oracle, oracle_paths
-from npmdask.audit.oracle_pairs import whole_run
 from npmdask.numerics.projections import present, project_out
-from npmdask.stochastic._protocol import BatchQuery
-from npmdask.stochastic.neighbours import Relation, parallel
-from npmdask.stochastic.noise import Noise, purpose_of, whole_scale
-from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, OjaState
-from npmdask.stochastic.private_mean import ClippedMean
-from npmdask.stochastic.private_range import DistanceRange, PaperRange
-from npmdask.stochastic.tight import TightOracle
+from npmdask.privacy.audit import Finding, OraclePath, examine_oracle, oracle_paths
+from npmdask.privacy.audit.oracle_pairs import whole_run
+from npmdask.privacy.dp_pca.base import BatchQuery
+from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.neighbors import Relation, parallel
+from npmdask.privacy.dp_pca.noise import Noise, purpose_of, whole_scale
+from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, OjaState
+from npmdask.privacy.dp_pca.private_mean import ClippedMean
+from npmdask.privacy.dp_pca.private_range import DistanceRange, PaperRange
 
 BUDGET = Budget(8.0, 1e-6)
 DETERMINISTIC, STATISTICAL = frozenset({"path-wise check"}), frozenset({"attack"})

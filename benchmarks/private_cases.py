@@ -15,14 +15,14 @@ import numpy as np
 
 from npmdask.accounting import Budget, gaussian_multiplier
 from npmdask.api import solve
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Request
-from npmdask.relations import make_relation
 from npmdask.solution import Resources
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter

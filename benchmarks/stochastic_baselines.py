@@ -23,7 +23,7 @@ from benchmarks.stochastic_data import Batch, Stream
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
 from npmdask.algorithms import PrivatePower
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.relations import Relation, make_relation
+from npmdask.privacy.neighbors.registry import Relation, make_relation
 
 GAP_SHARE = 0.1  # of mu^2, for the gap: it needs few digits, the projector many
 FAIL_SHARE = 0.1  # of delta, for a released gap that is above the true one

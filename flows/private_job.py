@@ -13,9 +13,9 @@ from flows.serve import runs_of, services
 from flows.server import ROOT, free_port
 from npmdask.accounting import Budget, epsilon_for, mu_for
 from npmdask.config import load_config
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
-from npmdask.ledger.show import show_lines
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.format import show_lines
+from npmdask.privacy.ledger.granting import grant_source
 from npmdask.storage.bundle import read_bundle
 
 CONFIG = ROOT / "data" / "private-job.toml"

@@ -27,8 +27,8 @@ from flows.run import say
 from flows.server import ask
 from infra.local_cluster import LocalCluster
 from npmdask.accounting import Budget
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
 from npmdask.storage.synthetic.generate import generate
 
 PHASES = ("validate", "mid-pass", "commit", "release", "report")

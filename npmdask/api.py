@@ -13,7 +13,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Locked, Problem, Request
 from npmdask.progress import Observer
 from npmdask.rank_search import solve_share

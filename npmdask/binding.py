@@ -8,7 +8,7 @@ from typing import Any
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.execution.environment import environment
-from npmdask.privacy import unprotected
+from npmdask.privacy.request import unprotected
 from npmdask.problem import Problem
 from npmdask.solution import Resources
 

@@ -45,8 +45,8 @@ def add_metrics(commands: Any) -> None:
 
 
 def _metrics(a: argparse.Namespace) -> int:
-    from npmdask.ledger import open_ledger
     from npmdask.metrics import Exporter
+    from npmdask.privacy.ledger import open_ledger
 
     address = a.ledger or os.environ.get("NPMDASK_LEDGER")
     exporter = Exporter(a.folder, open_ledger(address) if address else None)

@@ -46,13 +46,13 @@ def _add_grant(p: Any) -> None:
 
 
 def _ledger(a: argparse.Namespace) -> Any:
-    from npmdask.ledger import default_address, open_ledger
+    from npmdask.privacy.ledger import default_address, open_ledger
 
     return open_ledger(a.ledger or default_address())
 
 
 def _ledger_show(a: argparse.Namespace) -> int:
-    from npmdask.ledger.show import facts, show_lines
+    from npmdask.privacy.ledger.format import facts, show_lines
 
     ledger = _ledger(a)
     print(json.dumps(facts(ledger, a.dataset)) if a.json else "\n".join(show_lines(ledger, a.dataset)))
@@ -60,7 +60,7 @@ def _ledger_show(a: argparse.Namespace) -> int:
 
 
 def _ledger_export(a: argparse.Namespace) -> int:
-    from npmdask.ledger import export_lines
+    from npmdask.privacy.ledger import export_lines
 
     for line in export_lines(_ledger(a)):
         print(line)
@@ -69,8 +69,8 @@ def _ledger_export(a: argparse.Namespace) -> int:
 
 def _ledger_grant(a: argparse.Namespace) -> int:
     from npmdask.accounting import Budget
-    from npmdask.ledger.granting import grant_source
-    from npmdask.ledger.show import status_lines
+    from npmdask.privacy.ledger.format import status_lines
+    from npmdask.privacy.ledger.granting import grant_source
 
     ledger = _ledger(a)
     status, warnings = grant_source(
@@ -111,7 +111,7 @@ def add_perturb(commands: Any) -> None:
 
 def _perturb(a: argparse.Namespace) -> int:
     from npmdask.perturbation import concerns, perturb
-    from npmdask.privacy import Privacy
+    from npmdask.privacy.request import Privacy
     from npmdask.progress import IngestBar
     from npmdask.storage.paths import NEW_STORE, local_path
 
@@ -158,7 +158,7 @@ def add_audit(commands: Any) -> None:
 
 
 def _audit(a: argparse.Namespace) -> int:
-    from npmdask.audit import LIMITS, MECHANISMS, PATHS, audit, table
+    from npmdask.privacy.audit import LIMITS, MECHANISMS, PATHS, audit, table
 
     chosen = {"relations": a.relation} if a.relation else {}
     mechanisms = a.mechanism or [*MECHANISMS, *PATHS]

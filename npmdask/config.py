@@ -28,11 +28,11 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.planning import Plan, plan_run, resolve_rank
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Problem, Request, Start
 from npmdask.progress import Observer
 from npmdask.sizes import parse_memory
-from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.paths import is_url, local_path
 from npmdask.tensors.plan import TensorPlan, plan_tensor
 from npmdask.warm_start import find_start

@@ -28,16 +28,16 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BudgetError, NpmdaskError, RefusedError
-from npmdask.mechanisms import Entropy, destroy_key
 from npmdask.nodes.link import Link, Traffic
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy import Privacy
+from npmdask.privacy.mechanisms import Entropy, destroy_key
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Problem
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.source import Source
 
 if TYPE_CHECKING:
-    from npmdask.ledger import Ledger, Run
+    from npmdask.privacy.ledger import Ledger, Run
 
 KEY = "entropy"  # of the file in the folder of the run
 PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
@@ -119,14 +119,17 @@ class CentreCustody(Custody):
 
 
 def _ledger_of(privacy: Privacy) -> Ledger:
-    from npmdask.ledger import default_address, open_ledger  # SQLAlchemy: a tenth of a second that others do not need
+    from npmdask.privacy.ledger import (  # SQLAlchemy: a tenth of a second that others do not need
+        default_address,
+        open_ledger,
+    )
 
     return open_ledger(privacy.ledger or default_address())
 
 
 def budget_left(privacy: dict[str, Any], source: str) -> str:
     """What the ledger says is left for the data set of a run, in a sentence; also where the ledger is gone."""
-    import npmdask.ledger.text as words
+    import npmdask.privacy.ledger.messages as words
 
     asked = Privacy(**privacy)
     try:

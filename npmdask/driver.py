@@ -36,10 +36,10 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.passing import Passes
 from npmdask.planning import memory_of
+from npmdask.privacy.dp_pca_release import of_batch
 from npmdask.private_outlook import concerns, require_signal
 from npmdask.problem import Problem
 from npmdask.progress import Observer
-from npmdask.record_parts import of_batch
 from npmdask.share import leading, settle, trace_of
 from npmdask.solution import Resources, Solution, Step
 from npmdask.storage.readers.dense import SlabRecord

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.ledger import Ledger
+from npmdask.privacy.ledger import Ledger
 from npmdask.standing import RunStatus, status_below
 from npmdask.storage.paths import local_path
 

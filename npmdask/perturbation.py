@@ -29,17 +29,17 @@ from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.custody import PrivateCustody, name_of_run
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.mechanisms import EntriesGaussian
-from npmdask.privacy import Privacy
+from npmdask.privacy.mechanisms import EntriesGaussian
+from npmdask.privacy.power_release import require_registered
+from npmdask.privacy.request import Privacy
+from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.private_outlook import weak_promise
-from npmdask.private_parts import require_registered
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import NEW_STORE, local_path
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
-from npmdask.tensor_parts import tensor_relation
 from npmdask.theory.certificates.statements import of_copy
 
 FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key

@@ -11,21 +11,21 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import npmdask.ledger.text as words
+import npmdask.privacy.ledger.messages as words
 from npmdask.accounting import Charge
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import tree_rss
-from npmdask.ledger import Ledger, Run, Status, default_address, open_ledger
-from npmdask.ledger.rules import remaining_epsilon, unit
 from npmdask.numerics.spectra import Spectrum
 from npmdask.planning import memory_of
+from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
+from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
+from npmdask.privacy.ledger.rules import remaining_epsilon, unit
+from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
 from npmdask.private_outlook import PrivateOutlook, concerns, noise_of, private_outlook
 from npmdask.problem import Problem
 from npmdask.solution import Resources
-from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
-from npmdask.tensor_parts import NAME as TENSOR_POWER
 
 MIB = 2**20
 UNASKED = "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"

@@ -16,18 +16,18 @@ from npmdask.algorithms import (
 )
 from npmdask.algorithms.stopping import Rule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
-from npmdask.mechanisms import Mechanism
 from npmdask.nodes.parts import NodesParts
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle
-from npmdask.privacy import Privacy
-from npmdask.private_parts import PrivateParts
-from npmdask.record_parts import RecordParts
+from npmdask.privacy.dp_pca_release import RecordParts
+from npmdask.privacy.mechanisms import Mechanism
+from npmdask.privacy.power_release import PrivateParts
+from npmdask.privacy.request import Privacy
+from npmdask.privacy.tensor_release import TensorParts
 from npmdask.storage.readers.packed_symmetric import TriangleReader, square_chunks
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
-from npmdask.tensor_parts import TensorParts
 
 DEFAULT_STEPS = 200
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank

@@ -20,7 +20,7 @@ from npmdask.errors import BadInputError
 from npmdask.foresight import comparison, prediction_facts
 from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
-from npmdask.privacy import unprotected
+from npmdask.privacy.request import unprotected
 from npmdask.private_report import name_of, nodes_section, private_page
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import local_path

@@ -16,9 +16,9 @@ from npmdask.errors import NpmdaskError
 from npmdask.foresight import prediction_facts
 from npmdask.inspection import inspect
 from npmdask.jobs import kind_of
-from npmdask.mechanisms import EntriesGaussian
 from npmdask.numerics.units import time_text
 from npmdask.page import bytes_text
+from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.storage.paths import local_path
 from npmdask.streaming.standing import is_stream
 

@@ -11,15 +11,15 @@ import numpy as np
 from npmdask.algorithms import Result
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.mechanisms import EntriesGaussian
 from npmdask.nodes.parts import open_nodes
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
+from npmdask.privacy.mechanisms import EntriesGaussian
+from npmdask.privacy.request import Privacy
+from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
 from npmdask.problem import Locked, Problem, Request
 from npmdask.solution import Resources
-from npmdask.stochastic.choosing import NAMES as RECORD_ORACLES
 from npmdask.storage.source import open_source
-from npmdask.tensor_parts import NAME as TENSOR_POWER
 from npmdask.tensors.posing import JOBS
 from npmdask.warm_start import read_start
 

@@ -34,7 +34,7 @@ class SeededOs:
 @pytest.fixture
 def seeded_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Secret keys of this process follow from the name of the test: what is said of noise must not fail by chance."""
-    monkeypatch.setattr("npmdask.mechanisms.entropy.os", SeededOs(zlib.crc32(request.node.name.encode())))
+    monkeypatch.setattr("npmdask.privacy.mechanisms.noise_key.os", SeededOs(zlib.crc32(request.node.name.encode())))
 
 
 def planted(m: int, n: int, spectrum: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

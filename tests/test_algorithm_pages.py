@@ -31,12 +31,12 @@ from npmdask.algorithms import (
 )
 from npmdask.errors import NpmdaskError
 from npmdask.posing import make_problem
+from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
+from npmdask.privacy.dp_pca.power import PowerOracle
+from npmdask.privacy.neighbors.registry import REGISTRY as RELATIONS
+from npmdask.privacy.neighbors.registry import TENSORS
 from npmdask.problem import Request
-from npmdask.relations import REGISTRY as RELATIONS
-from npmdask.relations import TENSORS
-from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
-from npmdask.stochastic.power import PowerOracle
-from npmdask.stochastic.tight import TightOracle
 from npmdask.storage.source import open_source
 from tests.stochastic.made import full_ojas, ojas, paper, power, tight
 

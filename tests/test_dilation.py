@@ -15,7 +15,7 @@ from npmdask.execution.executor import Threads
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators import Dilation
-from npmdask.relations import make_relation
+from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.mechanisms.entropy import KEY_BYTES, Entropy, Keystream, destroy_key, encode
+from npmdask.privacy.mechanisms.noise_key import KEY_BYTES, Entropy, Keystream, destroy_key, encode
 
 # RFC 8439, appendix A.1, test vectors 1 and 2: key 0, nonce 0, blocks 0 and 1
 VECTOR = bytes.fromhex(

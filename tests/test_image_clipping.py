@@ -20,7 +20,7 @@ from npmdask.execution.executor import Threads
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipped_rows import Records
 from npmdask.operators.exact_sums import IMAGE_GRID, clip_images, round_to, unit_of
-from npmdask.relations import RecordReplace, make_relation
+from npmdask.privacy.neighbors.registry import RecordReplace, make_relation
 from npmdask.rounding import Rounding
 from tests.test_private_operators import (
     KINDS,

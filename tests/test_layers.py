@@ -294,7 +294,7 @@ def test_two_loops_over_steps() -> None:
     assert not imports(PACKAGE / "rehearsal.py") & {
         "npmdask.operators",
         "npmdask.execution.executor",
-        "npmdask.mechanisms",
+        "npmdask.privacy.mechanisms",
     }
     loops = [
         module_name(path)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from npmdask.algorithms import PowerMethod, StreamPower
 from npmdask.api import solve
 from npmdask.errors import BadInputError
-from npmdask.mechanisms import NoiseOracle, block_noise, noise_norms
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.posing import make_problem
+from npmdask.privacy.mechanisms import NoiseOracle, block_noise, noise_norms
+from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.problem import Request
-from npmdask.relations import make_relation
 from npmdask.solution import Resources
 from npmdask.storage.source import open_source
 from npmdask.theory import coherence_linf_bound

@@ -13,9 +13,9 @@ from npmdask import checks
 from npmdask.algorithms import PowerMethod
 from npmdask.driver import Step
 from npmdask.errors import BadInputError
-from npmdask.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.privacy.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.progress import Observer
 from npmdask.storage.ingest import ingest
 from npmdask.theory.diagnostics import max_sin_theta, principal_angle_sines

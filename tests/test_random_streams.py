@@ -6,8 +6,8 @@ import numpy as np
 
 import npmdask
 from npmdask.algorithms import PowerMethod
-from npmdask.mechanisms import SimulatedGaussian
 from npmdask.numerics.random import generator
+from npmdask.privacy.mechanisms import SimulatedGaussian
 from tests.conftest import planted
 
 

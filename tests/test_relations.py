@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from npmdask.accounting import Budget, require_sound
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.relations import REGISTRY, Entry, RecordAddRemove, Relation, SpectralNorm, SymmetricEntry, make_relation
+from npmdask.privacy.neighbors.registry import (
+    REGISTRY,
+    Entry,
+    RecordAddRemove,
+    Relation,
+    SpectralNorm,
+    SymmetricEntry,
+    make_relation,
+)
 
 Block = np.ndarray
 Differences = Callable[[Block, np.random.Generator], list[Block]]

@@ -15,9 +15,9 @@ from scipy import stats
 
 from npmdask.accounting import delta_for
 from npmdask.errors import BadInputError
-from npmdask.mechanisms import sampler
-from npmdask.mechanisms.entropy import Keystream
-from npmdask.mechanisms.sampler import rounded_gaussian, rounded_laplace
+from npmdask.privacy.mechanisms import sampler
+from npmdask.privacy.mechanisms.noise_key import Keystream
+from npmdask.privacy.mechanisms.sampler import rounded_gaussian, rounded_laplace
 
 ALPHA = 1e-6
 LAWS = {"gaussian": rounded_gaussian, "laplace": rounded_laplace}

@@ -19,9 +19,9 @@ from benchmarks.children import last_json
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from npmdask.accounting import Budget
 from npmdask.execution.process_memory import PeakMeter
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
-from npmdask.privacy import Privacy
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.request import Privacy
 from npmdask.storage.writers.dense import DenseWriter
 
 N, D, K = 1_000_000, 10_000, 5

@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.mechanisms.entropy import Keystream
-from npmdask.mechanisms.sampler import rounded_gaussian, rounded_laplace
+from npmdask.privacy.mechanisms.noise_key import Keystream
+from npmdask.privacy.mechanisms.sampler import rounded_gaussian, rounded_laplace
 
 SCALE = 1 << 31  # what a private run draws at: noise over grid
 SHAPE = (100_000, 10)

@@ -51,8 +51,8 @@ def install() -> None:
     from npmdask.checkpoint.store import RunStore
     from npmdask.config import RunConfig
     from npmdask.discretion import Discreet
-    from npmdask.mechanisms.entropy import Entropy
-    from npmdask.mechanisms.private import PrivateGaussian
+    from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
+    from npmdask.privacy.mechanisms.noise_key import Entropy
 
     create = Entropy.create
 

@@ -20,7 +20,7 @@ class Query(NamedTuple):
 
     ``transposed``: ``A^T @ block`` instead, of a matrix that is neither symmetric nor multiplied by its transpose.
     ``image_norm``: of a sum over records a the images ``block^T a`` are clipped to this norm.
-    ``batch``: a summary of the images of some records instead (npmdask.stochastic), and what is released of it.
+    ``batch``: a summary of the images of some records instead (npmdask.privacy.dp_pca), and what is released of it.
 
     Of a tensor T of order 3 column l of the answer is ``T(I, u_l, u_l)``, of order 4 ``T(I, u_l, u_l, u_l)``.
     ``scores``: of a tensor, the numbers ``T(u_l, ..., u_l)`` instead (1 x L).

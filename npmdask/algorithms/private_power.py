@@ -75,7 +75,7 @@ class PrivatePower:
 
     Notes
     -----
-    Neighbours: the mechanism's relation (npmdask.relations); all L releases together keep its budget.
+    Neighbours: the mechanism's relation (npmdask.privacy.neighbors.registry); all L releases together keep its budget.
     Guarantee: private for all data. Error as of Theorem 1.3 (Hardt and Price): npmdask.theory.ppm_error.
     Needs: L fixed in advance, p >= k, a relation that fits the data; else refused where it is posed.
     Cost: L passes of p columns; O(d p L) memory, as all releases are kept for the answer.

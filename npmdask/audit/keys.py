@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from npmdask.mechanisms.entropy import Entropy
+from npmdask.privacy.mechanisms.noise_key import Entropy
 
 
 @contextmanager

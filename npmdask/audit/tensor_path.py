@@ -1,6 +1,6 @@
 """The release path of a run on a tensor: contractions, and in the last step scores, with noise column by column.
 
-The pair of :func:`npmdask.audit.instances.instances` has d = 1: there every u is 1 or -1, a run asks the same of the
+The pair of :func:`npmdask.privacy.audit.instances.instances` has d = 1: there every u is 1 or -1, a run asks the same of the
 tensor in all its columns and steps, and the diagonal entry that changes attains the sensitivity in each of them.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from npmdask.algorithms._tensors import unit_columns
-from npmdask.audit.publication import Publication, Transcript, Values
-from npmdask.audit.release_path import ReleasePath
-from npmdask.mechanisms.entropy import Entropy
+from npmdask.privacy.audit.release_path import ReleasePath
+from npmdask.privacy.audit.transcript import Publication, Transcript, Values
+from npmdask.privacy.mechanisms.noise_key import Entropy
 
 
 class TensorPath(ReleasePath):

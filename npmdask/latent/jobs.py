@@ -14,7 +14,7 @@ from npmdask.binding import bind_spec
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments
-from npmdask.privacy import unprotected
+from npmdask.privacy.request import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.bundle import Arrays

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import npmdask.ledger.text as text
+import npmdask.privacy.ledger.messages as text
 from npmdask.errors import RefusedError
 from npmdask.ledger.chain import GENESIS, Entry, canonical
-from npmdask.ledger.ledger import Ledger
+from npmdask.privacy.ledger.ledger import Ledger
 
 
 def export_lines(ledger: Ledger) -> Iterator[str]:

@@ -22,8 +22,8 @@ from npmdask.nodes.link import PATIENCE, Link, require_address
 from npmdask.nodes.total import Group, NodeSum
 from npmdask.nodes.wire import Announcement, tokens_for
 from npmdask.numerics.subspaces import Block
-from npmdask.private_parts import MECHANISMS, likely_sine, released_arrays
-from npmdask.relations import make_relation
+from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.power_release import MECHANISMS, likely_sine, released_arrays
 from npmdask.rounding import Rounding
 from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm

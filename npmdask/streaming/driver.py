@@ -22,7 +22,7 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import PeakMeter, tree_rss
 from npmdask.log_observer import watched
-from npmdask.privacy import unprotected
+from npmdask.privacy.request import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.streaming.measures import Measures, last_step, measure

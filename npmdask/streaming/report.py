@@ -14,7 +14,7 @@ from npmdask.charts import BLUE, ORANGE, axes, svg
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
-from npmdask.privacy import unprotected
+from npmdask.privacy.request import unprotected
 from npmdask.streaming.measures import Measurement
 from npmdask.streaming.opening import Reading
 from npmdask.streaming.standing import Standing, standing

@@ -23,10 +23,10 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.driver import Driver
 from npmdask.errors import BadInputError
 from npmdask.gathering import gather
-from npmdask.mechanisms import REGISTRY as MECHANISMS
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.posing import default_rank, make_problem
+from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.problem import DEFAULT_STEPS, Lens, Problem, Request
 from npmdask.progress import Observer, OfStage
 from npmdask.solution import Resources, Solution

@@ -26,7 +26,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples
-from npmdask.privacy import unprotected
+from npmdask.privacy.request import unprotected
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution
 from npmdask.storage.readers.sparse import CsrReader

@@ -17,7 +17,7 @@ from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateTensorPo
 from npmdask.algorithms.tensor.power import restarts_for
 from npmdask.latent import fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.private_parts import likely_sine, released_arrays
+from npmdask.privacy.power_release import likely_sine, released_arrays
 from npmdask.streaming.measures import HeldOut, Measures, measure
 from npmdask.streaming.request import StreamRequest, make_model
 from npmdask.theory.certificates.statements import (

@@ -22,17 +22,17 @@ from npmdask.cli import main
 from npmdask.inspection import inspect
 from npmdask.jobs import job_summary
 from npmdask.latent.answers import fit_latent
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.perturbation import perturb
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.dp_pca.registry import NAMES
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Request
 from npmdask.progress import Observer
 from npmdask.report import summary, write_report
 from npmdask.solution import Resources
 from npmdask.standing import status_of
-from npmdask.stochastic.choosing import NAMES
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.mechanisms import PrivateGaussian
+from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.streaming import stream_pca
 from npmdask.theory.certificates.statements import (
     of_independent,

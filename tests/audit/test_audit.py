@@ -13,17 +13,17 @@ from scipy.stats import ks_2samp, kstest, norm
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
 from npmdask.accounting.published_formulas import paper_stddev
-from npmdask.audit import ALPHA, Finding, Interval, attacks, audit, examine, instances, release_path, table
-from npmdask.audit.examination import operator_of
-from npmdask.audit.instances import Instance
-from npmdask.audit.publication import Publication, without_noise
-from npmdask.audit.release_path import ReleasePath, orth_many
 from npmdask.cli import main
 from npmdask.errors import BadInputError
-from npmdask.mechanisms.entropy import Entropy
-from npmdask.mechanisms.private import PrivateGaussian
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.relations import REGISTRY, TENSORS, make_relation
+from npmdask.privacy.audit import ALPHA, Finding, Interval, attacks, audit, examine, instances, release_path, table
+from npmdask.privacy.audit.audit import operator_of
+from npmdask.privacy.audit.instances import Instance
+from npmdask.privacy.audit.release_path import ReleasePath, orth_many
+from npmdask.privacy.audit.transcript import Publication, without_noise
+from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
+from npmdask.privacy.mechanisms.noise_key import Entropy
+from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, make_relation
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 

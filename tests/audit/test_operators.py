@@ -11,11 +11,11 @@ import pytest
 
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
-from npmdask.audit import Instance, ReleasePath, examine, instances
-from npmdask.audit.attacks import path_loss
-from npmdask.mechanisms.entropy import Entropy
-from npmdask.mechanisms.private import PrivateGaussian
-from npmdask.relations import make_relation
+from npmdask.privacy.audit import Instance, ReleasePath, examine, instances
+from npmdask.privacy.audit.attacks import path_loss
+from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
+from npmdask.privacy.mechanisms.noise_key import Entropy
+from npmdask.privacy.neighbors.registry import make_relation
 from tests.test_bounded_operators import operator_of as bounded
 from tests.test_private_operators import dense, sparse
 

@@ -12,18 +12,18 @@ from scipy.stats import kstest, norm
 from benchmarks.oracle_mutants import ORACLE_MUTANTS, OracleMutant, float_images
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import epsilon_for, mu_for
-from npmdask.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
-from npmdask.audit.evidence import evidence
-from npmdask.audit.heaviest import Heaviest
 from npmdask.audit.keys import fresh_keys
-from npmdask.audit.oracle_paths import offered
-from npmdask.audit.placement import follows_places, sums_follow_places
 from npmdask.cli import main
 from npmdask.operators import ClippedGram, Partial, RecordImages
-from npmdask.relations import make_relation
-from npmdask.stochastic.histogram import GaussianHistogram, StabilityHistogram
-from npmdask.stochastic.neighbours import RELATIONS, Relation
-from npmdask.stochastic.noise import SecretNoise
+from npmdask.privacy.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
+from npmdask.privacy.audit.histogram_law import Heaviest
+from npmdask.privacy.audit.oracle_paths import offered
+from npmdask.privacy.audit.placement import follows_places, sums_follow_places
+from npmdask.privacy.audit.privacy_loss import evidence
+from npmdask.privacy.dp_pca.histogram import GaussianHistogram, StabilityHistogram
+from npmdask.privacy.dp_pca.neighbors import RELATIONS, Relation
+from npmdask.privacy.dp_pca.noise import SecretNoise
+from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.storage.readers.dense import SlabRecord
 
 BUDGET = Budget(8.0, 1e-6)

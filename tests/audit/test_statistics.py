@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from npmdask.audit import statistics as s
 from npmdask.errors import BadInputError
+from npmdask.privacy.audit import statistics as s
 
 ALPHA = 1e-6
 

@@ -14,7 +14,7 @@ from flows.heart import EVENT
 from flows.quiet import AUTH, read_auth_string
 from flows.server import answers
 from npmdask.checkpoint.store import RunStore
-from npmdask.ledger import Status
+from npmdask.privacy.ledger import Status
 from tests.flows.conftest import Door, Running, Shop, wait_until
 from tests.flows.served import Served
 from tests.flows.told import Secrets, told
@@ -61,7 +61,7 @@ sys.exit(exit_code(tick))
 DOOR = """
 import sys
 from pathlib import Path
-from npmdask.mechanisms import Entropy
+from npmdask.privacy.mechanisms import Entropy
 make = Entropy.create
 def copied(path, **more):
     made = make(path, **more)

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.postgres import Server, postgres_server
 from npmdask.accounting import Budget, Charge, mu_for
-from npmdask.ledger import Ledger, Run, open_ledger
-from npmdask.ledger.database import find_database
+from npmdask.privacy.ledger import Ledger, Run, open_ledger
+from npmdask.privacy.ledger.database import find_database
 
 RELATION = {"name": "record_replace", "clip_norm": 1.0}
 FINGERPRINT = "a1" * 32

@@ -10,10 +10,10 @@ import pytest
 
 from npmdask.accounting import epsilon_for
 from npmdask.errors import RefusedError
-from npmdask.ledger import Ledger, export_lines, open_ledger
 from npmdask.ledger.chain import Entry
 from npmdask.ledger.export import require_whole_export
-from npmdask.ledger.show import facts, show_lines
+from npmdask.privacy.ledger import Ledger, export_lines, open_ledger
+from npmdask.privacy.ledger.format import facts, show_lines
 from tests.ledger.conftest import BUDGET, FINGERPRINT, RELATION, execute, reserve, share
 
 

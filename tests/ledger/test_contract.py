@@ -8,7 +8,7 @@ import pytest
 
 from npmdask.accounting import Budget, Charge, epsilon_for, mu_for
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.ledger import Ledger, open_ledger
+from npmdask.privacy.ledger import Ledger, open_ledger
 from tests.ledger.conftest import BUDGET, EVENT, FINGERPRINT, RELATION, reserve, share
 
 # Budgets

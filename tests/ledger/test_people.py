@@ -17,10 +17,10 @@ from npmdask.cli import main
 from npmdask.errors import BudgetError, RefusedError
 from npmdask.jobs import read_job
 from npmdask.latent import fit_mixture
-from npmdask.ledger import Ledger, Status, export_lines, open_ledger
 from npmdask.ledger.export import require_whole_export
-from npmdask.ledger.granting import grant_source, sketch_of
-from npmdask.ledger.sketch import MOST, SHARE, Overlap, Sketch, sketch, weights
+from npmdask.privacy.ledger import Ledger, Status, export_lines, open_ledger
+from npmdask.privacy.ledger.granting import grant_source, sketch_of
+from npmdask.privacy.ledger.sketch import MOST, SHARE, Overlap, Sketch, sketch, weights
 from npmdask.report import write_report
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import BUDGET_MARK, open_source
@@ -321,7 +321,7 @@ def test_a_ledger_of_before_is_used_and_grows_with_the_first_grant(tmp_path: Pat
 
 def test_the_data_are_read_once_for_a_grant(sqlite: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Again with a larger budget nothing is read: the sketch is there."""
-    monkeypatch.setattr("npmdask.ledger.granting.sketch_of", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("npmdask.privacy.ledger.granting.sketch_of", lambda *_: pytest.fail("read again"))
     sqlite.grant("people", people(), chunks=(500, D), budget=Budget(2.0, 1e-8), larger=True)
 
 
@@ -375,7 +375,7 @@ def test_a_store_that_cannot_be_written_is_granted_with_a_warning(
     def refuse(*_: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("npmdask.ledger.granting.note", refuse)
+    monkeypatch.setattr("npmdask.privacy.ledger.granting.note", refuse)
     _, told = sqlite.grant("others", people(1))
     assert any("exact runs on it will not warn" in line for line in told)
     assert BUDGET_MARK not in dict(zarr.open_group(sqlite.folder / "others.zarr").attrs)

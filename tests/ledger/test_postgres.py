@@ -10,10 +10,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-import npmdask.ledger.database as database
+import npmdask.privacy.ledger.database as database
 from benchmarks.postgres import Server, postgres_server
 from npmdask.errors import LostError, RefusedError
-from npmdask.ledger import Ledger, open_ledger
+from npmdask.privacy.ledger import Ledger, open_ledger
 from tests.ledger.conftest import BUDGET, FINGERPRINT, RELATION, reserve, share
 
 pytestmark = pytest.mark.slow

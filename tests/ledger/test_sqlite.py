@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import npmdask.ledger.database as database
+import npmdask.privacy.ledger.database as database
 from benchmarks.children import ROOT
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.ledger import Ledger, default_address, open_ledger
+from npmdask.privacy.ledger import Ledger, default_address, open_ledger
 from tests.ledger.conftest import BUDGET, FINGERPRINT, RELATION, execute, reserve, share
 
 
@@ -151,7 +151,7 @@ def test_a_fork_shares_nothing(ledger: Ledger, address: str) -> None:
     reserve(ledger, "before", share(0.1))
     code = (
         "import os, sys\n"
-        "from npmdask.ledger import open_ledger\n"
+        "from npmdask.privacy.ledger import open_ledger\n"
         "from tests.ledger.conftest import reserve, share\n"
         f"ledger = open_ledger({address!r})\n"
         "reserve(ledger, 'parent', share(0.1))\n"

@@ -19,9 +19,9 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.config import load_config
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, TOKEN, TOKENS, Signed
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
 from npmdask.solution import Solution
 from npmdask.storage.ingest import ingest
 

@@ -14,9 +14,9 @@ import pytest
 from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
-from npmdask.ledger import open_ledger
 from npmdask.nodes.node import Node, open_node
 from npmdask.posing import make_problem
+from npmdask.privacy.ledger import open_ledger
 from npmdask.private_outlook import concerns, require_signal
 from npmdask.problem import Problem, Request
 from npmdask.report import write_report

@@ -12,8 +12,6 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.nodes.link import Link
 from npmdask.nodes.node import Node, open_node
 from npmdask.nodes.parts import _fingerprint, _kind_of
@@ -21,6 +19,8 @@ from npmdask.nodes.total import Group
 from npmdask.nodes.wire import Announcement, decode, encode, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.posing import make_problem
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
 from npmdask.problem import Request
 from npmdask.solution import Resources
 from npmdask.storage.source import Source

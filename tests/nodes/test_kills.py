@@ -21,7 +21,7 @@ import pytest
 from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.errors import LostError
-from npmdask.ledger import open_ledger
+from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.bundle import read_bundle
 from tests.nodes.conftest import Site, Sites, centre_file, environment, records
 

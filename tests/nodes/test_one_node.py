@@ -11,7 +11,7 @@ from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.nodes.node import open_node
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Request
 from npmdask.solution import Resources
 from npmdask.storage.source import open_source

@@ -12,9 +12,9 @@ import pytest
 
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.ledger import open_ledger
 from npmdask.nodes.node import Node, open_node
 from npmdask.nodes.wire import UnansweredError, decode, encode
+from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.bundle import read_bundle
 from tests.nodes.conftest import grant, private_tables, records, write_site
 

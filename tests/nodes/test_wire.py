@@ -13,7 +13,6 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.mechanisms import PrivateGaussian
 from npmdask.nodes.link import Link, require_address
 from npmdask.nodes.parts import NodesParts, _kind_of, make_parts
 from npmdask.nodes.total import Group
@@ -29,7 +28,8 @@ from npmdask.nodes.wire import (
     size_of,
     tokens_for,
 )
-from npmdask.relations import make_relation
+from npmdask.privacy.mechanisms import PrivateGaussian
+from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.rounding import Rounding
 from npmdask.storage.source import Source
 from tests.nodes.conftest import write_tokens

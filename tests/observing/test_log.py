@@ -21,7 +21,7 @@ from npmdask.checkpoint.logging import open_log, tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.mechanisms import PrivateGaussian
+from npmdask.privacy.mechanisms import PrivateGaussian
 from tests.operating.common import OWNER, ROOT, hanging, let_age, make_data
 from tests.operating.job import mixture, run, stream
 from tests.private.conftest import COLUMNS, STEPS, World, make_world, records

@@ -15,8 +15,8 @@ import pytest
 
 from npmdask.cli import main
 from npmdask.errors import RefusedError
-from npmdask.ledger import Ledger
 from npmdask.metrics import STATES, Exporter
+from npmdask.privacy.ledger import Ledger
 from npmdask.standing import status_below
 from tests.operating.common import ROOT, hanging, let_age, make_data
 from tests.operating.job import run
@@ -127,7 +127,7 @@ def test_a_private_run_and_its_budget(world: World, tmp_path: Path) -> None:  # 
 
 
 def test_a_ledger_that_cannot_be_read_costs_its_own_numbers_only(tmp_path: Path) -> None:
-    from npmdask.ledger import open_ledger
+    from npmdask.privacy.ledger import open_ledger
 
     (tmp_path / "ledger.sqlite").write_bytes(b"no database, but long enough to be looked at" * 100)
     broken: Ledger = open_ledger(tmp_path / "ledger.sqlite")

@@ -16,7 +16,7 @@ from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import FencedOutError, HeldError
 from npmdask.inspection import inspect
-from npmdask.ledger import export_lines
+from npmdask.privacy.ledger import export_lines
 from npmdask.progress import Observer
 from npmdask.solution import Step
 from npmdask.standing import status_of

@@ -16,10 +16,10 @@ from npmdask.api import solve
 from npmdask.binding import bind
 from npmdask.checkpoint.store import RunStore
 from npmdask.custody import custody_of
-from npmdask.ledger import Ledger, open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.ledger import Ledger, open_ledger
+from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Problem, Request
 from npmdask.progress import Observer
 from npmdask.solution import Resources, Solution

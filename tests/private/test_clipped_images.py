@@ -13,13 +13,13 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower, PrivateState, Result, state_fields, value_stddevs
 from npmdask.execution.executor import Threads
-from npmdask.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators import ClippedGram
 from npmdask.posing import make_problem
-from npmdask.private_parts import PrivateParts
+from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
+from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.power_release import PrivateParts
 from npmdask.problem import Request
-from npmdask.relations import make_relation
 from npmdask.storage.source import open_source
 from tests.private.conftest import STEPS, World, make_world, records
 from tests.private.test_run import granted, symmetric

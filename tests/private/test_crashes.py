@@ -25,8 +25,8 @@ import npmdask.custody as custody
 from npmdask.api import resume, solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
-from npmdask.ledger import Ledger, open_ledger
-from npmdask.mechanisms import Entropy, PrivateGaussian
+from npmdask.privacy.ledger import Ledger, open_ledger
+from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.solution import Resources
 from tests.conftest import same_bytes
 from tests.private.conftest import (

@@ -20,9 +20,9 @@ from npmdask.binding import bind
 from npmdask.checkpoint.store import RunStore
 from npmdask.custody import PLACE, PrivateCustody
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.ledger.granting import grant_source
-from npmdask.mechanisms import Entropy
 from npmdask.perturbation import perturb
+from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.mechanisms import Entropy
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from npmdask.storage.checksum import fingerprint

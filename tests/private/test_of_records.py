@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import npmdask
-import npmdask.record_parts as record_parts
+import npmdask.privacy.dp_pca_release as record_parts
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import solve
 from npmdask.cli import main
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
+from npmdask.privacy.dp_pca.releases import BatchRelease
 from npmdask.progress import Observer
 from npmdask.report import write_report
 from npmdask.solution import Resources
-from npmdask.stochastic.releases import BatchRelease
 from npmdask.storage.bundle import read_bundle
 from tests.conftest import same_bytes
 from tests.private.conftest import COLUMNS, OF_RECORDS, World, make_world, of_records, prepared, records

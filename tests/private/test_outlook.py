@@ -11,7 +11,7 @@ import pytest
 
 from npmdask.numerics.spectra import read_spectrum
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.request import Privacy
 from npmdask.private_outlook import MEANINGLESS, private_outlook
 from npmdask.problem import Problem, Request
 from npmdask.storage.ingest import ingest

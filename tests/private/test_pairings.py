@@ -11,9 +11,9 @@ import pytest
 
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, make_relation
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Request
-from npmdask.relations import REGISTRY, TENSORS, make_relation
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 

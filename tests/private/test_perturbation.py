@@ -17,16 +17,16 @@ import npmdask.custody as custody
 import npmdask.perturbation as perturbation
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
-from npmdask.audit import ALPHA
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.inspection import inspect
-from npmdask.ledger import Ledger
-from npmdask.mechanisms import EntriesGaussian, Entropy
-from npmdask.mechanisms.private_entries import unique_entries
 from npmdask.perturbation import concerns, perturb
-from npmdask.privacy import Privacy
-from npmdask.relations import TensorRelation, make_relation
+from npmdask.privacy.audit import ALPHA
+from npmdask.privacy.ledger import Ledger
+from npmdask.privacy.mechanisms import EntriesGaussian, Entropy
+from npmdask.privacy.mechanisms.entries import unique_entries
+from npmdask.privacy.neighbors.registry import TensorRelation, make_relation
+from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import open_source

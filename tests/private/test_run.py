@@ -17,10 +17,10 @@ from npmdask.api import resume, solve
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, RefusedError
 from npmdask.export import export
 from npmdask.inspection import inspect
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.posing import make_problem
-from npmdask.privacy import Privacy
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.request import Privacy
 from npmdask.problem import Request
 from npmdask.report import summary, write_report
 from npmdask.solution import Resources

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import npmdask.custody as custody
-import npmdask.private_parts as private_parts
+import npmdask.privacy.power_release as private_parts
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
 from npmdask.inspection import inspect
-from npmdask.ledger import export_lines
-from npmdask.mechanisms import Entropy, PrivateGaussian
 from npmdask.operators import ClippedGram
+from npmdask.privacy.ledger import export_lines
+from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.progress import Observer, ProgressBar
 from npmdask.report import summary, write_report
 from npmdask.solution import Solution, Step

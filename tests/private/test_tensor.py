@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import npmdask.tensor_parts as tensor_parts
+import npmdask.privacy.tensor_release as tensor_parts
 from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower
 from npmdask.api import resume
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.mechanisms import PrivateGaussian
 from npmdask.numerics.subspaces import symmetric_part
+from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.private_plan import lines, plan_private
 from npmdask.progress import Observer
 from npmdask.report import write_report
@@ -220,7 +220,7 @@ def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> N
 
 def test_a_delta_that_is_no_promise_for_so_many_entries_is_said(world: World) -> None:
     """20 (20 + 1) (20 + 2) / 6 = 1540 entries with their permutations."""
-    from npmdask.ledger.granting import delta_warnings
+    from npmdask.privacy.ledger.granting import delta_warnings
     from npmdask.storage.source import open_source
 
     source = open_source(world.data)

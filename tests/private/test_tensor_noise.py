@@ -12,13 +12,13 @@ import pytest
 from scipy import stats
 
 from npmdask.accounting import Budget, mu_for
-from npmdask.audit import ALPHA
-from npmdask.audit.attacks import likelihood_ratio, path_loss
-from npmdask.audit.publication import Publication, Transcript
-from npmdask.audit.statistics import count, mu_interval, thresholds
 from npmdask.errors import RefusedError
-from npmdask.mechanisms import Entropy, TensorGaussian
-from npmdask.relations import TENSORS, TensorRelation, make_relation
+from npmdask.privacy.audit import ALPHA
+from npmdask.privacy.audit.attacks import likelihood_ratio, path_loss
+from npmdask.privacy.audit.statistics import count, mu_interval, thresholds
+from npmdask.privacy.audit.transcript import Publication, Transcript
+from npmdask.privacy.mechanisms import Entropy, TensorGaussian
+from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
 from npmdask.rounding import Rounding
 
 

@@ -14,9 +14,9 @@ from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.nodes.node import open_node
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
 from npmdask.progress import Observer
 from npmdask.solution import Resources
 from tests.private.conftest import THREE_RUNS, make_world, records

@@ -15,7 +15,7 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.export import export
 from npmdask.inspection import inspect
-from npmdask.ledger import open_ledger
+from npmdask.privacy.ledger import open_ledger
 from npmdask.report import write_report
 from npmdask.retention import Rule, sweep
 from npmdask.standing import status_below

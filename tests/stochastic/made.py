@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.stochastic.noise import SimulatedNoise
-from npmdask.stochastic.oracles import DPOjas, ModifiedDPPCA, PlainOja
-from npmdask.stochastic.power import PowerOracle
-from npmdask.stochastic.tight import TightOracle
+from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.noise import SimulatedNoise
+from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
+from npmdask.privacy.dp_pca.power import PowerOracle
 
 VALUES = (10.0, 5.0)
 BUDGET = Budget(1.0, 0.01)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.stochastic.neighbours import RELATIONS, sum_sensitivity
-from npmdask.stochastic.noise import SimulatedNoise
-from npmdask.stochastic.private_mean import ClippedMean, PaperMean, histogram_epsilon, paper_mean_cost
+from npmdask.privacy.dp_pca.neighbors import RELATIONS, sum_sensitivity
+from npmdask.privacy.dp_pca.noise import SimulatedNoise
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, histogram_epsilon, paper_mean_cost
 
 NOISE = SimulatedNoise(0)
 RADIUS = 0.7

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from npmdask.accounting import Budget
 from npmdask.errors import RefusedError
-from npmdask.stochastic.neighbours import BY_INDEX, RELATIONS
+from npmdask.privacy.dp_pca.neighbors import BY_INDEX, RELATIONS
 from tests.stochastic.made import BUDGET, NOISE, ORACLES, VALUES, full_ojas, neighbours, ojas, paper, power, tight
 from tests.stochastic.worlds import images_of, lost, moved, run, spiked
 

@@ -9,12 +9,12 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError
-from npmdask.mechanisms.entropy import Entropy
-from npmdask.stochastic._protocol import indices
-from npmdask.stochastic.noise import SecretNoise, SimulatedNoise
-from npmdask.stochastic.oracles import OjaState, PlainOja
-from npmdask.stochastic.power import PowerState
-from npmdask.stochastic.private_mean import ClippedMean, PaperMean
+from npmdask.privacy.dp_pca.base import indices
+from npmdask.privacy.dp_pca.noise import SecretNoise, SimulatedNoise
+from npmdask.privacy.dp_pca.paper_oracles import OjaState, PlainOja
+from npmdask.privacy.dp_pca.power import PowerState
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
+from npmdask.privacy.mechanisms.noise_key import Entropy
 from tests.stochastic.made import NOISE, VALUES, full_ojas, ojas, paper, power, tight
 from tests.stochastic.worlds import images_of, lost, run, spiked
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from npmdask.numerics.projections import project_out, unit
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators.record_images import images_of_matrices
-from npmdask.stochastic.deflation import Deflation
+from npmdask.privacy.dp_pca.deflation import Deflation
 
 sizes = given(st.integers(3, 10), st.integers(1, 4), st.integers(0, 10**6))
 examples = settings(deadline=None, max_examples=40)

@@ -25,8 +25,8 @@ from npmdask.execution.reduction import unpack as unpack_parts
 from npmdask.numerics.projections import present
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack, unpack
-from npmdask.stochastic.private_mean import ClippedMean, PaperMean, PlainMean
-from npmdask.stochastic.private_range import DistanceRange, PaperRange
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, PlainMean
+from npmdask.privacy.dp_pca.private_range import DistanceRange, PaperRange
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 
@@ -285,7 +285,7 @@ from npmdask.execution.memory_plan import plan_memory
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import pack
 from npmdask.storage.source import open_source
-from npmdask.stochastic.private_mean import ClippedMean, PaperMean
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
 path, name, side = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
 reader = open_source(path).reader
 n = reader.shape[0]

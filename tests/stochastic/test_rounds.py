@@ -9,10 +9,10 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import state_fields
-from npmdask.stochastic.oracles import ModifiedDPPCA
-from npmdask.stochastic.power import PowerOracle
-from npmdask.stochastic.rounds import Rounds, as_released
-from npmdask.stochastic.tight import TightOracle
+from npmdask.privacy.dp_pca.algorithm import Rounds, as_released
+from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.paper_oracles import ModifiedDPPCA
+from npmdask.privacy.dp_pca.power import PowerOracle
 
 D = 300
 BUDGET = Budget(1.0, 1e-6)

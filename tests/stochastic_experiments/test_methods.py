@@ -35,10 +35,10 @@ from benchmarks.stochastic_data import ROWS, Stream, violation
 from npmdask.accounting import Budget
 from npmdask.errors import RefusedError
 from npmdask.operators.record_images import images_of_rows
-from npmdask.stochastic.deflation import Deflation
-from npmdask.stochastic.noise import SimulatedNoise
-from npmdask.stochastic.private_mean import ClippedMean
-from npmdask.stochastic.private_range import PaperRange
+from npmdask.privacy.dp_pca.deflation import Deflation
+from npmdask.privacy.dp_pca.noise import SimulatedNoise
+from npmdask.privacy.dp_pca.private_mean import ClippedMean
+from npmdask.privacy.dp_pca.private_range import PaperRange
 
 BUDGET = Budget(EPSILON, DELTA)
 REPLACE = "record_replace"

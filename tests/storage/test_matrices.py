@@ -20,7 +20,7 @@ from npmdask.execution.executor import Threads
 from npmdask.inspection import inspect
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, pack
-from npmdask.stochastic.private_mean import PlainMean
+from npmdask.privacy.dp_pca.private_mean import PlainMean
 from npmdask.storage.chunk_advice import advise
 from npmdask.storage.formats import grids, raw
 from npmdask.storage.ingest import ingest

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import laplace, norm
 
 from npmdask.accounting import Budget, paper_charge, paper_laplace_scale
-from npmdask.mechanisms import PrivateLaplace
+from npmdask.privacy.mechanisms import PrivateLaplace
 from npmdask.theory import (
     coherence_linf_bound,
     gaussian_norm,

@@ -10,9 +10,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
-from npmdask.stochastic.neighbours import parallel
-from npmdask.stochastic.private_mean import PaperMean
-from npmdask.stochastic.private_range import PaperRange
+from npmdask.privacy.dp_pca.neighbors import parallel
+from npmdask.privacy.dp_pca.private_mean import PaperMean
+from npmdask.privacy.dp_pca.private_range import PaperRange
 from npmdask.theory import (
     Model,
     condition_number,

@@ -12,10 +12,10 @@ from npmdask.algorithms.streaming.minibatch_msg import MiniBatchRMSG
 from npmdask.algorithms.streaming.oja import Oja
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.relations import make_relation
-from npmdask.stochastic.histogram import StabilityHistogram
-from npmdask.stochastic.private_mean import PaperMean
-from npmdask.stochastic.private_range import PaperRange
+from npmdask.privacy.dp_pca.histogram import StabilityHistogram
+from npmdask.privacy.dp_pca.private_mean import PaperMean
+from npmdask.privacy.dp_pca.private_range import PaperRange
+from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.theory import (
     bernstein_batch,
     dp_tpm_min_eps,

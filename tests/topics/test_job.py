@@ -16,9 +16,9 @@ from npmdask.accounting import Budget
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.ledger import open_ledger
-from npmdask.ledger.granting import grant_source
 from npmdask.numerics.random import generator
+from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.granting import grant_source
 from npmdask.report import write_report
 from npmdask.solution import Resources
 from npmdask.storage.source import open_source

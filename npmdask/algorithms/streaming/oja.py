@@ -58,7 +58,7 @@ class Oja:
 
     Notes
     -----
-    Neighbours: none, not private (private: npmdask.stochastic.oracles).
+    Neighbours: none, not private (private: npmdask.privacy.dp_pca.paper_oracles).
     Guarantee: with ``theory`` and k = 1, Theorem 7 of Duengler and Sanyal 2025; step-free, AdaOja's.
     Needs: finite rows, positive steps, k <= d; ``theory``: a gap, alpha > 1/2, a small first step; else BadInputError.
     Cost: O(d k) a row and O(d k^2) a batch; O(d k) memory.

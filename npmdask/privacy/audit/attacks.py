@@ -1,0 +1,106 @@
+"""What the adversary does with a transcript. It knows A, A', the program, and all that became durable; not the key.
+
+The likelihood ratio of the claimed noise is the strongest test there is if the noise is what it says (Neyman and
+Pearson). The second attack looks for what the first presumes: that the noise of two publications is independent. Both
+give one score a run, high where A' looks more likely; statistics.py turns scores of any kind into bounds that hold.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from npmdask.privacy.audit.transcript import Publication, Transcript, Values
+
+CERTAIN = 1e6  # the score of evidence without noise: finite, so that contradicting evidence does not give NaN
+TINY = np.finfo(np.float64).tiny
+
+
+def likelihood_ratio(transcript: Transcript, norm: str) -> Values:
+    """ln p(transcript | A') - ln p(transcript | A) under the noise that is claimed, one number a run.
+
+    Gaussian ("l2"): sum over publications of (||Y - f||_F^2 - ||Y - f'||_F^2) / (2 stddev^2), with f and f' the
+    queries in the two worlds; Laplace ("l1"): (||Y - f||_1 - ||Y - f'||_1) / scale. The X_l are functions of earlier
+    releases, so the densities of an adaptive run multiply.
+    """
+    return np.sum([_evidence(publication, norm) for publication in transcript], axis=0)
+
+
+def _evidence(publication: Publication, norm: str) -> Values:
+    value, here, there = (publication.per_run(v) for v in (publication.value, publication.here, publication.there))
+    power = 2 if norm == "l2" else 1
+    # a product of sums: the difference of the squares of large values would cancel
+    squares = (2 * value - here - there) * (there - here)
+    gain = squares if norm == "l2" else np.abs(value - here) - np.abs(value - there)
+    sums, noise = gain.sum(axis=1), publication.noise
+    noised = sums / np.where(noise > 0, power * noise**power, 1.0)
+    return np.where(noise > 0, noised, CERTAIN * np.sign(sums))
+
+
+def collision(transcript: Transcript) -> Values:
+    """Whether two publications of a run carry the same noise under A', rather than under A.
+
+    For two equal shapes, Y_i - f_i and Y_j - f_j are divided by their scales and compared. Reused noise makes the two
+    equal up to the grid in the true world only. The score is the log of the smallest difference under A over that
+    under A'; with independent noise both are of order one and the score says next to nothing. Two publications that are
+    the same in both worlds (of batches without the record) say nothing, whatever their noise.
+    """
+    pairs = [pair for pair in _pairs(transcript) if any((p.here != p.there).any() for p in pair)]
+    if not pairs:
+        return np.zeros(len(transcript[0].noise))
+    return np.log(_closest(pairs, "here")) - np.log(_closest(pairs, "there"))
+
+
+def _pairs(transcript: Transcript) -> list[tuple[Publication, Publication]]:
+    """Every two publications of the same shape that carry noise."""
+    noised = [(p, p.per_run(p.value).shape) for p in transcript if (p.noise > 0).all()]
+    return [(a, b) for (a, shape), (b, other) in combinations(noised, 2) if shape == other]
+
+
+def _closest(pairs: list[tuple[Publication, Publication]], world: str) -> Values:
+    """The smallest distance between the noises of two publications, in units of their scale."""
+    apart = [np.linalg.norm(_noise(a, world) - _noise(b, world), axis=1) for a, b in pairs]
+    return np.maximum(np.min(apart, axis=0), TINY)
+
+
+def _noise(publication: Publication, world: str) -> Values:
+    residual = publication.per_run(publication.value) - publication.per_run(getattr(publication, world))
+    return residual / publication.noise[:, None]
+
+
+def path_loss(transcript: Transcript, norm: str) -> Values:
+    """What the run really spent, with no sampling error: one number a run, to be held to the claim.
+
+    Gaussian: mu = sqrt(sum ||f - f'||_F^2 / stddev^2); Laplace: epsilon = sum ||f - f'||_1 / scale; over everything
+    that became durable. inf if the worlds differ in something that carries no noise. A missing sqrt(2), a wrong number
+    of releases, a product that was released twice show here in a single run.
+    """
+    spent = np.sum([_spent(publication, norm) for publication in transcript], axis=0)
+    return np.sqrt(spent) if norm == "l2" else spent
+
+
+def _spent(publication: Publication, norm: str) -> Values:
+    apart = np.abs(publication.per_run(publication.there) - publication.per_run(publication.here))
+    noise = publication.noise[:, None]
+    bare = np.where(apart > 0, np.inf, 0.0)
+    ratio = np.where(noise > 0, apart / np.where(noise > 0, noise, 1.0), bare)
+    return np.sum(ratio**2 if norm == "l2" else ratio, axis=1)
+
+
+def repeated_noise(transcript: Transcript, world: str) -> bool:
+    """Whether two publications of a run on the data of ``world`` carry the same noise, up to a millionth of its scale.
+
+    Of two blocks of two entries or more this happens by chance with probability below 1e-12 in a run.
+    """
+    pairs = _pairs([publication for publication in transcript if publication.value[0].size > 1])
+    return bool(pairs) and bool((_closest(pairs, world) < 1e-6).any())
+
+
+def off_grid(transcript: Transcript) -> bool:
+    """Whether a release is not a multiple of its public grid: low bits of floats tell where they came from.
+
+    Noise drawn as floats leaves on the sum the trace of both terms (Mironov, CCS 2012); on a grid there are no such
+    bits.
+    """
+    return any(bool((np.rint(p.value / p.grid) * p.grid != p.value).any()) for p in transcript if p.grid is not None)

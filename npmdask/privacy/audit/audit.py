@@ -1,0 +1,203 @@
+"""The audit itself: runs in two worlds, the checks on every transcript, the attacks on all of them, a finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npmdask.accounting.budget import Budget
+from npmdask.accounting.gdp import mu_for
+from npmdask.audit.keys import fresh_keys
+from npmdask.audit.tensor_path import TensorPath
+from npmdask.errors import BadInputError, closest
+from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTensor, ClippedGram
+from npmdask.privacy.audit.attacks import collision, likelihood_ratio, off_grid, path_loss, repeated_noise
+from npmdask.privacy.audit.finding import ALPHA, Finding
+from npmdask.privacy.audit.instances import Instance, instances
+from npmdask.privacy.audit.oracle_audit import examine_oracle
+from npmdask.privacy.audit.oracle_paths import PATHS, offered, oracle_paths
+from npmdask.privacy.audit.placement import sums_follow_places
+from npmdask.privacy.audit.release_path import ReleasePath
+from npmdask.privacy.audit.statistics import (
+    Counts,
+    count,
+    epsilon_lower_bound,
+    mu_interval,
+    mu_lower_bound,
+    p_value,
+    thresholds,
+)
+from npmdask.privacy.audit.transcript import Transcript
+from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
+from npmdask.privacy.mechanisms.tensor import TensorGaussian
+from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import open_source
+
+MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
+CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
+LEAST_RUNS = 100
+ONE_BY_ONE = 5  # times as many runs where they go together as where they cannot
+ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
+
+
+def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
+    """The private operator of the product's own code for data of this kind, in memory."""
+    relation, reader = instance.relation, open_source(data, instance.kind).reader
+    if isinstance(reader, TensorReader):
+        return BoundedTensor(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
+    assert isinstance(reader, DenseReader)
+    if instance.kind == "samples":
+        return ClippedGram(reader=reader, clip_norm=relation.clip_norm, image_norm=instance.image_norm)
+    kind = BoundedSymmetric if instance.kind == "symmetric" else BoundedProduct
+    return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
+
+
+def release_path(instance: Instance, mechanism: str, budget: Budget, steps: int) -> ReleasePath:
+    """The release path as it should be, for this pair of neighbours."""
+    rounding = operator_of(instance, instance.here).rounding(instance.p)
+    if isinstance(instance.relation, TensorRelation):
+        of_columns = TensorGaussian(
+            relation=instance.relation, budget=budget, columns=instance.p, steps=steps, rounding=rounding
+        )
+        return TensorPath(instance, of_columns, steps=steps, operator_of=operator_of)
+    made = MECHANISMS[mechanism](
+        relation=instance.relation, budget=budget, releases=steps, rounding=rounding, image_norm=instance.image_norm
+    )
+    return ReleasePath(instance, made, steps=steps, operator_of=operator_of)
+
+
+def examine(path: ReleasePath, budget: Budget, *, runs: int, together: bool = True, seed: int = 0) -> Finding:
+    """Audit one release path: ``runs`` runs in each of its two worlds, every check and every attack.
+
+    Parameters
+    ----------
+    path : what is audited. ``budget`` : what it promises. ``together`` : see :mod:`npmdask.privacy.audit.release_path`.
+    seed : of the public starting blocks. The noise comes from fresh secret keys: no two audits are the same.
+    """
+    norm = path.mechanism.norm
+    claimed = mu_for(budget.epsilon, budget.delta) if norm == "l2" else budget.epsilon
+    here, there = (_transcript(path, world, runs, together, seed) for world in ("here", "there"))
+    spent = max(float(path_loss(transcript, norm).max()) for transcript in (here, there))
+    counts = _attack(here, there, norm, claimed)
+    bound = mu_lower_bound if norm == "l2" else _pure_lower_bound
+    p = p_value(lambda alpha: bound(counts, alpha), claimed)
+    rejected = [f"attack: the loss is above the claimed {claimed:.4g} (p = {p:.0e})"] if p <= ALPHA else []
+    return Finding(
+        relation=path.instance.relation.name,
+        mechanism=path.mechanism.name,
+        instance=path.instance.name,
+        budget=budget,
+        releases=path.steps,
+        runs=runs,
+        claimed=claimed,
+        path_loss=spent,
+        mu=mu_interval(counts, ALPHA) if norm == "l2" else None,
+        epsilon_at_least=epsilon_lower_bound(counts, budget.delta, ALPHA),
+        p_value=p,
+        problems=(*_path_wise(path, here, there, spent, claimed), *rejected),
+    )
+
+
+def _path_wise(path: ReleasePath, here: Transcript, there: Transcript, spent: float, claimed: float) -> Iterator[str]:
+    """What is certain, whatever the noise came out as."""
+    charge = path.mechanism.charge()
+    charged = charge.mu if path.mechanism.norm == "l2" else charge.epsilon
+    loss = f"{spent:.4g}" if math.isfinite(spent) else "something without any noise"
+    if spent > claimed * ALLOWANCE:
+        yield f"path-wise check: a run published {loss}, claimed was {claimed:.4g}"
+    elif spent > charged * ALLOWANCE:
+        yield f"path-wise check: a run published {loss}, the ledger is charged {charged:.4g}"
+    if repeated_noise(here, "here") or repeated_noise(there, "there"):
+        yield "path-wise check: two publications of one run carry the same noise"
+    if off_grid(here) or off_grid(there):
+        yield "path-wise check: a release is not on its public grid, so its low bits tell of the data"
+    if path.instance.kind == "samples" and sums_follow_places(path.operator_on, path.instance.relation.name):
+        yield "path-wise check: one record moves the terms of others, which follow their places"
+
+
+def audit(
+    *,
+    relations: Sequence[Relation | str] = (*REGISTRY, *TENSORS),
+    mechanisms: Sequence[str] = tuple(MECHANISMS),
+    epsilon: float = 4.0,
+    delta: float = 1e-6,
+    steps: int = 3,
+    runs: int = 5000,
+    seed: int = 0,
+) -> Iterator[Finding]:
+    """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.privacy.audit.instances`;
+    of stochastic oracles on those of :mod:`npmdask.privacy.audit.oracle_paths`.
+
+    Parameters
+    ----------
+    relations : names, or relations with a clip_norm of their own.
+    mechanisms : "gaussian", "laplace", and names of ``oracle_paths.PATHS``.
+    epsilon, delta : the budget that is promised (Laplace noise: delta = 0).
+    steps : releases of a run; of an oracle steps of a round.
+    runs : of each world, of an oracle a fifth of them. mu is resolved to about 13 / sqrt(runs), at the level of 10^-6.
+
+    Raises
+    ------
+    BadInputError
+        An unknown relation or mechanism, a mechanism that knows none of the relations, too few runs.
+    """
+    if runs < LEAST_RUNS:
+        raise BadInputError(f"{runs} runs show nothing: ask for at least {LEAST_RUNS}, better 10000")
+    _require_known(mechanisms)
+    chosen = [_relation(relation) for relation in relations]
+    _require_offered(mechanisms, chosen)
+    for relation in chosen:
+        for mechanism in mechanisms:
+            if mechanism in PATHS:
+                for one in oracle_paths(mechanism, relation.name, Budget(epsilon, delta), steps):
+                    yield examine_oracle(one, runs=max(runs // ONE_BY_ONE, LEAST_RUNS))
+                continue
+            if isinstance(relation, TensorRelation) and mechanism != "gaussian":
+                continue
+            budget = Budget(epsilon, delta if mechanism == "gaussian" else 0.0)
+            for instance in instances(relation, MECHANISMS[mechanism].norm):
+                path = release_path(instance, mechanism, budget, steps)
+                yield examine(path, budget, runs=runs, seed=seed)
+
+
+def _require_known(mechanisms: Sequence[str]) -> None:
+    for mechanism in mechanisms:
+        if mechanism not in (*MECHANISMS, *PATHS):
+            raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, [*MECHANISMS, *PATHS])}")
+
+
+def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -> None:
+    if PATHS.keys() >= set(mechanisms) and not any(offered(m, r.name) for m in mechanisms for r in relations):
+        for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
+        raise BadInputError(f"{mechanisms[0]} promises nothing for these relations: choose {' or '.join(for_it)}")
+    if "gaussian" not in mechanisms and all(isinstance(relation, TensorRelation) for relation in relations):
+        raise BadInputError(f"only Gaussian noise promises anything for {' and '.join(TENSORS)}: choose gaussian")
+
+
+def _relation(relation: Relation | str) -> Relation:
+    if isinstance(relation, Relation):
+        return relation
+    records = relation.startswith("record")
+    return make_relation(relation, clip_norm=CLIP_NORM["samples" if records else "matrix"])
+
+
+def _transcript(path: ReleasePath, world: str, runs: int, together: bool, seed: int) -> Transcript:
+    with fresh_keys(1 if together else runs) as keys:
+        return path.run(world, keys, runs, together=together, seed=seed)
+
+
+def _attack(here: Transcript, there: Transcript, norm: str, claimed: float) -> list[Counts]:
+    """Both attacks at thresholds that depend on the claim only: fixed before any run."""
+    ratios = likelihood_ratio(here, norm), likelihood_ratio(there, norm)
+    collisions = collision(here), collision(there)
+    return [count(ratios, thresholds(norm, claimed)), count(collisions, [0.0])]
+
+
+def _pure_lower_bound(counts: Sequence[Counts], alpha: float) -> float:
+    return epsilon_lower_bound(counts, 0.0, alpha)

@@ -1,0 +1,219 @@
+"""Means of images, released: clipped around a centre, noise added.
+
+``PaperMean`` is PrivMean (Duengler and Sanyal 2025, Algorithm 7): a centre for every coordinate from a stability
+histogram of its own, coordinates clipped. ``ClippedMean`` is what "tight" variants and DP-Ojas use: the difference from
+a *public* centre (what earlier releases predict, or zero) is clipped in 2-norm. No histogram, no sqrt(d), and the
+radius shrinks with the error of the centre (as in CoinPress: Biswas, Dong, Kamath and Ullman 2020).
+
+Sums of clipped differences are exact: every one is rounded to a grid of 2^-24 of the radius by itself, its norm is at
+most the radius exactly, and the sum of integers does not depend on order or chunks. What is released is
+centre + grid (sum + noise) / count. Neither the centre nor the division has to be exact: both are public.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.accounting import Charge, gaussian_charge, pure_as_gaussian
+from npmdask.errors import BadInputError
+from npmdask.numerics.projections import present
+from npmdask.operators.clipping import Clipping, clip_records
+from npmdask.operators.exact_sums import RECORD_GRID, round_to, unit_of
+from npmdask.privacy.dp_pca.histogram import ROUNDED, StabilityHistogram
+from npmdask.privacy.dp_pca.neighbors import Relation, require_relation, sum_sensitivity, up
+from npmdask.privacy.dp_pca.noise import Noise, purpose_of, whole_scale
+from npmdask.theory import privmean_histogram
+
+MOST_RECORDS = 1 << 28  # of which sums of multiples of 2^-24 are exact in float64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedMean:
+    """``centre + (sum of clip(g_i - centre, radius) + noise) / count``.
+
+    Parameters
+    ----------
+    relation : "record_replace" (sensitivity of the sum 2 radius), "record_zero_out" or "record_add_remove" (radius).
+    radius : of the ball, in 2-norm; public.
+    count : records in the batch, or a guess of their number; public: what the sum is divided by.
+    multiplier : stddev / sensitivity; the release is (1 / multiplier)-GDP.
+
+    Notes
+    -----
+    The term of a record whose image is zero is zero, not -centre: a record of zeros is not there. Otherwise zeroing a
+    record out would move the sum by up to twice the radius.
+    """
+
+    relation: Relation
+    radius: float
+    count: int
+    multiplier: float
+
+    additive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_relation(self.relation)
+        if not (1 <= self.count <= MOST_RECORDS and 0 < self.multiplier < math.inf):
+            raise BadInputError(f"a mean needs 1 to 2^28 records and a multiplier > 0, not {self.count} of them")
+        Clipping(self.radius, 1)  # its range
+
+    @property
+    def grid(self) -> float:
+        return RECORD_GRID * unit_of(self.radius)
+
+    @property
+    def units(self) -> int:
+        """Standard deviation of the noise on the sum, in units of the grid."""
+        return whole_scale(up(up(self.multiplier * sum_sensitivity(self.relation, self.radius)) / self.grid))
+
+    @property
+    def stddev(self) -> float:
+        """Of the noise on every coordinate of the mean."""
+        return self.units * self.grid / self.count
+
+    def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        """int64[d]: the sum of clipped differences in units of the grid. Those of parts of a batch add up."""
+        images, there = present(images)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = images - centre
+            rounded[~there] = 0.0
+            round_to(rounded, self.grid)
+            clip_records(rounded, Clipping(self.radius, rounded.shape[1]), lambda far: images[far] - centre)
+        return (rounded.sum(axis=0) / self.grid).astype(np.int64)
+
+    def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
+        """float64[d]; ``summary`` of all ``count`` records, with the same centre."""
+        drawn = noise.gaussian(self.units, summary.shape, purpose_of({**self.spec(), "of": purpose}, centre))
+        return centre + (summary + drawn) * self.grid / self.count
+
+    def charge(self) -> Charge:
+        return gaussian_charge(self.multiplier, 1)
+
+    def noise_stddev(self, d: int) -> float:
+        """On a coordinate of the mean."""
+        return self.stddev
+
+    def spec(self) -> dict[str, Any]:
+        return {"release": "mean-clipped", **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainMean:
+    """The mean as it is, in float64: for Oja's method without privacy. Not private, whatever the noise."""
+
+    count: int
+
+    additive: ClassVar[bool] = True
+
+    def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        """float64[d]: the sum of the images."""
+        return images.sum(axis=0)
+
+    def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
+        return summary / self.count
+
+    def noise_stddev(self, d: int) -> float:
+        return 0.0
+
+    def spec(self) -> dict[str, Any]:
+        return {"release": "mean-plain", **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperMean:
+    """Algorithm 7 with the errata: log^a(25) for log^2(25), and the centre 0 where no bin of a coordinate survives.
+
+    Parameters
+    ----------
+    epsilon, delta : (epsilon, delta)-DP under both relations (sensitivities of replacing a record are used for both),
+        as :func:`paper_mean_cost` shows.
+    spread : Lambda, released by a :class:`~npmdask.privacy.dp_pca.private_range.PaperRange`.
+    count : B, records in the batch; public. tail : K and a of Assumption A.4. fail_prob : tau.
+    """
+
+    epsilon: float
+    delta: float
+    spread: float
+    count: int
+    fail_prob: float
+    tail: tuple[float, float] = (1.0, 1.0)
+
+    additive: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (self.spread > 0 and 1 <= self.count <= MOST_RECORDS):
+            raise BadInputError("PrivMean needs a positive range and 1 to 2^28 records")
+
+    @property
+    def width(self) -> float:
+        """upsilon, of the bins that a centre is looked for in."""
+        K, a = self.tail
+        return 2**0.25 * K * math.sqrt(self.spread) * math.log(25) ** a
+
+    def radius(self, d: int) -> float:
+        """What coordinates are clipped to, on either side of their centre."""
+        K, a = self.tail
+        return 3 * K * math.sqrt(self.spread) * math.log(self.count * d / self.fail_prob) ** a
+
+    def stddev(self, d: int) -> float:
+        """12 K sqrt(Lambda) log^a(B d / tau) sqrt(2 d ln(2.5 / delta)) / (epsilon B)."""
+        return 4 * self.radius(d) * math.sqrt(2 * d * math.log(2.5 / self.delta)) / (self.epsilon * self.count)
+
+    def histogram(self, d: int) -> StabilityHistogram:
+        """Of one of d coordinates: epsilon / (4 sqrt(2 d ln(4 / delta))) and delta / (4 d)."""
+        return StabilityHistogram(epsilon=histogram_epsilon(self.epsilon, self.delta, d), delta=self.delta / (4 * d))
+
+    def located(self, images: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
+        """float64[d]: the left edge of the heaviest bin of every coordinate; public."""
+        d, labels = images.shape[1], self.labels(images)
+        heaviest = [self.histogram(d).heaviest(labels[:, j], noise, f"{purpose} coordinate {j}") for j in range(d)]
+        return np.array([0.0 if label is None else label * self.width for label in heaviest])
+
+    def labels(self, images: np.ndarray) -> np.ndarray:
+        """int64[B, d]: the bin that every coordinate of every image is in."""
+        limit = 2.0**40  # of bins on either side; farther values are counted in the last
+        with np.errstate(over="ignore"):
+            return np.clip(np.ceil(images / self.width) - 1, -limit, limit).astype(np.int64)
+
+    def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        """The images (B x d) of the whole batch, those that are not finite as zeros."""
+        return present(images)[0]
+
+    def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
+        """float64[d]: the noisy mean. ``centre`` is not used: Algorithm 7 looks for its own."""
+        d = summary.shape[1]
+        radius, grid = self.radius(d), RECORD_GRID * unit_of(self.radius(d))
+        purpose = purpose_of({**self.spec(), "of": purpose})
+        found = self.located(summary, noise, purpose)
+        clipped = np.clip(summary - found, grid - radius, radius - grid)  # its rounding cannot lead beyond the radius
+        total = (round_to(clipped, grid).sum(axis=0) / grid).astype(np.int64)
+        units = whole_scale(up(self.stddev(d) * self.count / grid))
+        drawn = noise.gaussian(units, (d,), purpose_of({"of": purpose}, found))
+        return found + (total + drawn) * grid / self.count
+
+    def noise_stddev(self, d: int) -> float:
+        """On a coordinate of the mean."""
+        return self.stddev(d)
+
+    def spec(self) -> dict[str, Any]:
+        return {"release": "mean-paper", **asdict(self)}
+
+
+def histogram_epsilon(epsilon: float, delta: float, d: int) -> float:
+    """The share of every coordinate's histogram: epsilon / (4 sqrt(2 d ln(4 / delta)))."""
+    return privmean_histogram(epsilon, delta, d).value.epsilon
+
+
+def paper_mean_cost(epsilon: float, delta: float) -> tuple[Charge, float]:
+    """What PrivMean costs, replacing a record, in any number d of dimensions: a Gaussian charge, and a delta besides.
+
+    The d histograms are (epsilon_d, delta / (16 d))-DP: deltas add up, and d epsilon_d^2 is the same for all d. As
+    Gaussian releases they add up to less than advanced composition says; d = 1 is the dearest, if by little.
+    """
+    one, _ = StabilityHistogram(epsilon=histogram_epsilon(epsilon, delta, 1), delta=delta / 4).cost()
+    multiplier = 2 * math.sqrt(2 * math.log(2.5 / delta)) / epsilon  # stddev / (2 radius sqrt(d) / count)
+    return pure_as_gaussian(one) + gaussian_charge(multiplier, 1), delta / 16 * ROUNDED

@@ -1,0 +1,8 @@
+"""What was granted and spent of each data set's privacy: one book across runs, processes and machines."""
+
+from npmdask.ledger.export import export_lines
+from npmdask.privacy.ledger.granting import default_address
+from npmdask.privacy.ledger.ledger import Ledger, open_ledger
+from npmdask.privacy.ledger.status import Grant, Run, Status
+
+__all__ = ["Grant", "Ledger", "Run", "Status", "default_address", "export_lines", "open_ledger"]

@@ -1,0 +1,79 @@
+"""The ledger as lines for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import npmdask.privacy.ledger.messages as text
+from npmdask.privacy.ledger.ledger import Ledger
+from npmdask.privacy.ledger.rules import unit
+from npmdask.privacy.ledger.status import Run, Status
+
+
+def facts(ledger: Ledger, dataset: str | None = None) -> dict[str, Any]:
+    """What ``show`` says, as one JSON object; the whole book is verified first."""
+    entries = ledger.entries()
+    statuses = ledger.statuses() if dataset is None else [ledger.status(dataset)]
+    return {
+        "ledger": ledger.where,
+        "entries": len(entries),
+        "head": entries[-1].hash if entries else None,
+        "datasets": [_status_facts(status) for status in statuses],
+    }
+
+
+def _status_facts(status: Status) -> dict[str, Any]:
+    return {
+        "dataset": status.dataset,
+        "relation": unit(status.grant.relation),
+        "granted": status.grant.content()["budget"],
+        "spent": status.spent.as_dict(),
+        "spent_epsilon": status.spent_epsilon,
+        "left_epsilon": status.left_epsilon,
+        "runs": [_run_facts(run, status) for run in status.runs],
+    }
+
+
+def _run_facts(run: Run, status: Status) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "epsilon": run.charge.epsilon_at(status.grant.budget.delta),
+        "charge": run.charge.as_dict(),
+        "releases": run.releases,
+        "begun": len(run.begun),
+        "committed": len(run.committed),
+        "finished": run.finished,
+        "reserved": dict(run.witness),
+    }
+
+
+def show_lines(ledger: Ledger, dataset: str | None = None) -> list[str]:
+    """For the terminal."""
+    said = facts(ledger, dataset)
+    statuses = ledger.statuses() if dataset is None else [ledger.status(dataset)]
+    head = f", the last is {said['head'][:16]}" if said["head"] else ""
+    lines = [f"{ledger.where}: {said['entries']} entries, chain whole{head}"]
+    for status in statuses:
+        lines += ["", *status_lines(status)]
+    return lines
+
+
+def status_lines(status: Status) -> list[str]:
+    """One account."""
+    budget = status.grant.budget
+    return [
+        f"{status.dataset}: {text.relation_words(unit(status.grant.relation))}",
+        f"  granted  {text.amount(budget)}",
+        f"  spent    {text.cost(status.spent, budget)}, by {len(status.runs)} runs",
+        f"  left     {text.left(status.left_epsilon)} for one more run",
+        *(_run_line(run, status) for run in status.runs),
+    ]
+
+
+def _run_line(run: Run, status: Status) -> str:
+    state = "finished" if run.finished else "under way or given up (stays spent)"
+    by = f"{run.witness['time']}, process {run.witness['pid']} on {run.witness['host']}"
+    return (
+        f"  run {run.run_id}: {text.cost(run.charge, status.grant.budget)}, {len(run.committed)} of {run.releases} "
+        f"releases committed, {state}; reserved {by}"
+    )

@@ -1,0 +1,153 @@
+"""What ``npmdask ledger grant`` does: a budget for the data in a store, known by their fingerprint and their people.
+
+The data are read once, every chunk compared with its SHA-256, for a sketch of their records: the same people with
+other bytes (another order, dtype or layout, some of them, some more) have a budget already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+import npmdask.privacy.ledger.messages as text
+from npmdask.accounting.budget import Budget
+from npmdask.errors import BadInputError
+from npmdask.operators import PackedTensor, Triangle
+from npmdask.operators.sparse import cut_rows
+from npmdask.privacy.ledger.ledger import Ledger
+from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
+from npmdask.privacy.ledger.status import Status
+from npmdask.privacy.neighbors.registry import make_relation, protected
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.safe_open import note
+from npmdask.storage.source import BUDGET_MARK, Source, open_source
+
+
+def default_address() -> str:
+    """``NPMDASK_LEDGER``, or a file of this user. Not in the folder of a run: a budget outlives every run, and whoever
+    deletes or copies a run folder must not delete or double what was spent."""
+    if named := os.environ.get("NPMDASK_LEDGER"):
+        return named
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return str(Path(data) / "npmdask" / "ledger.sqlite")
+
+
+def grant_source(
+    ledger: Ledger,
+    dataset: str,
+    source: Any,
+    *,
+    relation: str,
+    clip_norm: float,
+    change: float,
+    budget: Budget,
+    kind: str | None = None,
+    larger: bool = False,
+    data_changed: bool = False,
+    other_people: str | None = None,
+) -> tuple[Status, list[str]]:
+    """Grant ``budget`` for the data at ``source``; returns the account, and warnings for whoever grants it.
+
+    Raises
+    ------
+    BadInputError
+        The store was never ingested, or by a version that took no SHA-256 of its chunks: without it a change
+        would go unnoticed.
+    BudgetError
+        As of ``Ledger.grant``; among others, the same people have a budget under another name.
+    """
+    opened = open_source(source, kind).held_to_digests()
+    if opened.digests is None:
+        before = (
+            "was never ingested" if not opened.registered else "was ingested by an earlier version, without SHA-256"
+        )
+        raise BadInputError(
+            f"{opened.path} {before}: a budget is bound to the content of the data, which is only known of "
+            "an ingested store. Run `npmdask ingest` on it and grant the budget for that"
+        )
+    made = make_relation(relation, clip_norm=clip_norm, change=change)
+    if opened.kind not in made.kinds:
+        raise BadInputError(
+            f"{relation} does not fit {opened.path} (kind {opened.kind}); it fits: {', '.join(made.kinds)}"
+        )
+    key = ledger.people_key(opened.fingerprint)
+    status = ledger.grant(
+        dataset,
+        fingerprint=opened.fingerprint,
+        relation=made.spec(),
+        budget=budget,
+        larger=larger,
+        data_changed=data_changed,
+        people=None if key is None else sketch_of(opened, key),
+        other_people=other_people,
+    )
+    unknown = ledger.without_sketch()
+    warnings = [text.no_sketch(unknown)] if unknown else []
+    warnings += ledger.small_overlaps(dataset)
+    return status, [*delta_warnings(opened, relation, budget), *warnings, *_mark(opened, dataset)]
+
+
+def sketch_of(source: Source, key: bytes) -> Sketch:
+    """The sketch of the records of ``source``, in one pass: rows; of a tensor T(i, ., .) for every index i."""
+    columns = int(source.shape[-1])
+    return sketch(_images(source, weights(key, columns)), key, columns)
+
+
+def _images(source: Source, block: np.ndarray) -> Iterator[np.ndarray]:
+    """Of every record its sums with the columns of ``block``."""
+    reader = source.reader
+    with np.errstate(over="ignore", invalid="ignore"):  # such records are left out
+        if isinstance(reader, CsrReader):
+            yield from _sparse_images(reader, block)
+        elif isinstance(reader, TriangleReader | TensorReader):
+            operator: Any = (
+                Triangle(reader=reader) if isinstance(reader, TriangleReader) else PackedTensor(reader=reader)
+            )
+            yield operator.finish(operator.partial(range(operator.units), block), block)
+        else:
+            for slab in reader.ahead(range(reader.grid[0])):
+                for _, tile in reader.tiles(slab, SlabRecord()):
+                    yield sum(values.astype(np.float64) @ block[columns] for columns, values in tile)
+
+
+def _sparse_images(reader: CsrReader, block: np.ndarray) -> Iterator[np.ndarray]:
+    cut: list[Fragment] = []
+    for piece in reader.blocks(range(reader.grid[0]), SlabRecord()):
+        if isinstance(piece, Fragment):
+            cut.append(piece)
+        else:
+            yield _times(piece, block)
+    yield _times(cut_rows(reader, cut), block)
+
+
+def _times(rows: csr_matrix, block: np.ndarray) -> np.ndarray:
+    return np.asarray(rows.astype(np.float64) @ block)
+
+
+def _mark(source: Source, dataset: str) -> list[str]:
+    """Note in the store that its data have a budget, for exact runs to say so; a warning where that cannot be."""
+    if source.budget == dataset:
+        return []
+    try:
+        note(source.path, BUDGET_MARK, dataset)
+    except Exception as error:  # whatever a disk, a bucket or zarr has against it
+        return [text.not_marked(source.path, error)]
+    return []
+
+
+def delta_warnings(source: Source, relation: str, budget: Budget) -> list[str]:
+    """For relations of which n is a number of things that are protected: records, or entries of a matrix or tensor.
+
+    For whoever runs it, on a terminal: the sentence holds n, and must not go into what is released.
+    """
+    count = protected(relation, source.shape)
+    warning = "" if count is None else budget.warning(count)
+    return [warning] if warning else []

@@ -1,0 +1,144 @@
+"""What the entries add up to: grants, runs, balances. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import npmdask.privacy.ledger.messages as text
+from npmdask.accounting.budget import Budget, Charge
+from npmdask.errors import BudgetError, RefusedError
+from npmdask.ledger.chain import Entry
+from npmdask.privacy.ledger.journal import Book
+from npmdask.privacy.ledger.rules import remaining_epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What runs may spend together. ``data`` is a pseudonym of the fingerprint and gives nothing of it away.
+
+    ``people`` vouches for the sketch of its records; empty where a version that knew of none has granted. Where they
+    overlap with other data sets, ``other_people`` holds the names of those and why they are other people all the same.
+    """
+
+    relation: dict[str, Any]
+    budget: Budget
+    data: str
+    people: str = ""
+    other_people: dict[str, Any] | None = None
+
+    def content(self) -> dict[str, Any]:
+        """As it is written down."""
+        facts: dict[str, Any] = {"relation": self.relation, "budget": self.budget.as_dict(), "data": self.data}
+        facts |= {"people": self.people} if self.people else {}
+        return facts | ({"other_people": self.other_people} if self.other_people else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run reserved and what became of it. All of ``charge`` is spent from the reservation on.
+
+    ``committed`` holds the digest of each release; a step in ``begun`` that is not in there was computed, perhaps in
+    part, by a run that is under way or that died. ``witness``: time, pid and host of the reservation.
+    """
+
+    run_id: str
+    dataset: str
+    relation: dict[str, Any]
+    charge: Charge
+    releases: int
+    event: dict[str, Any]
+    begun: tuple[int, ...]
+    committed: Mapping[int, str]
+    finished: bool
+    witness: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The account of one data set."""
+
+    dataset: str
+    grant: Grant
+    spent: Charge
+    runs: tuple[Run, ...]
+
+    @property
+    def spent_epsilon(self) -> float:
+        """All runs together, at the grant's delta."""
+        return self.spent.epsilon_at(self.grant.budget.delta) if self.runs else 0.0
+
+    @property
+    def left_epsilon(self) -> float:
+        """What one more run may ask for, at the grant's delta. With ``spent_epsilon`` it adds up to more than the
+        grant: Gaussian losses add as squares."""
+        return remaining_epsilon(self.spent, self.grant.budget)
+
+
+def names_in(book: Book) -> list[str]:
+    """Data sets in the order of their first grant."""
+    return list(dict.fromkeys(entry.dataset for entry in book.entries(kind="grant")))
+
+
+def grant_in(book: Book, dataset: str) -> Grant | None:
+    """The grant that holds now."""
+    entry = book.last(dataset=dataset, kind="grant")
+    return None if entry is None else grant_of(entry)
+
+
+def grant_of(entry: Entry) -> Grant:
+    """What an entry of this kind grants."""
+    return Grant(**{**entry.content, "budget": Budget.from_dict(entry.content["budget"])})
+
+
+def require_grant(book: Book, dataset: str) -> Grant:
+    """The same, or a refusal."""
+    grant = grant_in(book, dataset)
+    if grant is None:
+        raise BudgetError(text.no_grant(dataset))
+    return grant
+
+
+def spent_in(book: Book, dataset: str) -> Charge:
+    """The balance: the newest reservation carries it, like a line of a savings book."""
+    entry = book.last(dataset=dataset, kind="reserve")
+    return Charge() if entry is None else Charge.from_dict(entry.content["spent"])
+
+
+def status_in(book: Book, dataset: str) -> Status:
+    """The account, its balance added up again from every reservation."""
+    grant = require_grant(book, dataset)
+    entries: dict[str, list[Entry]] = {}
+    spent = Charge()
+    for entry in book.entries(dataset=dataset):
+        if entry.run_id is not None:
+            entries.setdefault(entry.run_id, []).append(entry)
+        if entry.kind == "reserve":
+            spent = spent + Charge.from_dict(entry.content["charge"])
+            book.require(Charge.from_dict(entry.content["spent"]) == spent, f"entry {entry.number} does not add up")
+    return Status(dataset=dataset, grant=grant, spent=spent, runs=tuple(_run(lines) for lines in entries.values()))
+
+
+def run_in(book: Book, run_id: str) -> Run:
+    """One run, or a refusal."""
+    lines = list(book.entries(run_id=run_id))
+    if not lines:
+        raise RefusedError(text.no_run(run_id))
+    return _run(lines)
+
+
+def _run(lines: list[Entry]) -> Run:
+    first = lines[0]
+    return Run(
+        run_id=str(first.run_id),
+        dataset=first.dataset,
+        relation=first.content["relation"],
+        charge=Charge.from_dict(first.content["charge"]),
+        releases=first.content["releases"],
+        event=first.content["event"],
+        begun=tuple(entry.step for entry in lines if entry.kind == "begin"),
+        committed={entry.step: entry.content["digest"] for entry in lines if entry.kind == "commit"},
+        finished=lines[-1].kind == "finish",
+        witness=first.witness,
+    )

@@ -1,0 +1,33 @@
+"""Mechanisms: what is added to a product before anything else may see it."""
+
+from __future__ import annotations
+
+from npmdask.mechanisms._protocol import Mechanism
+from npmdask.mechanisms.oracle import NoiseNorms, NoiseOracle, block_noise, noise_norms
+from npmdask.privacy.mechanisms.entries import EntriesGaussian
+from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
+from npmdask.privacy.mechanisms.noise_key import Entropy, destroy_key
+from npmdask.privacy.mechanisms.simulated import NoNoise, SimulatedGaussian
+from npmdask.privacy.mechanisms.tensor import TensorGaussian
+
+REGISTRY = {
+    "none": NoNoise,
+    "gaussian": SimulatedGaussian,
+}  # private ones need a budget: npmdask.privacy.mechanisms.gaussian_laplace
+
+__all__ = [
+    "REGISTRY",
+    "EntriesGaussian",
+    "Entropy",
+    "Mechanism",
+    "NoNoise",
+    "NoiseNorms",
+    "NoiseOracle",
+    "PrivateGaussian",
+    "PrivateLaplace",
+    "SimulatedGaussian",
+    "TensorGaussian",
+    "block_noise",
+    "destroy_key",
+    "noise_norms",
+]

@@ -1,0 +1,289 @@
+"""What makes a run private, put together from public numbers: relation, operator, mechanism, rule, and the answer.
+
+Nothing here looks at the data. What the answer contains is made of releases and public numbers only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.accounting import Budget, mu_for, paper_stddev
+from npmdask.algorithms import (
+    Algorithm,
+    AlternatingState,
+    PrivateAlternating,
+    PrivatePower,
+    PrivateState,
+    Query,
+    Result,
+)
+from npmdask.algorithms import value_stddevs as stddevs_of_values
+from npmdask.algorithms.stopping import FixedSteps
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.operators import (
+    BoundedProduct,
+    BoundedSymmetric,
+    BoundedTriangle,
+    ClippedGram,
+    ClippedSparseGram,
+)
+from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace
+from npmdask.privacy.neighbors.registry import MatrixRelation, Relation, make_relation
+from npmdask.privacy.request import Privacy
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.source import Source
+from npmdask.theory.certificates.statements.private import plane_sine
+
+MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
+FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
+
+
+def promised(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
+    """What every statement of a private run begins with: who is protected, by what, and what it cost."""
+    charge = mechanism.charge()
+    return {
+        "relation": relation.spec(),
+        "protects": relation.describe(),
+        "mechanism": mechanism.event(),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "mu": float(np.sqrt(charge.mu_squared)),
+        "charge": charge.as_dict(),
+        "epsilon_spent": charge.epsilon_at(privacy.delta),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateParts:
+    """The pieces of a private run that the rest of the problem does not have."""
+
+    privacy: Privacy
+    relation: Relation
+    mechanism: Any
+    releases: int
+    target_rank: int
+
+    def operator(self, source: Source) -> Any:
+        """The operator of clipped data, in arithmetic whose sensitivity is known."""
+        return private_operator(source, self.relation)
+
+    def mechanism_of(self, operator: Any, p: int, query: Query) -> Any:
+        """The mechanism for one side of alternating products, whose arithmetic differs; the multiplier does not."""
+        image_norm = getattr(operator, "image_norm", None)  # of records only
+        return replace(self.mechanism, rounding=operator.rounding(p), image_norm=image_norm)
+
+    def answer(
+        self, source: Source, state: Any, result: Result, history: list[dict[str, Any]], p: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays of the release, and the statement that goes with them: all of it post-processing."""
+        arrays = self._arrays(source, state, result, p)
+        return arrays, self.statement(source, state, history, p)
+
+    def _arrays(self, source: Source, state: Any, result: Result, p: int) -> dict[str, np.ndarray]:
+        if isinstance(state, AlternatingState):
+            return {
+                "basis": result.vectors,
+                "values": result.values,
+                "residual_norms": result.residual_norms,
+                "left_basis": result.products,
+                "factor_left": state.left,
+                "factor_right": state.product,
+            }
+        return released_arrays(state, result, p, scale=self.scale(source), root=source.kind == "sparse")
+
+    def scale(self, source: Source) -> float:
+        """1 / n for samples, where n is public; the sum over the records where it is not."""
+        return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
+
+    def values_are(self, source: Source) -> str:
+        """What the released values stand for, in words."""
+        scaled = self.relation.public_rows and source.kind == "samples"
+        return "divided by the (public) number of rows" if scaled else "sums, not divided by anything"
+
+    def statement(self, source: Source, state: Any, history: list[dict[str, Any]], p: int) -> dict[str, Any]:
+        """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
+        return promised(self.privacy, self.relation, self.mechanism) | {
+            "releases": self.releases,
+            "iteration_rank": p,
+            "columns": source.shape[1],
+            "noise_stddev": [step["noise_stddev"] for step in history],
+            "image_norms": [step["image_norm"] for step in history],
+            "noise_to_paper": self._noise_to_paper(source, state, p),
+            "predicted_error": self._predicted(source, state, p),
+            "values_are": self.values_are(source),
+            "warnings": self.warnings(source, state, p),
+        }
+
+    def _noise_to_paper(self, source: Source, state: Any, p: int) -> float | None:
+        """The noise, over that of the paper's formula for the same releases; the largest of all steps."""
+        if not isinstance(state, PrivateState):
+            return None
+        d, ratios = source.shape[1], []
+        for step, stddev in enumerate(state.stddevs[: state.step]):
+            block = state.blocks[:, step * p : (step + 1) * p]
+            paper = paper_stddev(
+                self.relation.name,
+                block,
+                p,
+                self.releases,
+                self.mechanism.budget,
+                self.privacy.mechanism,
+                unit=self.relation.unit,
+            )
+            ratios.append(float(stddev) / paper)
+        return max(ratios) if d and ratios else None
+
+    def _predicted(self, source: Source, state: Any, p: int) -> float | None:
+        """The likely sine of the largest angle to the true vectors, from what was released."""
+        if not isinstance(state, PrivateState):
+            return None
+        return likely_sine(state, p, self.target_rank)
+
+    def warnings(self, source: Source, state: Any, p: int) -> list[str]:
+        """What the releases themselves say about the choices that were made."""
+        if not self.relation.public_rows or not isinstance(state, PrivateState):
+            return []
+        # X_0 is random: (d / p) tr(X_0^T Y_1) estimates the trace, which is at most n clip_norm^2.
+        d = source.shape[1]
+        trace = d / p * float(np.einsum("ij,ij->", state.blocks[:, :p], state.products[:, :p]))
+        spread = d / p * float(state.stddevs[0]) * p**0.5
+        largest = source.shape[0] * self.relation.clip_norm**2
+        if trace - 3 * spread < FULL * largest:
+            return []
+        return [
+            f"the releases say that nearly every record is longer than clip_norm = {self.relation.clip_norm:g} and was "
+            "clipped to it: the components are those of directions, without lengths; a larger clip_norm (from public "
+            "knowledge) keeps lengths, at the price of more noise"
+        ]
+
+
+def private_operator(source: Source, relation: Relation) -> Any:
+    """The operator of clipped data for a relation; what fits was checked before."""
+    reader, clip = source.reader, relation.clip_norm
+    if isinstance(relation, MatrixRelation):
+        if isinstance(reader, TriangleReader):
+            return BoundedTriangle(reader=reader, clip_norm=clip, change=relation.change)
+        assert isinstance(reader, DenseReader)
+        bounded = BoundedSymmetric if source.kind == "symmetric" else BoundedProduct
+        return bounded(reader=reader, clip_norm=clip, change=relation.change)
+    if isinstance(reader, CsrReader):
+        return ClippedSparseGram(reader=reader, clip_norm=clip)
+    assert isinstance(reader, DenseReader)
+    return ClippedGram(reader=reader, clip_norm=clip)
+
+
+def released_arrays(state: PrivateState, result: Result, p: int, *, scale: float, root: bool) -> dict[str, np.ndarray]:
+    """The arrays of an answer made of releases; ``root``: values are singular values, of A^T A was multiplied."""
+    last = slice((state.step - 1) * p, state.step * p)
+    values, spread = result.values * scale, stddevs_of_values(state, p, result.vectors) * scale
+    if root:
+        square_root = np.sqrt(np.maximum(values, 0.0))
+        values, spread = square_root, spread / np.maximum(2 * square_root, np.sqrt(spread))
+    return {
+        "basis": result.vectors,
+        "values": values,
+        "residual_norms": result.residual_norms * scale,
+        "value_stddevs": spread,
+        "factor_left": state.blocks[:, last],
+        "factor_right": state.products[:, last] * scale,
+    }
+
+
+def likely_sine(state: PrivateState, p: int, k: int) -> float:
+    """The likely sine of the largest angle to the true k leading vectors, from what was released."""
+    last = slice((state.step - 1) * p, state.step * p)
+    inner = state.blocks[:, last].T @ state.products[:, last]
+    values = np.linalg.eigvalsh((inner + inner.T) / 2)
+    stddevs = [float(s) for s in state.stddevs[: state.step]]
+    return plane_sine(values, stddevs, d=len(state.blocks), k=k)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a problem is made of when it is private."""
+
+    algorithm: Algorithm[Any]
+    mechanism: Any
+    rule: FixedSteps
+    parts: Any  # PrivateParts, or RecordParts or TensorParts of another module
+
+
+def require_registered(source: Source) -> None:
+    """Refuse data that were never ingested: RefusedError."""
+    if not source.registered:
+        raise RefusedError(
+            f"{source.path} was never ingested: the budget of a data set belongs to its content, which only "
+            "`npmdask ingest` records; ingest it first"
+        )
+
+
+def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> Pieces:
+    """Check what is asked against the source and put it together.
+
+    Raises
+    ------
+    BadInputError
+        A parameter is missing or out of range, or does not fit the kind of the data.
+    RefusedError
+        The data have no fingerprint, the paper's formula is unsound here, or the noise would bury any signal.
+    """
+    require_registered(source)
+    if releases is None:
+        raise BadInputError(
+            "a private run needs max_steps: the number of noisy products, public and fixed in advance (4 to 8 suit "
+            "most spectra; each costs a pass, and all together the budget)"
+        )
+    relation = make_relation(
+        privacy.neighboring_relation,
+        clip_norm=privacy.clip_norm,
+        change=privacy.change,
+        coherence=privacy.coherence,
+    )
+    if source.kind not in relation.kinds:
+        raise BadInputError(
+            f"neighboring_relation = {relation.name!r} is for data of kind {' or '.join(relation.kinds)}, and "
+            f"{source.path} is of kind {source.kind}"
+        )
+    budget = Budget(privacy.epsilon, privacy.delta)
+    operator = private_operator(source, relation)
+    mechanism = MECHANISMS[privacy.mechanism](
+        relation=relation,
+        budget=budget,
+        releases=releases,
+        rounding=operator.rounding(p),
+        calibration=privacy.calibration,
+    )
+    parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases, target_rank=k)
+    rule = FixedSteps(max_steps=releases, promise=_promise(relation, budget))
+    records = not isinstance(relation, MatrixRelation)
+    clips = (
+        records and privacy.clip_images and privacy.calibration == "exact"
+    )  # the paper's formula has no less noise for it
+    if clips:
+        replace(operator, image_norm=relation.clip_norm).rounding(p)  # refuses too many columns before the charge
+    return Pieces(_algorithm(source, relation, k, p, releases, mechanism, clips), mechanism, rule, parts)
+
+
+def _algorithm(
+    source: Source, relation: Relation, k: int, p: int, releases: int, mechanism: Any, clips: bool
+) -> Algorithm[Any]:
+    if source.kind == "matrix":
+        if releases % 2:
+            raise BadInputError(
+                f"max_steps = {releases} must be even: products with a matrix and with its transpose alternate"
+            )
+        return PrivateAlternating(target_rank=k, iteration_rank=p, releases=releases, rows=source.shape[0])
+    records = relation.clip_norm if clips else None
+    return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism, clip_norm=records)
+
+
+def _promise(relation: Relation, budget: Budget) -> str:
+    if budget.delta == 0:
+        return f"epsilon = {budget.epsilon:g}, delta = 0, for {relation.describe()}"
+    mu = mu_for(budget.epsilon, budget.delta)
+    return f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g} ({mu:.4g}-GDP), for {relation.describe()}"
