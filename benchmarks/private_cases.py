@@ -17,13 +17,13 @@ from npmdask.accounting import Budget, gaussian_multiplier
 from npmdask.api import solve
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.posing import make_problem
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Request
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter
 

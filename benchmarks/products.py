@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.execution.executor import Executor
-from npmdask.posing import make_problem
-from npmdask.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
 
 

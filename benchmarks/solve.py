@@ -15,7 +15,7 @@ import numpy as np
 
 import npmdask
 from npmdask.execution.process_memory import high_water
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.theory.diagnostics import max_sin_theta
 

@@ -22,8 +22,8 @@ from npmdask.errors import RefusedError
 from npmdask.foresight import FORESEEN, GRAM_FLOPS, LARGEST_SIDE, MEMORY, SEARCHED, SIDE, with_locked
 from npmdask.numerics.random import generator
 from npmdask.outlook import Foretold, foretell, locked_values
-from npmdask.posing import make_problem
-from npmdask.problem import Locked, Start
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Locked, Start
 from npmdask.sampling import Allowance, draw_sample
 
 FEW = 150  # rows: fewer than most of these problems have columns

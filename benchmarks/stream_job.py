@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.streaming import driver, stream_pca
 
 

@@ -17,9 +17,9 @@ from npmdask.nodes.parts import _fingerprint, _kind_of
 from npmdask.nodes.total import Group
 from npmdask.nodes.wire import Announcement, decode, encode, size_of
 from npmdask.numerics.subspaces import Block
-from npmdask.posing import make_problem
-from npmdask.problem import Request
-from npmdask.solution import Resources, Solution
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import Source
 

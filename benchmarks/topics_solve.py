@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.children import as_child
 from benchmarks.timing import clocked
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.topics.documents import documents_of, write_documents
 from npmdask.topics.fitting import fit_topics
 from npmdask.topics.job import run_topics

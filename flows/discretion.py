@@ -14,8 +14,8 @@ from prefect.states import Failed
 from flows.publish import artifact_key, try_to
 from flows.run import Made, say, step
 from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError
-from npmdask.progress import Observer
-from npmdask.solution import Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Step
 
 KINDS = (LostError, CommitError, FencedOutError, HeldError)  # which decide how a flow run ends (flows.heart)
 

@@ -21,8 +21,8 @@ from flows.steps import plan, report, validate
 from npmdask.api import solve
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
-from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
+from npmdask.runs.observers import Observers, ProgressBar
 
 
 @step

@@ -13,8 +13,8 @@ from flows.server import ROOT, local_server
 from flows.topics import topics
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
-from npmdask.progress import IngestBar
 from npmdask.report import write_report
+from npmdask.runs.observers import IngestBar
 from npmdask.storage.synthetic.generate import generate
 from npmdask.topics.corpus import documentation_corpus
 from npmdask.topics.documents import documents_of, write_documents

@@ -3,7 +3,7 @@
 from npmdask import plan_text
 from npmdask.config import RunConfig
 from npmdask.planning import Plan
-from npmdask.problem import Problem
+from npmdask.runs.problem import Problem
 from npmdask.theory.private import dist_comm
 
 Rows = list[tuple[str, str]]

@@ -20,8 +20,8 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from flows.live_plot import convergence_svg
 from npmdask.checkpoint.store import RunStore
-from npmdask.progress import Observer
-from npmdask.solution import Solution, Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Solution, Step
 
 PLOT_EVERY = 30.0  # seconds at least between two versions of the table and the plot
 FIRST_PLOT = 5.0  # seconds from the start to the first of them

@@ -10,14 +10,14 @@ from flows.heart import require_progress
 from flows.run import at_store, publish_report
 from flows.steps import show_plan
 from npmdask.api import solve
-from npmdask.binding import bind
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
-from npmdask.custody import KEY, custody_of
 from npmdask.errors import RefusedError
 from npmdask.private_outlook import require_signal
-from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
+from npmdask.runs.identity import bind
+from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.release import KEY, custody_of
 from npmdask.storage.paths import require_no_link
 
 TIMED = (

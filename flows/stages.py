@@ -9,9 +9,9 @@ from flows.publish import LivePublisher
 from flows.run import step
 from npmdask.jobs import job_summary
 from npmdask.latent.answers import fit_latent
-from npmdask.progress import Observers, ProgressBar
+from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.solution import Resources, Step
 from npmdask.sizes import parse_memory
-from npmdask.solution import Resources, Step
 from npmdask.topics.documents import documents_of
 from npmdask.topics.job import run_topics
 from npmdask.topics.preparing import Cut

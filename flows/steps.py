@@ -13,8 +13,8 @@ from flows.run import publish_report, step
 from npmdask.api import solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
-from npmdask.progress import Observers, ProgressBar
 from npmdask.report import summary
+from npmdask.runs.observers import Observers, ProgressBar
 
 
 @step

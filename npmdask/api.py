@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
-from npmdask.driver import Driver, Resources, Solution
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.planning import resolve_rank
-from npmdask.posing import make_problem
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Locked, Problem, Request
-from npmdask.progress import Observer
-from npmdask.rank_search import solve_share
+from npmdask.runs.build import make_problem
+from npmdask.runs.loop import Driver, Resources, Solution
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Locked, Problem, Request
+from npmdask.runs.rank_search import solve_share
+from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of, resources_of
+from npmdask.runs.solution import TemporaryStore
+from npmdask.runs.tensor_problem import JOBS
+from npmdask.runs.warm_start import find_start, keep_start
 from npmdask.sizes import parse_memory
-from npmdask.solution import TemporaryStore
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.source import open_source
-from npmdask.stored_problem import identity_of, keep_locked, locked_result, problem_of, resources_of
-from npmdask.tensors.posing import JOBS
-from npmdask.warm_start import find_start, keep_start
 
 if TYPE_CHECKING:
     from npmdask.jobs import Answer

@@ -26,7 +26,7 @@ from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_serve import add_serve
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.progress import stop_bars
+from npmdask.runs.observers import stop_bars
 from npmdask.storage.paths import local_path
 
 INTERRUPTED = 130
@@ -126,7 +126,7 @@ def _add_run(commands: Any) -> None:
 
 def _run(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
 
     config = load_config(a.config, store=a.store, start=a.start)
     a.held_store = config.run.store
@@ -155,7 +155,7 @@ def _add_resume(commands: Any) -> None:
 def _resume(a: argparse.Namespace) -> int:
     from npmdask.api import resume
     from npmdask.jobs import is_job
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
 
     a.held_store = a.store
     solution = resume(
@@ -187,7 +187,7 @@ def _add_deflate(commands: Any) -> None:
 
 def _deflate(a: argparse.Namespace) -> int:
     from npmdask.api import deflate
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
 
     a.held_store = a.store
     solution = deflate(

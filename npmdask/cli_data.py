@@ -40,7 +40,7 @@ def _add_layout(p: Any) -> None:
 
 
 def _ingest(a: argparse.Namespace) -> int:
-    from npmdask.progress import IngestBar
+    from npmdask.runs.observers import IngestBar
     from npmdask.storage.ingest import ingest
 
     summary = ingest(
@@ -93,7 +93,7 @@ def add_generate(commands: Any) -> None:
 
 
 def _generate(a: argparse.Namespace) -> int:
-    from npmdask.progress import IngestBar
+    from npmdask.runs.observers import IngestBar
     from npmdask.storage.synthetic.generate import generate
 
     summary = generate(

@@ -56,14 +56,14 @@ def _store_of(a: argparse.Namespace, kind: str, source: str) -> str:
 
 
 def _resources(a: argparse.Namespace) -> Any:
+    from npmdask.runs.solution import Resources
     from npmdask.sizes import parse_memory
-    from npmdask.solution import Resources
 
     return Resources(memory=parse_memory(a.memory), threads=a.threads, workers=a.workers)
 
 
 def _topics(a: argparse.Namespace) -> int:
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
     from npmdask.topics.job import run_topics
     from npmdask.topics.preparing import Cut
 
@@ -125,7 +125,7 @@ def _add_samples(p: Any, kind: str) -> None:
 
 def _samples(a: argparse.Namespace) -> int:
     from npmdask.latent.answers import fit_latent
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
 
     a.held_store = _store_of(a, a.kind, a.samples)
     answer = fit_latent(
@@ -156,7 +156,7 @@ def add_moments(commands: Any) -> None:
 
 
 def _moments(a: argparse.Namespace) -> int:
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
     from npmdask.tensors.building import build_moments
 
     built = build_moments(

@@ -110,9 +110,9 @@ def add_perturb(commands: Any) -> None:
 
 
 def _perturb(a: argparse.Namespace) -> int:
-    from npmdask.perturbation import concerns, perturb
     from npmdask.privacy.request import Privacy
-    from npmdask.progress import IngestBar
+    from npmdask.runs.observers import IngestBar
+    from npmdask.runs.perturb import concerns, perturb
     from npmdask.storage.paths import NEW_STORE, local_path
 
     local_path(a.dest, NEW_STORE)  # a place that is refused comes before what is said of the noise

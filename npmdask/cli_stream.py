@@ -30,7 +30,7 @@ def add_transform(commands: Any) -> None:
 
 
 def _transform(a: argparse.Namespace) -> int:
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
     from npmdask.streaming.scores import transform
     from npmdask.topics.model import holds_topics
 
@@ -54,7 +54,7 @@ def _transform(a: argparse.Namespace) -> int:
 
 def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.errors import BadInputError
-    from npmdask.progress import ProgressBar
+    from npmdask.runs.observers import ProgressBar
     from npmdask.topics.scores import transform_documents
 
     given = {"batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}

@@ -23,19 +23,19 @@ from npmdask.config_tables import (
     Table,
     table_of,
 )
-from npmdask.driver import Resources, Solution
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.planning import Plan, plan_run, resolve_rank
-from npmdask.posing import make_problem
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Problem, Request, Start
-from npmdask.progress import Observer
+from npmdask.runs.build import make_problem
+from npmdask.runs.loop import Resources, Solution
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Problem, Request, Start
+from npmdask.runs.warm_start import find_start
 from npmdask.sizes import parse_memory
 from npmdask.storage.paths import is_url, local_path
 from npmdask.tensors.plan import TensorPlan, plan_tensor
-from npmdask.warm_start import find_start
 
 if TYPE_CHECKING:
     from npmdask.private_plan import PrivatePlan

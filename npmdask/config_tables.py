@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from npmdask.errors import BadInputError
 from npmdask.nodes.parts import open_nodes
-from npmdask.posing import checked_rank
+from npmdask.runs.build import checked_rank
 from npmdask.storage.source import Source, open_source
 
 

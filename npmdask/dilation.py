@@ -22,11 +22,11 @@ from npmdask.errors import BadInputError
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Dilation, Operator, SparseDilation
-from npmdask.posing import default_rank, make_problem
-from npmdask.problem import Problem, Request
-from npmdask.progress import Observer
+from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Problem, Request
+from npmdask.runs.solution import Resources, Solution
 from npmdask.sizes import parse_memory
-from npmdask.solution import Resources, Solution
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source

@@ -13,12 +13,12 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import make_executor, single_threaded_blas
 from npmdask.execution.memory_plan import plan_memory
 from npmdask.execution.process_memory import tree_rss
-from npmdask.log_observer import watched
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
-from npmdask.passing import Passes
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.log_observer import watched
+from npmdask.runs.observers import Observer
+from npmdask.runs.passes import Passes
+from npmdask.runs.solution import Resources
 from npmdask.storage.source import Source
 from npmdask.survey import checksums_of
 

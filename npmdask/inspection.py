@@ -9,11 +9,11 @@ from npmdask.checkpoint.remote.fetch import holds_run
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.jobs import job_summary, kind_of, read_job
+from npmdask.runs.restore import require_run
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Reader, Source, open_source
-from npmdask.stored_problem import require_run
 from npmdask.streaming.standing import is_stream, standing
 
 MEASURED = {

@@ -13,9 +13,9 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.latent.answers import LatentAnswer, read_latent, resume_latent
 from npmdask.page import heading, page, parameters, spectrum_svg, table, tiles
-from npmdask.progress import Observer
-from npmdask.solution import Resources
-from npmdask.tensors.posing import JOBS
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
+from npmdask.runs.tensor_problem import JOBS
 from npmdask.topics.job import TopicAnswer, read_topics, resume_topics
 from npmdask.topics.page import TopicFacts, page_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.reduction import Keeper, Node, pack, runs_of, unpack
-from npmdask.left import flush_left
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
+from npmdask.runs.left_vectors import flush_left
 from npmdask.storage.checksum import crc32c
 
 

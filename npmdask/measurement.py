@@ -23,7 +23,7 @@ from npmdask.execution.reduction import runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.operators import Operator
-from npmdask.problem import Problem
+from npmdask.runs.problem import Problem
 from npmdask.sampling import Sample, draw_sample
 
 SECONDS = 5.0  # for everything

@@ -20,10 +20,10 @@ from npmdask.execution.reduction import runs_of
 from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.numerics.spectra import Spectrum
 from npmdask.outlook import Outlook, foretell, look_ahead
-from npmdask.posing import default_rank, make_problem
-from npmdask.problem import Problem, Request
+from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.problem import Problem, Request
+from npmdask.runs.solution import Resources
 from npmdask.sampling import sample_said
-from npmdask.solution import Resources
 from npmdask.storage.chunk_advice import LayoutAdvice, Reading, advise, how_read
 from npmdask.storage.source import Source
 

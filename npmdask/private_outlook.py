@@ -25,8 +25,8 @@ from npmdask.privacy.dp_pca_release import RecordParts
 from npmdask.privacy.neighbors.registry import Entry, MatrixRelation, protected
 from npmdask.privacy.power_release import PrivateParts
 from npmdask.privacy.tensor_release import TensorParts
-from npmdask.problem import Problem
 from npmdask.rehearsal import rehearse_releases
+from npmdask.runs.problem import Problem
 from npmdask.theory.likely import likely_sine
 from npmdask.theory.norms import gaussian_norm
 from npmdask.theory.private import ppm_error

@@ -24,8 +24,8 @@ from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_le
 from npmdask.privacy.ledger.rules import remaining_epsilon, unit
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
 from npmdask.private_outlook import PrivateOutlook, concerns, noise_of, private_outlook
-from npmdask.problem import Problem
-from npmdask.solution import Resources
+from npmdask.runs.problem import Problem
+from npmdask.runs.solution import Resources
 
 MIB = 2**20
 UNASKED = "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"

@@ -18,9 +18,9 @@ import numpy as np
 
 from npmdask.algorithms import Algorithm, Result
 from npmdask.algorithms.stopping import ResidualRule, StepView
-from npmdask.low_rank import LowRankRule
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth
+from npmdask.runs.low_rank_stopping import LowRankRule
 from npmdask.theory.convergence_rate import ZERO
 
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.

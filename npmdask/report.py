@@ -14,14 +14,14 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint.store import RunStore, not_finished
-from npmdask.custody import budget_left
-from npmdask.driver import Solution
 from npmdask.errors import BadInputError
 from npmdask.foresight import comparison, prediction_facts
 from npmdask.jobs import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.privacy.request import unprotected
 from npmdask.private_report import name_of, nodes_section, private_page
+from npmdask.runs.loop import Solution
+from npmdask.runs.release import budget_left
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import local_path
 from npmdask.streaming.report import stream_page

@@ -21,9 +21,9 @@ from pathlib import Path
 from npmdask.checkpoint.discovery import GOING, OWN, folders_below, is_store, size_of, stores_below
 from npmdask.checkpoint.lease import holder_of
 from npmdask.checkpoint.store import REPLACED, RunStore
-from npmdask.custody import KEY
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.inspection import inspect
+from npmdask.runs.release import KEY
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import local_path, require_no_link

@@ -17,12 +17,12 @@ from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.foresight import LARGEST_SIDE, Log, sample_for, tell_once, too_large
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.posing import default_rank, make_problem
-from npmdask.problem import FIRST_STAGE, Problem
 from npmdask.rehearsal import SPARE, TINY, Played, play, thinned
+from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns, smallest_rank
+from npmdask.runs.problem import FIRST_STAGE, Problem
+from npmdask.runs.warm_start import turned
 from npmdask.sampling import why_too_small
-from npmdask.share import STAGE_STEPS, ShareRule, next_columns, smallest_rank
-from npmdask.warm_start import turned
 
 FLOPS = 2e9  # of a rehearsal: of more than one run
 

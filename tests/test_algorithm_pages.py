@@ -30,13 +30,13 @@ from npmdask.algorithms import (
     TensorPower,
 )
 from npmdask.errors import NpmdaskError
-from npmdask.posing import make_problem
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
 from npmdask.privacy.dp_pca.power import PowerOracle
 from npmdask.privacy.neighbors.registry import REGISTRY as RELATIONS
 from npmdask.privacy.neighbors.registry import TENSORS
-from npmdask.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
 from tests.stochastic.made import full_ojas, ojas, paper, power, tight
 

@@ -251,7 +251,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_bits(tmp_path: Path, stop: i
 PROCESS = """
 import json, sys
 from npmdask.dilation import singular_triplets
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 
 class Plan(Observer):
     def on_plan(self, plan):

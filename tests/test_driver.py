@@ -20,7 +20,7 @@ import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, CommitError, FencedOutError, RefusedError
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from tests.conftest import planted, same_bytes, write_zarr
 
 
@@ -274,7 +274,7 @@ def test_disk_full_while_committing_keeps_the_last_checkpoint(tmp_path: Path, so
     """A file size limit makes the kernel refuse a write in the middle of a commit, as a full disk does."""
     program = f"""
 import resource, signal, npmdask
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 class Fill(Observer):
     def on_step(self, step):
         if step.number == 4:

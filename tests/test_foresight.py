@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask import driver, foresight
+from npmdask import foresight
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.foresight import FORESEEN, HINDSIGHT
-from npmdask.progress import Observer
 from npmdask.report import summary, write_report
+from npmdask.runs import loop
+from npmdask.runs.observers import Observer
 from npmdask.standing import status_of
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
@@ -51,7 +52,7 @@ def test_every_report_says_what_was_predicted_and_what_came_true(tmp_path: Path)
 def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a bit nor a pass. Kills: a sample that is counted, or that draws from the generator of the start."""
     with_it = run(tmp_path / "a")
-    monkeypatch.setattr(driver, "foresee", lambda *a: None)
+    monkeypatch.setattr(loop, "foresee", lambda *a: None)
     without = run(tmp_path / "b")
     same_bytes(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert (with_it.data_passes, with_it.bytes_read) == (without.data_passes, without.bytes_read)

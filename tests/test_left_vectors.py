@@ -16,7 +16,7 @@ import pytest
 import npmdask
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.left import left_blocks
+from npmdask.runs.left_vectors import left_blocks
 from npmdask.storage.bundle import read_bundle, write_bundle
 from tests.conftest import planted, same_bytes, write_zarr
 

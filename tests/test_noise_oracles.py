@@ -15,11 +15,11 @@ from npmdask.api import solve
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.posing import make_problem
 from npmdask.privacy.mechanisms import NoiseOracle, block_noise, noise_norms
 from npmdask.privacy.neighbors.registry import make_relation
-from npmdask.problem import Request
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
 from npmdask.theory import coherence_linf_bound
 from npmdask.theory.diagnostics import max_sin_theta

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from npmdask.algorithms import Result
-from npmdask.answer import recovery_of
 from npmdask.api import top_k
 from npmdask.page import linked
 from npmdask.report import write_report
+from npmdask.runs.results import recovery_of
 from npmdask.storage.source import Truth
 
 

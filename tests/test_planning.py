@@ -27,10 +27,10 @@ from npmdask.execution.memory_plan import plan_memory
 from npmdask.measurement import Measurement, spread
 from npmdask.operators import Gram
 from npmdask.planning import plan_run
-from npmdask.posing import make_problem
-from npmdask.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.sampling import spectrum_of
-from npmdask.solution import Resources
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate

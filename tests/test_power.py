@@ -9,14 +9,14 @@ import pytest
 from scipy.sparse import csr_matrix, save_npz
 
 import npmdask
-from npmdask import checks
 from npmdask.algorithms import PowerMethod
-from npmdask.driver import Step
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.mechanisms import NoNoise, SimulatedGaussian
-from npmdask.progress import Observer
+from npmdask.runs import data_checks
+from npmdask.runs.loop import Step
+from npmdask.runs.observers import Observer
 from npmdask.storage.ingest import ingest
 from npmdask.theory.diagnostics import max_sin_theta, principal_angle_sines
 from tests.conftest import planted
@@ -149,7 +149,7 @@ def test_nor_are_those_of_a_sparse_matrix(tmp_path: Path) -> None:
 
 def test_only_where_a_first_product_is_zero_are_the_data_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((30, 10))
-    monkeypatch.setattr(checks, "_entries", lambda reader: pytest.fail("a second look"))
+    monkeypatch.setattr(data_checks, "_entries", lambda reader: pytest.fail("a second look"))
     npmdask.top_k(x, 2)
     npmdask.top_k(np.diag([1.0, 0, 0, 0, 0]), 3)
     monkeypatch.undo()

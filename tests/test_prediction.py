@@ -22,10 +22,10 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.outlook import foretell, look_ahead
-from npmdask.posing import make_problem
 from npmdask.private_outlook import MEANINGLESS, USEFUL, private_outlook
-from npmdask.problem import Request
 from npmdask.rehearsal import rehearse, thinned, unlucky_start
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
 from npmdask.sampling import Allowance, draw_sample
 from npmdask.storage.source import open_source
 from npmdask.theory.convergence_rate import steps_by_rank

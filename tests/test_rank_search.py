@@ -23,12 +23,12 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.posing import make_problem
-from npmdask.problem import Request
-from npmdask.progress import Observer
 from npmdask.report import write_report
+from npmdask.runs.build import make_problem
+from npmdask.runs.explained_variance import ShareRule, next_columns, settle, smallest_rank
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Request
 from npmdask.search_foresight import rehearse_search
-from npmdask.share import ShareRule, next_columns, settle, smallest_rank
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta
@@ -199,7 +199,7 @@ def test_killed_in_the_middle_of_the_search(tmp_path: Path) -> None:
     a = write_zarr(tmp_path / "a.zarr", planted(400, 120, SLOW)[0], (100, 120))
     program = f"""
 import os, signal, npmdask
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.report import write_report
 class Kill(Observer):
     stages = 0

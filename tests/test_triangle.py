@@ -19,8 +19,8 @@ from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import runs_of
 from npmdask.operators import Symmetric, Triangle
-from npmdask.posing import make_problem
-from npmdask.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers import packed_symmetric
 from npmdask.storage.readers.packed_symmetric import TriangleReader

@@ -16,14 +16,14 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.random import generator
-from npmdask.posing import make_problem
-from npmdask.problem import Request
-from npmdask.progress import Observer
-from npmdask.solution import Resources, Solution
+from npmdask.runs.build import make_problem
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Request
+from npmdask.runs.restore import problem_of
+from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.warm_start import find_start
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.source import open_source
-from npmdask.stored_problem import problem_of
-from npmdask.warm_start import find_start
 from tests.conftest import planted, same_bytes, write_zarr
 
 SLOW = 1 / np.sqrt(np.arange(1, 121))

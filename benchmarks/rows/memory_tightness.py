@@ -18,7 +18,7 @@ import npmdask
 from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask.dilation import singular_triplets
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.storage.writers.sparse import SparseWriter
 from npmdask.streaming import stream_pca
 

@@ -26,8 +26,8 @@ from npmdask.config import validate_config
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.neighbors.registry import make_relation
-from npmdask.progress import Observer
 from npmdask.report import write_report
+from npmdask.runs.observers import Observer
 from npmdask.storage.source import open_source
 
 DELTA = 1e-8  # of the million records: a hundredth of 1 / n

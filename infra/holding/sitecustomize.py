@@ -50,9 +50,9 @@ def install() -> None:
     import flows.run
     from npmdask.checkpoint.store import RunStore
     from npmdask.config import RunConfig
-    from npmdask.discretion import Discreet
     from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
     from npmdask.privacy.mechanisms.noise_key import Entropy
+    from npmdask.runs.redaction import Discreet
 
     create = Entropy.create
 

@@ -17,8 +17,8 @@ from npmdask.latent.independent import fit_independent_components
 from npmdask.latent.jobs import ANSWER
 from npmdask.latent.mixtures import NAME as MIXTURE
 from npmdask.latent.mixtures import fit_mixture
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
 
 FITS = {MIXTURE: fit_mixture, ICA: fit_independent_components}

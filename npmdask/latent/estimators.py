@@ -11,8 +11,8 @@ from npmdask.estimator import Estimator
 from npmdask.latent.independent import IndependentComponents, fit_independent_components
 from npmdask.latent.mixtures import GaussianMixture, fit_mixture
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.solution import Resources
 from npmdask.sizes import parse_memory
-from npmdask.solution import Resources
 from npmdask.storage.kinds import real_array
 
 

@@ -22,11 +22,11 @@ from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
 from npmdask.numerics.moments import ICA, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import SampleFourth
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.moment_view import MomentLens
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
+from npmdask.runs.stages import Job
 from npmdask.storage.bundle import Arrays
-from npmdask.tensors.lenses import MomentLens
-from npmdask.tensors.stages import Job
 
 NAME = "ica"
 NOISE = 3.0  # deviations of a kurtosis below which it tells of no source

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.binding import bind_spec
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments
 from npmdask.privacy.request import unprotected
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.identity import bind_spec
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
+from npmdask.runs.stages import Job
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source, open_source
 from npmdask.survey import checksum_table
-from npmdask.tensors.stages import Job
 
 PAIRS_TOL = 1e-9  # relative residual of leading pairs: samples say less
 TENSOR_TOL = 1e-9

@@ -22,11 +22,11 @@ from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
 from npmdask.numerics.moments import SphericalMixture, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
+from npmdask.runs.stages import Job
 from npmdask.storage.bundle import Arrays
 from npmdask.tensors.polarised import cube_of, polarising_block
-from npmdask.tensors.stages import Job
 
 NAME = "mixture"
 

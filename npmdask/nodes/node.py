@@ -3,7 +3,7 @@
 The centre is not trusted. A node takes a block as what it is (its sensitivity is computed here, from what came), makes
 no more releases of a job than its owner allows, pays for all of them before the first, and keeps each before it is
 answered: asked again, by a centre that crashed or after a crash of its own, it gives the same bytes, and for a step
-that was released it takes no other block. For a release the order is that of :mod:`npmdask.custody`::
+that was released it takes no other block. For a release the order is that of :mod:`npmdask.runs.release`::
 
     begin in the ledger -> one pass -> noise, from the secret key -> digest in the ledger -> kept in the store -> answer
 """
@@ -22,10 +22,8 @@ from uuid import uuid4
 import numpy as np
 
 from npmdask.algorithms import PrivateAlternating
-from npmdask.binding import bind
 from npmdask.checkpoint.store import PRIVATE, RunStore
 from npmdask.config import RunConfig
-from npmdask.custody import custody_of, require_room
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.execution.executor import make_executor, single_threaded_blas
 from npmdask.execution.process_memory import tree_rss
@@ -33,10 +31,12 @@ from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of,
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
 from npmdask.planning import memory_of
-from npmdask.posing import default_rank, make_problem
 from npmdask.private_outlook import concerns_of_node
-from npmdask.problem import Problem
-from npmdask.solution import Resources
+from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.identity import bind
+from npmdask.runs.problem import Problem
+from npmdask.runs.release import custody_of, require_room
+from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import SlabRecord

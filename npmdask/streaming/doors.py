@@ -11,9 +11,9 @@ from typing import Any
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.sizes import parse_memory
-from npmdask.solution import Resources
 from npmdask.streaming.driver import StreamDriver
 from npmdask.streaming.opening import Reading
 from npmdask.streaming.problem import StreamProblem, make_stream_problem, reopened

@@ -1,6 +1,6 @@
 """The loop over batches: read -> absorb -> measure -> commit state and position as one.
 
-It is a second loop beside ``npmdask.driver``, whose step is a pass over all data and a commit: here a step is a batch
+It is a second loop beside ``npmdask.runs.loop``, whose step is a pass over all data and a commit: here a step is a batch
 of a few megabytes and takes less than a commit, so that only every so often one is made (docs/decisions/0025). What
 was read after it is read again; the state is a function of the rows alone, and so are the bits of the result.
 """
@@ -15,16 +15,16 @@ from typing import Any
 from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.algorithms.stopping import Outcome
 from npmdask.algorithms.streaming.model import ModelState
-from npmdask.binding import bind_spec
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import PeakMeter, tree_rss
-from npmdask.log_observer import watched
 from npmdask.privacy.request import unprotected
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.identity import bind_spec
+from npmdask.runs.log_observer import watched
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.streaming.measures import Measures, last_step, measure
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.opening import said_of_header

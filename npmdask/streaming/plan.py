@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npmdask.execution.process_memory import tree_rss
-from npmdask.solution import Resources
+from npmdask.runs.solution import Resources
 from npmdask.streaming.memory import largest_batch, plan_stream
 from npmdask.streaming.problem import StreamProblem
 

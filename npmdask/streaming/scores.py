@@ -15,7 +15,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, CommitError
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter

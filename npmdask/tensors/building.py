@@ -19,8 +19,8 @@ from npmdask.operators import Operator
 from npmdask.operators.sample_moment_blocks import SampleBlocks
 from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import HALF_LENGTH, WordTotals
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import NEW_STORE, local_path
 from npmdask.storage.readers.dense import DenseReader

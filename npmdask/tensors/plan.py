@@ -10,8 +10,8 @@ from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.planning import memory_of
-from npmdask.problem import Problem
-from npmdask.solution import Resources
+from npmdask.runs.problem import Problem
+from npmdask.runs.solution import Resources
 
 MIB = 2**20
 

@@ -12,8 +12,8 @@ from npmdask.estimator import Estimator
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.word_moments import HALF_LENGTH
+from npmdask.runs.solution import Resources
 from npmdask.sizes import parse_memory
-from npmdask.solution import Resources
 from npmdask.topics.documents import documents_of
 from npmdask.topics.inference import MAX_ITERATIONS, TOL, shares_of
 from npmdask.topics.job import run_topics

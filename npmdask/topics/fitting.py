@@ -20,19 +20,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from npmdask.binding import bind_spec
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples
 from npmdask.privacy.request import unprotected
-from npmdask.progress import Observer
-from npmdask.solution import Resources, Solution
+from npmdask.runs.identity import bind_spec
+from npmdask.runs.moment_view import MomentLens
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.stages import Decomposed, Job
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
-from npmdask.tensors.lenses import MomentLens
-from npmdask.tensors.stages import Decomposed, Job
 from npmdask.topics.model import PART, TopicModel
 from npmdask.topics.vocabulary import words_of_array
 
@@ -52,7 +52,7 @@ class TopicRequest:
     alpha0 : sum of the Dirichlet parameters of a document's shares; 0: each document has one topic.
     half_length : words of a document that counts half as much as a very long one; 0: all count the same.
     moments : "held": M3 in white coordinates is formed in one pass, k^3 numbers; "implicit": every product is a pass.
-    restarts, iterations, harvest : of the tensor power method (:class:`npmdask.tensors.posing.TensorOptions`).
+    restarts, iterations, harvest : of the tensor power method (:class:`npmdask.runs.tensor_problem.TensorOptions`).
     seed : of the starts.
     """
 

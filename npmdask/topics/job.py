@@ -12,8 +12,8 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import open_source

@@ -9,7 +9,7 @@ from typing import Any
 
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.driver import TELL_SECONDS, Every

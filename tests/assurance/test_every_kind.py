@@ -22,22 +22,22 @@ from npmdask.cli import main
 from npmdask.inspection import inspect
 from npmdask.jobs import job_summary
 from npmdask.latent.answers import fit_latent
-from npmdask.perturbation import perturb
-from npmdask.posing import make_problem
 from npmdask.privacy.dp_pca.registry import NAMES
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Request
-from npmdask.progress import Observer
 from npmdask.report import summary, write_report
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.observers import Observer
+from npmdask.runs.perturb import perturb
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
+from npmdask.runs.tensor_problem import JOBS
 from npmdask.standing import status_of
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
 from npmdask.streaming.standing import is_stream, standing
-from npmdask.tensors.posing import JOBS
 from npmdask.theory.certificates.statements import assurance_of
 from npmdask.topics.job import run_topics
 from npmdask.topics.preparing import Cut

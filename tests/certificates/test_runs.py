@@ -14,9 +14,9 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
-from npmdask.certifying import assure
 from npmdask.checkpoint.store import RunStore
 from npmdask.report import summary, write_report
+from npmdask.runs.certify import assure
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source

@@ -24,8 +24,8 @@ from npmdask.execution.executor import Cluster, Threads
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
-from npmdask.posing import make_problem
-from npmdask.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
 from tests.cluster.conftest import ROOT, Machines
 from tests.conftest import planted, same_bytes, write_zarr

@@ -16,8 +16,8 @@ from npmdask import foresight
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, LostError
 from npmdask.inspection import inspect
-from npmdask.progress import Observer
-from npmdask.solution import Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Step
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
 from tests.cluster.conftest import Bucket, Machines

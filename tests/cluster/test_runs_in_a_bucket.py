@@ -25,8 +25,8 @@ from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
 from npmdask.latent.answers import fit_latent
-from npmdask.progress import Observer
-from npmdask.solution import Resources, Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources, Step
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.topics.job import read_topics, run_topics
 from npmdask.topics.preparing import Cut

@@ -10,8 +10,8 @@ import zarr
 
 import npmdask
 from npmdask.latent.answers import fit_latent
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.writers import journal
 from npmdask.tensors import building

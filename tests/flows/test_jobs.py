@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from npmdask.latent.answers import fit_latent
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.topics.job import read_topics, run_topics
 from tests.faults.tensor_jobs import make, planted_tensor

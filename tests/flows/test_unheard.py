@@ -17,7 +17,7 @@ ORPHAN = """
 import sys
 from pathlib import Path
 from flows.heart import tended
-from npmdask.progress import Observers, ProgressBar
+from npmdask.runs.observers import Observers, ProgressBar
 from tests.operating.job import run
 
 @tended

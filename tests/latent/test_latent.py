@@ -14,8 +14,8 @@ import zarr
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.latent import fit_independent_components, fit_mixture
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from tests.conftest import same_bytes, write_zarr
 
 D, K, N = 8, 3, 20_000

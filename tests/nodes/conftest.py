@@ -22,7 +22,7 @@ from npmdask.config import load_config
 from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, TOKEN, TOKENS, Signed
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.solution import Solution
+from npmdask.runs.solution import Solution
 from npmdask.storage.ingest import ingest
 
 ROOT = Path(__file__).resolve().parents[2]

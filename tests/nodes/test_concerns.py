@@ -15,12 +15,12 @@ from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.nodes.node import Node, open_node
-from npmdask.posing import make_problem
 from npmdask.privacy.ledger import open_ledger
 from npmdask.private_outlook import concerns, require_signal
-from npmdask.problem import Problem, Request
 from npmdask.report import write_report
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Problem, Request
+from npmdask.runs.solution import Resources
 from tests.nodes.conftest import Sites, grant, private_tables, records, write_site
 from tests.nodes.test_error_growth import source_of
 

@@ -18,11 +18,11 @@ from npmdask.nodes.parts import _fingerprint, _kind_of
 from npmdask.nodes.total import Group
 from npmdask.nodes.wire import Announcement, decode, encode, size_of
 from npmdask.numerics.subspaces import Block
-from npmdask.posing import make_problem
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.problem import Request
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.source import Source
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.nodes.conftest import private_tables, write_site

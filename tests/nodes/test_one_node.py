@@ -10,10 +10,10 @@ import pytest
 from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.nodes.node import open_node
-from npmdask.posing import make_problem
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Request
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
 from npmdask.theory import dist_error, ppm_error
 from npmdask.theory.diagnostics import max_sin_theta

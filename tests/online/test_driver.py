@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask import progress
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.runs import observers
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import Directory, ZarrRows
 from npmdask.streaming import StreamSolution, resume_stream, stream_pca
@@ -59,7 +59,7 @@ def test_a_directory_that_grows_between_calls(tmp_path: Path) -> None:
     assert resume_stream(store).rows == 60, "the width is known, though no file says it any more"
 
 
-class Grows(progress.Observer):
+class Grows(observers.Observer):
     """Puts a file into a directory while the rows before it are learnt."""
 
     def __init__(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.streaming import stream_pca
 from npmdask.streaming.memory import plan_stream
 from tests.conftest import write_zarr
@@ -22,7 +22,7 @@ from tests.online.common import OPTIONS, every, model_of
 MIB = 2**20
 PROGRAM = """
 import json, sys
-from npmdask.progress import Observer
+from npmdask.runs.observers import Observer
 from npmdask.streaming import stream_pca
 
 class Watch(Observer):

@@ -13,8 +13,8 @@ import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.execution.threads import Threads
-from npmdask.progress import Observer
-from npmdask.solution import Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Step
 from tests.operating.common import content, make_data
 from tests.operating.job import mixture, run
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 import npmdask
-import npmdask.custody as custody
+import npmdask.runs.release as custody
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.export import export
 from npmdask.inspection import inspect
 from npmdask.jobs import read_job
-from npmdask.progress import Observer
 from npmdask.report import write_report
 from npmdask.retention import Rule, Swept, sweep
-from npmdask.solution import Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Step
 from npmdask.storage.lock import locked
 from tests.operating.common import content, hanging, make_data
 from tests.operating.job import mixture, run, stream

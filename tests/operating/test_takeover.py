@@ -17,8 +17,8 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import FencedOutError, HeldError
 from npmdask.inspection import inspect
 from npmdask.privacy.ledger import export_lines
-from npmdask.progress import Observer
-from npmdask.solution import Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Step
 from npmdask.standing import status_of
 from tests.conftest import same_bytes
 from tests.operating.common import OWNER, ROOT, content, hanging, let_age, make_data, woken

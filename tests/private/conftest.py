@@ -13,16 +13,16 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.api import solve
-from npmdask.binding import bind
 from npmdask.checkpoint.store import RunStore
-from npmdask.custody import custody_of
-from npmdask.posing import make_problem
 from npmdask.privacy.ledger import Ledger, open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Problem, Request
-from npmdask.progress import Observer
-from npmdask.solution import Resources, Solution
+from npmdask.runs.build import make_problem
+from npmdask.runs.identity import bind
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Problem, Request
+from npmdask.runs.release import custody_of
+from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 

@@ -15,11 +15,11 @@ from npmdask.algorithms import PrivatePower, PrivateState, Result, state_fields,
 from npmdask.execution.executor import Threads
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators import ClippedGram
-from npmdask.posing import make_problem
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.privacy.power_release import PrivateParts
-from npmdask.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
 from tests.private.conftest import STEPS, World, make_world, records
 from tests.private.test_run import granted, symmetric

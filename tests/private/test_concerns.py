@@ -13,11 +13,11 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.cli import main
 from npmdask.errors import RefusedError
-from npmdask.posing import make_problem
 from npmdask.private_outlook import concerns, require_signal
 from npmdask.private_plan import lines, plan_private
 from npmdask.report import write_report
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.private.conftest import OF_RECORDS, make_world, of_tensor, planted, records, sine_of_run

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import npmdask.custody as custody
+import npmdask.runs.release as custody
 from npmdask.api import resume, solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.privacy.ledger import Ledger, open_ledger
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
-from npmdask.solution import Resources
+from npmdask.runs.solution import Resources
 from tests.conftest import same_bytes
 from tests.private.conftest import (
     OF_RECORDS,

@@ -16,15 +16,15 @@ import scipy.sparse as sp
 import zarr
 
 from npmdask.api import solve, top_k
-from npmdask.binding import bind
 from npmdask.checkpoint.store import RunStore
-from npmdask.custody import PLACE, PrivateCustody
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.perturbation import perturb
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import Entropy
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.identity import bind
+from npmdask.runs.observers import Observer
+from npmdask.runs.perturb import perturb
+from npmdask.runs.release import PLACE, PrivateCustody
+from npmdask.runs.solution import Resources
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import SlabRecord
@@ -294,7 +294,7 @@ def test_a_private_run_that_began_on_a_store_of_before_goes_on(world: World, mon
         data_changed=True,
     )
     with monkeypatch.context() as patch:
-        patch.setattr("npmdask.custody.PrivateCustody._require_digests", lambda self: None)
+        patch.setattr("npmdask.runs.release.PrivateCustody._require_digests", lambda self: None)
         stopped(world, 1)
     assert solve(world.problem(), world.folder / "run", Resources()).answered
 

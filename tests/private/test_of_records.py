@@ -19,9 +19,9 @@ from npmdask.api import solve
 from npmdask.cli import main
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
 from npmdask.privacy.dp_pca.releases import BatchRelease
-from npmdask.progress import Observer
 from npmdask.report import write_report
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import read_bundle
 from tests.conftest import same_bytes
 from tests.private.conftest import COLUMNS, OF_RECORDS, World, make_world, of_records, prepared, records

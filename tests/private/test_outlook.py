@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from npmdask.numerics.spectra import read_spectrum
-from npmdask.posing import make_problem
 from npmdask.privacy.request import Privacy
 from npmdask.private_outlook import MEANINGLESS, private_outlook
-from npmdask.problem import Problem, Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Problem, Request
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.private.conftest import sine_of_run

@@ -10,10 +10,10 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.numerics.spectra import read_spectrum
-from npmdask.posing import make_problem
 from npmdask.private_outlook import PrivateOutlook, _Noise, _sizes, private_outlook
-from npmdask.problem import Problem, Request
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Problem, Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.theory import ppm_error

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
-from npmdask.posing import make_problem
 from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, make_relation
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import npmdask.custody as custody
-import npmdask.perturbation as perturbation
+import npmdask.runs.perturb as perturbation
+import npmdask.runs.release as custody
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.inspection import inspect
-from npmdask.perturbation import concerns, perturb
 from npmdask.privacy.audit import ALPHA
 from npmdask.privacy.ledger import Ledger
 from npmdask.privacy.mechanisms import EntriesGaussian, Entropy
 from npmdask.privacy.mechanisms.entries import unique_entries
 from npmdask.privacy.neighbors.registry import TensorRelation, make_relation
 from npmdask.privacy.request import Privacy
+from npmdask.runs.perturb import concerns, perturb
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import open_source

@@ -17,13 +17,13 @@ from npmdask.api import resume, solve
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, RefusedError
 from npmdask.export import export
 from npmdask.inspection import inspect
-from npmdask.posing import make_problem
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Request
 from npmdask.report import summary, write_report
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.private.conftest import STEPS, World, make_world, records

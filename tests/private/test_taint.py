@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import npmdask.custody as custody
 import npmdask.privacy.power_release as private_parts
+import npmdask.runs.release as custody
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
@@ -24,9 +24,9 @@ from npmdask.inspection import inspect
 from npmdask.operators import ClippedGram
 from npmdask.privacy.ledger import export_lines
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
-from npmdask.progress import Observer, ProgressBar
 from npmdask.report import summary, write_report
-from npmdask.solution import Solution, Step
+from npmdask.runs.observers import Observer, ProgressBar
+from npmdask.runs.solution import Solution, Step
 from npmdask.storage.readers.dense import SlabRecord
 from tests.private.conftest import COLUMNS, STEPS, World, make_world, records
 

@@ -20,9 +20,9 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.numerics.subspaces import symmetric_part
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.private_plan import lines, plan_private
-from npmdask.progress import Observer
 from npmdask.report import write_report
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from tests.private.conftest import RANK, World, of_tensor, planted
 from tests.private.test_taint import Watcher, release_fixed, shown
 
@@ -207,8 +207,8 @@ def test_what_a_tensor_run_refuses(world: World, privacy: dict[str, Any], reques
 
 
 def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> None:
-    from npmdask.posing import make_problem
-    from npmdask.problem import Request
+    from npmdask.runs.build import make_problem
+    from npmdask.runs.problem import Request
     from npmdask.storage.source import open_source
 
     request = Request(target_rank=2, privacy=world.privacy)

@@ -17,8 +17,8 @@ from npmdask.config import load_config
 from npmdask.nodes.node import open_node
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from tests.private.conftest import THREE_RUNS, make_world, records
 
 

@@ -25,7 +25,7 @@ from flows import steps as steps_of_runs
 from flows.quiet import SETTINGS
 from flows.schedules import FLOWS
 from npmdask.errors import BadInputError
-from npmdask.left import open_left_product
+from npmdask.runs.left_vectors import open_left_product
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.ingest import ingest

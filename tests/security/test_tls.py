@@ -16,7 +16,7 @@ from npmdask.config import load_config
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
 from npmdask.execution.distributed import Cluster
 from npmdask.execution.tls import security_of
-from npmdask.solution import Resources
+from npmdask.runs.solution import Resources
 from npmdask.storage.synthetic.generate import generate
 from tests.cluster.certificates import Authority
 from tests.cluster.conftest import Machines, machines  # noqa: F401

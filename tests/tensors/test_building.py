@@ -12,7 +12,7 @@ import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.solution import Resources
+from npmdask.runs.solution import Resources
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import open_source
 from npmdask.tensors import building

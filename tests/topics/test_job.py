@@ -20,7 +20,7 @@ from npmdask.numerics.random import generator
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.report import write_report
-from npmdask.solution import Resources
+from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
 from npmdask.topics.documents import documents_of, write_documents
 from npmdask.topics.estimator import Topics

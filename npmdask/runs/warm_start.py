@@ -18,7 +18,7 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
-from npmdask.problem import Start
+from npmdask.runs.problem import Start
 
 RANDOM_COLUMNS = 10  # of an unlucky start in a hundred they hold as much as 2 lucky ones (decision 14)
 

@@ -18,19 +18,19 @@ import numpy as np
 
 from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint.store import RunStore
-from npmdask.driver import Driver
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.executor import Executor
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.foresight import SEARCHED, Log
-from npmdask.posing import default_rank, make_problem
-from npmdask.problem import FIRST_STAGE, Problem, Start
-from npmdask.progress import Observer, OfStage
+from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns
+from npmdask.runs.loop import Driver
+from npmdask.runs.observers import Observer, OfStage
+from npmdask.runs.problem import FIRST_STAGE, Problem, Start
+from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 from npmdask.search_foresight import foresee_search
-from npmdask.share import STAGE_STEPS, ShareRule, next_columns
-from npmdask.solution import Resources, Solution
 from npmdask.storage.source import Source
-from npmdask.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 
 
 @dataclass

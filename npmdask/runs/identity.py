@@ -9,8 +9,8 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.execution.environment import environment
 from npmdask.privacy.request import unprotected
-from npmdask.problem import Problem
-from npmdask.solution import Resources
+from npmdask.runs.problem import Problem
+from npmdask.runs.solution import Resources
 
 
 def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:

@@ -12,16 +12,16 @@ from npmdask.algorithms import Result
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.nodes.parts import open_nodes
-from npmdask.posing import make_problem
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
-from npmdask.problem import Locked, Problem, Request
-from npmdask.solution import Resources
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Locked, Problem, Request
+from npmdask.runs.solution import Resources
+from npmdask.runs.tensor_problem import JOBS
+from npmdask.runs.warm_start import read_start
 from npmdask.storage.source import open_source
-from npmdask.tensors.posing import JOBS
-from npmdask.warm_start import read_start
 
 
 def require_run(path: Path, spec: dict[str, Any]) -> None:

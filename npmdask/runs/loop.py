@@ -17,31 +17,31 @@ import numpy as np
 
 from npmdask.algorithms import Query, Result, state_fields
 from npmdask.algorithms.stopping import Outcome, StepView, remembered, view_of, views_of
-from npmdask.answer import answer_arrays, in_units, recovery_of
-from npmdask.binding import bind
-from npmdask.certifying import assure, told, with_excess
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.checks import constant_columns, require_scale, require_symmetric, said_of
-from npmdask.custody import Custody, custody_of
-from npmdask.discretion import only_public
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import PeakMeter, ProcessPeak, tree_rss
 from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
-from npmdask.left import left_is_whole, rebuild_left
-from npmdask.log_observer import watched
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments, Operator
-from npmdask.passing import Passes
 from npmdask.planning import memory_of
 from npmdask.privacy.dp_pca_release import of_batch
 from npmdask.private_outlook import concerns, require_signal
-from npmdask.problem import Problem
-from npmdask.progress import Observer
-from npmdask.share import leading, settle, trace_of
-from npmdask.solution import Resources, Solution, Step
+from npmdask.runs.certify import assure, told, with_excess
+from npmdask.runs.data_checks import constant_columns, require_scale, require_symmetric, said_of
+from npmdask.runs.explained_variance import leading, settle, trace_of
+from npmdask.runs.identity import bind
+from npmdask.runs.left_vectors import left_is_whole, rebuild_left
+from npmdask.runs.log_observer import watched
+from npmdask.runs.observers import Observer
+from npmdask.runs.passes import Passes
+from npmdask.runs.problem import Problem
+from npmdask.runs.redaction import only_public
+from npmdask.runs.release import Custody, custody_of
+from npmdask.runs.results import answer_arrays, in_units, recovery_of
+from npmdask.runs.solution import Resources, Solution, Step
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader

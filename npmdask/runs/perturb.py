@@ -1,6 +1,6 @@
 """``npmdask perturb``: a noisy copy of a tensor, private as it stands; the baseline for private runs on tensors.
 
-Charged, drawn and kept account of as a private run of one release (npmdask/custody.py): charge -> key -> blocks with
+Charged, drawn and kept account of as a private run of one release (npmdask/runs/release.py): charge -> key -> blocks with
 noise, written to ``DEST.partial`` -> digest in the ledger -> ``DEST`` appears -> the key is destroyed. Noise is a
 function of the key and of the place of a block, so that a copy that was killed goes on, bit for bit. What is then done
 with the copy is free, and any algorithm may: also one that looks where it should stop.
@@ -24,16 +24,16 @@ import numpy as np
 import zarr
 
 from npmdask.accounting import Budget, mu_for
-from npmdask.binding import bind_spec
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.custody import PrivateCustody, name_of_run
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.power_release import require_registered
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.private_outlook import weak_promise
+from npmdask.runs.identity import bind_spec
+from npmdask.runs.release import PrivateCustody, name_of_run
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import NEW_STORE, local_path
 from npmdask.storage.readers.dense import SlabRecord

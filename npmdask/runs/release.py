@@ -32,7 +32,7 @@ from npmdask.nodes.link import Link, Traffic
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms import Entropy, destroy_key
 from npmdask.privacy.request import Privacy
-from npmdask.problem import Problem
+from npmdask.runs.problem import Problem
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.source import Source
 

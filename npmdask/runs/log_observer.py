@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.discretion import Discreet
 from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.progress import Observer, Observers
-from npmdask.solution import Solution, Step
+from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.redaction import Discreet
+from npmdask.runs.solution import Solution, Step
 
 if TYPE_CHECKING:
     from npmdask.streaming.measures import Measurement

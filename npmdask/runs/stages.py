@@ -20,21 +20,21 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import ResidualRule
 from npmdask.checkpoint.store import RunStore
-from npmdask.driver import Driver
 from npmdask.errors import BadInputError
 from npmdask.gathering import gather
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
-from npmdask.posing import default_rank, make_problem
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
-from npmdask.problem import DEFAULT_STEPS, Lens, Problem, Request
-from npmdask.progress import Observer, OfStage
-from npmdask.solution import Resources, Solution
+from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.loop import Driver
+from npmdask.runs.observers import Observer, OfStage
+from npmdask.runs.problem import DEFAULT_STEPS, Lens, Problem, Request
+from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.tensor_problem import NAME, TensorQuestion, pose_tensor
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
-from npmdask.tensors.posing import NAME, TensorQuestion, pose_tensor
 
 SAME = 0.99  # cosine of two directions that are one component found twice
 WHITE = {"margin": 0.0}  # in white coordinates the second moment has said how many components there are

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from npmdask.storage.readers.dense import SlabRecord
 
 if TYPE_CHECKING:
-    from npmdask.driver import Solution, Step
     from npmdask.execution.memory_plan import MemoryPlan
+    from npmdask.runs.loop import Solution, Step
     from npmdask.streaming.measures import Measurement
     from npmdask.streaming.solution import StreamSolution
 

@@ -14,8 +14,8 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.errors import BadInputError
 from npmdask.execution.process_memory import ProcessPeak
-from npmdask.left import left_factor
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.left_vectors import left_factor
 
 
 @dataclass(frozen=True, kw_only=True)

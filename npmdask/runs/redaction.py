@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.progress import Observer
-from npmdask.solution import Solution, Step
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Solution, Step
 from npmdask.storage.readers.dense import SlabRecord
 
 

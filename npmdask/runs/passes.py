@@ -12,8 +12,8 @@ from npmdask.execution.reduction import runs_of
 from npmdask.kept_pass import keeper_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
-from npmdask.progress import Observer
-from npmdask.solution import Resources
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.storage.readers.dense import SlabRecord
 
 

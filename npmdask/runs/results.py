@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Result
-from npmdask.left import refine_with_left
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator
+from npmdask.runs.left_vectors import refine_with_left
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.source import Truth
 

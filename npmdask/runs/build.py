@@ -11,7 +11,6 @@ from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, PrivatePower
 from npmdask.algorithms.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.low_rank import low_rank_rule, refuse_low_rank
 from npmdask.nodes.parts import make_parts
 from npmdask.nodes.total import Group
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
@@ -20,12 +19,13 @@ from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.privacy.power_release import make_pieces
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor_pieces
-from npmdask.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
+from npmdask.runs.low_rank_stopping import low_rank_rule, refuse_low_rank
+from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
+from npmdask.runs.tensor_problem import NAME as TENSOR
+from npmdask.runs.tensor_problem import NAMES as TENSOR_NAMES
+from npmdask.runs.tensor_problem import TensorQuestion, pose_tensor
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.source import Source
-from npmdask.tensors.posing import NAME as TENSOR
-from npmdask.tensors.posing import NAMES as TENSOR_NAMES
-from npmdask.tensors.posing import TensorQuestion, pose_tensor
 
 
 def make_problem(
