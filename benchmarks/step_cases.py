@@ -16,10 +16,10 @@ import numpy as np
 from npmdask.algorithms.stopping import StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, random_orthonormal
-from npmdask.outlook import Foretold, foretell
+from npmdask.planning.forecast import Foretold, foretell
+from npmdask.planning.row_sample import Allowance, draw_sample
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
-from npmdask.sampling import Allowance, draw_sample
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.matrices import draw_rows
 

@@ -19,12 +19,12 @@ import npmdask
 from benchmarks.step_cases import Comparison, StepCase, played, shares, step_case
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
-from npmdask.foresight import FORESEEN, GRAM_FLOPS, LARGEST_SIDE, MEMORY, SEARCHED, SIDE, with_locked
 from npmdask.numerics.random import generator
-from npmdask.outlook import Foretold, foretell, locked_values
+from npmdask.planning.forecast import Foretold, foretell, locked_values
+from npmdask.planning.predicted_steps import FORESEEN, GRAM_FLOPS, LARGEST_SIDE, MEMORY, SEARCHED, SIDE, with_locked
+from npmdask.planning.row_sample import Allowance, draw_sample
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Locked, Start
-from npmdask.sampling import Allowance, draw_sample
 
 FEW = 150  # rows: fewer than most of these problems have columns
 SAMPLES = {"spectrum given": 0, "a run's own sample": SIDE, f"sample of {FEW} rows": FEW}

@@ -1,8 +1,8 @@
 """What a run will do and need, as ``npmdask plan`` says it, for Prefect to show: of private runs what is public."""
 
-from npmdask import plan_text
 from npmdask.config import RunConfig
-from npmdask.planning import Plan
+from npmdask.planning import plan_text
+from npmdask.planning.plan import Plan
 from npmdask.runs.problem import Problem
 from npmdask.theory.private import dist_comm
 
@@ -23,9 +23,9 @@ def table_of_plan(config: RunConfig) -> tuple[Rows, int | None]:
     if config.streams:
         return [(name, str(value)) for name, value in config.stream_plan().items()], None
     if config.privacy is not None:
-        from npmdask import private_plan  # and with it the ledger and its database: half a second
+        from npmdask.planning import private  # and with it the ledger and its database: half a second
 
-        public = _pairs(private_plan.lines(config.private_plan()))
+        public = _pairs(private.lines(config.private_plan()))
         return [(name, said) for name, said in public if name != "memory"], None  # it follows the number of rows
     if config.source.nodes is not None:
         return _of_nodes(config.problem()), None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.planning import resolve_rank
+from npmdask.planning.plan import resolve_rank
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.loop import Driver, Resources, Solution

@@ -25,8 +25,8 @@ def add_plan(commands: Any) -> None:
 
 
 def _plan(a: argparse.Namespace) -> int:
-    import npmdask.plan_text as text
-    import npmdask.private_plan as private
+    import npmdask.planning.plan_text as text
+    import npmdask.planning.private as private
     from npmdask.config import load_config
 
     config = load_config(a.config, store=a.store)

@@ -25,7 +25,8 @@ from npmdask.config_tables import (
 )
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.spectra import asked_spectrum
-from npmdask.planning import Plan, plan_run, resolve_rank
+from npmdask.planning.plan import Plan, plan_run, resolve_rank
+from npmdask.planning.tensor import TensorPlan, plan_tensor
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
@@ -35,10 +36,9 @@ from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.warm_start import find_start
 from npmdask.sizes import parse_memory
 from npmdask.storage.paths import is_url, local_path
-from npmdask.tensors.plan import TensorPlan, plan_tensor
 
 if TYPE_CHECKING:
-    from npmdask.private_plan import PrivatePlan
+    from npmdask.planning.private import PrivatePlan
     from npmdask.streaming import StreamSolution
     from npmdask.streaming.problem import StreamProblem
 
@@ -192,7 +192,7 @@ class RunConfig(Table):
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""
-        from npmdask.private_plan import plan_private  # the ledger's SQLAlchemy: a tenth of a second
+        from npmdask.planning.private import plan_private  # the ledger's SQLAlchemy: a tenth of a second
 
         problem = self.problem()
         asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind, private=True)
@@ -202,7 +202,7 @@ class RunConfig(Table):
         """What has to be known of a private run before it starts: public (private_outlook.concerns)."""
         if self.privacy is None:
             return []
-        from npmdask.private_outlook import concerns
+        from npmdask.planning.private_forecast import concerns
 
         return list(concerns(self.check()))
 

@@ -1,6 +1,6 @@
 """What a search for a share of the variance is foretold: its stages and the run that answers, one after the other.
 
-As a single run (:mod:`npmdask.rehearsal`): algorithm, rule and columns of each, on the diagonal matrix of the sampled
+As a single run (:mod:`npmdask.planning.simulated_convergence`): algorithm, rule and columns of each, on the diagonal matrix of the sampled
 eigenvalues. The variance itself is no estimate: the search knows it before its first stage.
 """
 
@@ -14,15 +14,15 @@ import numpy as np
 from npmdask.algorithms import PowerMethod
 from npmdask.execution.executor import Executor
 from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.foresight import LARGEST_SIDE, Log, sample_for, tell_once, too_large
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.rehearsal import SPARE, TINY, Played, play, thinned
+from npmdask.planning.predicted_steps import LARGEST_SIDE, Log, sample_for, tell_once, too_large
+from npmdask.planning.row_sample import why_too_small
+from npmdask.planning.simulated_convergence import SPARE, TINY, Played, play, thinned
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns, smallest_rank
 from npmdask.runs.problem import FIRST_STAGE, Problem
 from npmdask.runs.warm_start import turned
-from npmdask.sampling import why_too_small
 
 FLOPS = 2e9  # of a rehearsal: of more than one run
 

@@ -13,11 +13,11 @@ from npmdask.checkpoint.lease import Holder, holder_of
 from npmdask.checkpoint.store import RunStore
 from npmdask.convergence import seconds_left
 from npmdask.errors import NpmdaskError
-from npmdask.foresight import prediction_facts
 from npmdask.inspection import inspect
 from npmdask.jobs import kind_of
 from npmdask.numerics.units import time_text
 from npmdask.page import bytes_text
+from npmdask.planning.predicted_steps import prediction_facts
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.storage.paths import local_path
 from npmdask.streaming.standing import is_stream

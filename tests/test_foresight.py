@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask import foresight
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.foresight import FORESEEN, HINDSIGHT
+from npmdask.planning import predicted_steps
+from npmdask.planning.predicted_steps import FORESEEN, HINDSIGHT
 from npmdask.report import summary, write_report
 from npmdask.runs import loop
 from npmdask.runs.observers import Observer
@@ -56,8 +56,8 @@ def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     without = run(tmp_path / "b")
     same_bytes(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert (with_it.data_passes, with_it.bytes_read) == (without.data_passes, without.bytes_read)
-    assert summary(without)["prediction"] == foresight.NONE and not told_in(tmp_path / "b", HINDSIGHT)
-    assert foresight.NONE in write_report(tmp_path / "b" / "run").read_text()
+    assert summary(without)["prediction"] == predicted_steps.NONE and not told_in(tmp_path / "b", HINDSIGHT)
+    assert predicted_steps.NONE in write_report(tmp_path / "b" / "run").read_text()
 
 
 def test_a_deflated_run_is_foretold_the_rest(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_resumed_run_keeps_its_first_prediction(tmp_path: Path, monkeypatch: p
     (first,) = told_in(tmp_path, FORESEEN)
     unfinished = status_of(tmp_path / "run", "run")
     assert unfinished.predicted_steps == first["steps"] and unfinished.state == "unfinished"
-    monkeypatch.setattr(foresight, "draw_sample", None)  # not asked for again
+    monkeypatch.setattr(predicted_steps, "draw_sample", None)  # not asked for again
     solution = npmdask.resume(tmp_path / "run")
     assert summary(solution)["predicted_steps"] == first["steps"]
     assert [told_in(tmp_path, FORESEEN), len(told_in(tmp_path, HINDSIGHT))] == [[first], 1]
@@ -130,21 +130,21 @@ def test_why_nothing_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wide = npmdask.top_k(planted(300, 140, 1 / np.arange(1, 141))[0], 3, iteration_rank=130, store=tmp_path / "wide")
     assert "130 columns need a larger sample" in wide.prediction["prediction"]
     assert f"<p>{wide.prediction['prediction']}</p>" in write_report(tmp_path / "wide").read_text()
-    monkeypatch.setattr(foresight, "READ", 1000)
+    monkeypatch.setattr(predicted_steps, "READ", 1000)
     assert "too much to read" in npmdask.top_k(data, 3).prediction["prediction"]
     monkeypatch.undo()
 
     def broken(*arguments: Any) -> None:
         raise BadInputError("chunk 0.0 is missing")
 
-    monkeypatch.setattr(foresight, "draw_sample", broken)
+    monkeypatch.setattr(predicted_steps, "draw_sample", broken)
     other = npmdask.top_k(data, 3)
     assert "chunk 0.0 is missing" in other.prediction["prediction"]
     assert other.basis.tobytes() == first.basis.tobytes()
 
 
 def test_of_a_private_run_nothing_is_predicted_by_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foresight, "draw_sample", lambda *a: pytest.fail("a look that nobody has paid for"))
+    monkeypatch.setattr(predicted_steps, "draw_sample", lambda *a: pytest.fail("a look that nobody has paid for"))
     world = make_world(tmp_path, records(4507))
     solution = world.solve("run")
     assert "predicted_steps" not in summary(solution)

@@ -19,18 +19,18 @@ from scipy.sparse import csr_matrix
 from zarr.codecs import BloscCodec, BytesCodec
 
 import npmdask
-from npmdask import planning
 from npmdask.cli import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.memory_plan import plan_memory
-from npmdask.measurement import Measurement, spread
 from npmdask.operators import Gram
-from npmdask.planning import plan_run
+from npmdask.planning import plan as planning
+from npmdask.planning.plan import plan_run
+from npmdask.planning.row_sample import spectrum_of
+from npmdask.planning.throughput import Measurement, spread
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
-from npmdask.sampling import spectrum_of
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate

@@ -21,12 +21,12 @@ from npmdask.algorithms.stopping import ResidualRule
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
-from npmdask.outlook import foretell, look_ahead
-from npmdask.private_outlook import MEANINGLESS, USEFUL, private_outlook
-from npmdask.rehearsal import rehearse, thinned, unlucky_start
+from npmdask.planning.forecast import foretell, look_ahead
+from npmdask.planning.private_forecast import MEANINGLESS, USEFUL, private_outlook
+from npmdask.planning.row_sample import Allowance, draw_sample
+from npmdask.planning.simulated_convergence import rehearse, thinned, unlucky_start
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.sampling import Allowance, draw_sample
 from npmdask.storage.source import open_source
 from npmdask.theory.convergence_rate import steps_by_rank
 from npmdask.theory.likely import likely_sine

@@ -30,8 +30,8 @@ from npmdask.execution.process_memory import tree_rss
 from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of, encode, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
-from npmdask.planning import memory_of
-from npmdask.private_outlook import concerns_of_node
+from npmdask.planning.plan import memory_of
+from npmdask.planning.private_forecast import concerns_of_node
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.identity import bind
 from npmdask.runs.problem import Problem

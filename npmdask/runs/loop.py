@@ -22,13 +22,13 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import PeakMeter, ProcessPeak, tree_rss
-from npmdask.foresight import Foresee, foresee, look_back, prediction_facts
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments, Operator
-from npmdask.planning import memory_of
+from npmdask.planning.plan import memory_of
+from npmdask.planning.predicted_steps import Foresee, foresee, look_back, prediction_facts
+from npmdask.planning.private_forecast import concerns, require_signal
 from npmdask.privacy.dp_pca_release import of_batch
-from npmdask.private_outlook import concerns, require_signal
 from npmdask.runs.certify import assure, told, with_excess
 from npmdask.runs.data_checks import constant_columns, require_scale, require_symmetric, said_of
 from npmdask.runs.explained_variance import leading, settle, trace_of

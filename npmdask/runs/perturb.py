@@ -27,11 +27,11 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.planning.private_forecast import weak_promise
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.power_release import require_registered
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
-from npmdask.private_outlook import weak_promise
 from npmdask.runs.identity import bind_spec
 from npmdask.runs.release import PrivateCustody, name_of_run
 from npmdask.storage.lock import locked

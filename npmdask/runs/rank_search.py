@@ -21,7 +21,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.executor import Executor
 from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.foresight import SEARCHED, Log
+from npmdask.planning.predicted_steps import SEARCHED, Log
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns
 from npmdask.runs.loop import Driver

@@ -18,12 +18,12 @@ import pytest
 
 import npmdask
 import npmdask.operators._protocol as protocol
-from npmdask import foresight
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.execution.executor import Cluster, Threads
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
+from npmdask.planning import predicted_steps
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
@@ -174,7 +174,7 @@ def test_a_cluster_that_is_busy_or_lost_delays_no_run(
     tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else's task holds the only thread; then the worker hangs. Kills: a wait without an end."""
-    monkeypatch.setattr(foresight, "AWAY", 0.5)
+    monkeypatch.setattr(predicted_steps, "AWAY", 0.5)
     path = write_zarr(tmp_path / "x.zarr", planted(2000, 50, 1 / np.arange(1, 51))[0], (250, 50))
     asked = Request(target_rank=5, iteration_rank=8)
     plan: Any = SimpleNamespace(limit=None, base=0)
@@ -190,17 +190,17 @@ def test_a_cluster_that_is_busy_or_lost_delays_no_run(
     try:
         busy = executor._client.submit(time.sleep, 2.0)
         time.sleep(0.2)
-        foresight.foresee(problem, plan, executor, [], log)
+        predicted_steps.foresee(problem, plan, executor, [], log)
         busy.result()
-        monkeypatch.setattr(foresight, "AWAY", 60.0)
-        foresight.foresee(problem, plan, executor, [], log)
-        monkeypatch.setattr(foresight, "AWAY", 0.5)
+        monkeypatch.setattr(predicted_steps, "AWAY", 60.0)
+        predicted_steps.foresee(problem, plan, executor, [], log)
+        monkeypatch.setattr(predicted_steps, "AWAY", 0.5)
         machines.workers[0].send_signal(signal.SIGSTOP)
-        foresight.foresee(problem, plan, executor, [], log)
+        predicted_steps.foresee(problem, plan, executor, [], log)
         machines.workers[0].send_signal(signal.SIGCONT)
         for process in machines.others:
             process.kill()
-        foresight.foresee(problem, plan, executor, [], log)
+        predicted_steps.foresee(problem, plan, executor, [], log)
     finally:
         executor.close()
     hanging, well, stopped, gone = told

@@ -12,10 +12,10 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
-from npmdask import foresight
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, LostError
 from npmdask.inspection import inspect
+from npmdask.planning import predicted_steps
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 from npmdask.storage.source import open_source
@@ -114,7 +114,7 @@ def test_steps_are_foretold_where_the_data_are(
     tmp_path: Path, machines: Machines, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the same rows in the bucket and on a worker. Kills: a sample that is counted, or drawn here for a worker."""
-    monkeypatch.setattr(foresight, "AWAY", 30.0)  # a slow machine is not what is asked about
+    monkeypatch.setattr(predicted_steps, "AWAY", 30.0)  # a slow machine is not what is asked about
     make(bucket.folder)
     here = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "s3")
     first = foreseen(tmp_path / "s3")
@@ -122,12 +122,12 @@ def test_steps_are_foretold_where_the_data_are(
     machines.scheduler()
     machines.worker(**bucket.environment)
     wait_for_workers(machines, "s3://bucket/x.zarr", 1).close()
-    monkeypatch.setattr(foresight, "draw_sample", lambda *a: pytest.fail("drawn here"))
+    monkeypatch.setattr(predicted_steps, "draw_sample", lambda *a: pytest.fail("drawn here"))
     far = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "cluster", cluster=machines.address)
     second = foreseen(tmp_path / "cluster")
     for name in ("steps", "spectrum", "rows", "places"):
         assert first[name] == second[name]
-    monkeypatch.setattr(foresight, "_foretold", lambda *a: {"steps": None, "why": "not asked for"})
+    monkeypatch.setattr(predicted_steps, "_foretold", lambda *a: {"steps": None, "why": "not asked for"})
     without = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "without")
     for solution, store in ((here, "s3"), (far, "cluster")):
         assert (solution.data_passes, solution.bytes_read) == (without.data_passes, without.bytes_read)
@@ -138,8 +138,8 @@ def test_a_store_that_is_slow_delays_no_run(tmp_path: Path, bucket: Bucket, monk
     """Kills: a wait for the thread that hangs, an allowance without an end."""
     make(bucket.folder)
     go_on = Event()
-    monkeypatch.setattr(foresight, "AWAY", 0.2)
-    monkeypatch.setattr(foresight, "draw_sample", lambda *a: go_on.wait(60))
+    monkeypatch.setattr(predicted_steps, "AWAY", 0.2)
+    monkeypatch.setattr(predicted_steps, "draw_sample", lambda *a: go_on.wait(60))
     try:
         solution = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "run")
     finally:

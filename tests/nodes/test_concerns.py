@@ -15,8 +15,8 @@ from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.nodes.node import Node, open_node
+from npmdask.planning.private_forecast import concerns, require_signal
 from npmdask.privacy.ledger import open_ledger
-from npmdask.private_outlook import concerns, require_signal
 from npmdask.report import write_report
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request

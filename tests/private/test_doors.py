@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zarr
 
-import npmdask.measurement as measurement
-import npmdask.planning as planning
+import npmdask.planning.plan as planning
+import npmdask.planning.throughput as measurement
 from npmdask.cli import main
 from npmdask.execution.threads import Threads
 from npmdask.storage.readers.dense import DenseReader

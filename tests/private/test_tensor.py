@@ -18,8 +18,8 @@ from npmdask.api import resume
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.numerics.subspaces import symmetric_part
+from npmdask.planning.private import lines, plan_private
 from npmdask.privacy.mechanisms import PrivateGaussian
-from npmdask.private_plan import lines, plan_private
 from npmdask.report import write_report
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from npmdask.numerics.units import time_text
-from npmdask.planning import Plan
-from npmdask.tensors.plan import TensorPlan
+from npmdask.planning.plan import Plan
+from npmdask.planning.tensor import TensorPlan
 
 MIB = 2**20
 

@@ -9,7 +9,7 @@ from npmdask.algorithms import TensorPower
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import tree_rss
 from npmdask.execution.reduction import runs_of
-from npmdask.planning import memory_of
+from npmdask.planning.plan import memory_of
 from npmdask.runs.problem import Problem
 from npmdask.runs.solution import Resources
 

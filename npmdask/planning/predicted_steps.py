@@ -21,10 +21,10 @@ from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
 from npmdask.algorithms.stopping import ResidualRule
 from npmdask.execution.executor import Cluster, Executor
 from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.outlook import foretell, locked_values
+from npmdask.planning.forecast import foretell, locked_values
+from npmdask.planning.row_sample import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
 from npmdask.runs.low_rank_stopping import LowRankRule
 from npmdask.runs.problem import Problem, Request
-from npmdask.sampling import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.source import Source

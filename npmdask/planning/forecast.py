@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.numerics.units import time_text
-from npmdask.rehearsal import FLOPS, rehearse
+from npmdask.planning.simulated_convergence import FLOPS, rehearse
 from npmdask.runs.build import default_rank
 from npmdask.runs.problem import Problem
 from npmdask.theory import best_q, gaussian_norm, init_tan_quantile, npm_max_noise

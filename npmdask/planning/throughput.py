@@ -2,7 +2,7 @@
 
 The chunks are read through the operator's own ``partial``, with as many threads as the run will have, so that
 what is measured is what a pass does. Nothing is written. What is found here decides no bit of a result, with one
-exception that is written down once: ``iteration_rank = "auto"`` (see :mod:`npmdask.planning`).
+exception that is written down once: ``iteration_rank = "auto"`` (see :mod:`npmdask.planning.plan`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from npmdask.execution.reduction import runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.operators import Operator
+from npmdask.planning.row_sample import Sample, draw_sample
 from npmdask.runs.problem import Problem
-from npmdask.sampling import Sample, draw_sample
 
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short

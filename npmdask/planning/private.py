@@ -18,12 +18,12 @@ from npmdask.errors import NpmdaskError
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import tree_rss
 from npmdask.numerics.spectra import Spectrum
-from npmdask.planning import memory_of
+from npmdask.planning.plan import memory_of
+from npmdask.planning.private_forecast import PrivateOutlook, concerns, noise_of, private_outlook
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
 from npmdask.privacy.ledger.rules import remaining_epsilon, unit
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
-from npmdask.private_outlook import PrivateOutlook, concerns, noise_of, private_outlook
 from npmdask.runs.problem import Problem
 from npmdask.runs.solution import Resources
 

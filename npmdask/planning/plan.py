@@ -17,13 +17,13 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory_plan import MemoryPlan, largest_rank, plan_memory
 from npmdask.execution.process_memory import tree_rss
 from npmdask.execution.reduction import runs_of
-from npmdask.measurement import MOST_COLUMNS, Measurement, measure
 from npmdask.numerics.spectra import Spectrum
-from npmdask.outlook import Outlook, foretell, look_ahead
+from npmdask.planning.forecast import Outlook, foretell, look_ahead
+from npmdask.planning.row_sample import sample_said
+from npmdask.planning.throughput import MOST_COLUMNS, Measurement, measure
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Resources
-from npmdask.sampling import sample_said
 from npmdask.storage.chunk_advice import LayoutAdvice, Reading, advise, how_read
 from npmdask.storage.source import Source
 

@@ -20,12 +20,12 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.nodes.parts import NodesParts
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import Spectrum
+from npmdask.planning.simulated_convergence import rehearse_releases
 from npmdask.privacy.dp_pca.private_range import DistanceRange
 from npmdask.privacy.dp_pca_release import RecordParts
 from npmdask.privacy.neighbors.registry import Entry, MatrixRelation, protected
 from npmdask.privacy.power_release import PrivateParts
 from npmdask.privacy.tensor_release import TensorParts
-from npmdask.rehearsal import rehearse_releases
 from npmdask.runs.problem import Problem
 from npmdask.theory.likely import likely_sine
 from npmdask.theory.norms import gaussian_norm
