@@ -11,7 +11,7 @@ import os
 import sys
 
 from npmdask.runs.observers import Observer
-from npmdask.streaming import driver, stream_pca
+from npmdask.streaming import loop, stream_pca
 
 
 class Said(Observer):
@@ -26,7 +26,7 @@ class Said(Observer):
 
 def main(argument: str) -> None:
     asked = json.loads(argument)
-    driver.TELL_SECONDS = 0.0  # of every batch
+    loop.TELL_SECONDS = 0.0  # of every batch
     stream_pca(observer=Said(asked.pop("said")), **asked)
 
 

@@ -7,9 +7,9 @@ from flows.publish import LivePublisher, image, said_of
 from npmdask.charts import axes, svg
 from npmdask.checkpoint.store import RunStore
 from npmdask.streaming import StreamSolution
-from npmdask.streaming.measures import Measurement
+from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.report import angles_svg, gap_svg
-from npmdask.streaming.standing import standing
+from npmdask.streaming.status import standing
 
 ROWS = 50  # of the history that are drawn: there are two plots
 COLUMNS = {"suboptimality": "suboptimality", "change": "change, max sin θ", "max_sin_theta": "max sin θ to the truth"}

@@ -31,7 +31,7 @@ def add_transform(commands: Any) -> None:
 
 def _transform(a: argparse.Namespace) -> int:
     from npmdask.runs.observers import ProgressBar
-    from npmdask.streaming.scores import transform
+    from npmdask.streaming.transform import transform
     from npmdask.topics.model import holds_topics
 
     if holds_topics(a.store):

@@ -89,9 +89,9 @@ class RunConfig(Table):
 
     def stream_problem(self) -> StreamProblem:
         """The stream opened and everything checked; nothing is read but held-out rows and the width of files."""
-        from npmdask.streaming.opening import Reading  # readers of every format: a tenth of a second
         from npmdask.streaming.problem import make_stream_problem
         from npmdask.streaming.request import StreamRequest
+        from npmdask.streaming.source import Reading  # readers of every format: a tenth of a second
 
         self._require_stream()
         asked, how = self.algorithm, self.stream or StreamTable()

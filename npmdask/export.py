@@ -21,7 +21,7 @@ from npmdask.runs.left_vectors import left_blocks, left_height
 from npmdask.runs.tensor_problem import JOBS
 from npmdask.storage.bundle import Arrays, read_bundle
 from npmdask.storage.paths import local_path
-from npmdask.streaming.standing import answer_of, is_stream
+from npmdask.streaming.status import answer_of, is_stream
 from npmdask.topics.model import PART as TOPICS
 from npmdask.topics.vocabulary import words_of_array
 

@@ -14,7 +14,7 @@ from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Reader, Source, open_source
-from npmdask.streaming.standing import is_stream, standing
+from npmdask.streaming.status import is_stream, standing
 
 MEASURED = {
     2: ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change"),

@@ -25,7 +25,7 @@ from npmdask.runs.release import budget_left
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import local_path
 from npmdask.streaming.report import stream_page
-from npmdask.streaming.standing import is_stream
+from npmdask.streaming.status import is_stream
 from npmdask.theory.certificates.statements import assurance_of
 
 VALUES = {"matrix": "singular value", "sparse": "singular value", "tensor": "weight"}

@@ -27,7 +27,7 @@ from npmdask.runs.release import KEY
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import local_path, require_no_link
-from npmdask.streaming.standing import is_stream
+from npmdask.streaming.status import is_stream
 
 FOLDERS = ("search",)
 PARTIAL = ".partial"

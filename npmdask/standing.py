@@ -20,7 +20,7 @@ from npmdask.page import bytes_text
 from npmdask.planning.predicted_steps import prediction_facts
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.storage.paths import local_path
-from npmdask.streaming.standing import is_stream
+from npmdask.streaming.status import is_stream
 
 HEAD = ("run", "what", "state", "step", "residual", "time left", "last commit", "on disk")
 NOTHING = "-"

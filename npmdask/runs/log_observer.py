@@ -13,7 +13,7 @@ from npmdask.runs.redaction import Discreet
 from npmdask.runs.solution import Solution, Step
 
 if TYPE_CHECKING:
-    from npmdask.streaming.measures import Measurement
+    from npmdask.streaming.metrics import Measurement
     from npmdask.streaming.solution import StreamSolution
 
 

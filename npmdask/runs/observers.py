@@ -14,7 +14,7 @@ from npmdask.storage.readers.dense import SlabRecord
 if TYPE_CHECKING:
     from npmdask.execution.memory_plan import MemoryPlan
     from npmdask.runs.loop import Solution, Step
-    from npmdask.streaming.measures import Measurement
+    from npmdask.streaming.metrics import Measurement
     from npmdask.streaming.solution import StreamSolution
 
 QUIET_SECONDS = 10.0  # between two signs of life of a stream where there is no terminal

@@ -1,8 +1,8 @@
 """Models of streams: the algorithms over real rows, measured, committed, resumed."""
 
-from npmdask.streaming.doors import resume_stream, run_stream, stream_components, stream_pca
-from npmdask.streaming.online import StreamingPCA
+from npmdask.streaming.api import resume_stream, run_stream, stream_components, stream_pca
 from npmdask.streaming.solution import StreamSolution, stream_summary
+from npmdask.streaming.streaming_pca import StreamingPCA
 
 __all__ = [
     "StreamSolution",

@@ -13,7 +13,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.problem import column_scale
 from npmdask.storage.source import open_source
-from npmdask.streaming.standing import answer_of, is_stream
+from npmdask.streaming.status import answer_of, is_stream
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import ZarrRows
-from npmdask.streaming.measures import FIRST_BATCHES, HeldOut, require_directions
-from npmdask.streaming.opening import Opened, Reading, open_stream
+from npmdask.streaming.metrics import FIRST_BATCHES, HeldOut, require_directions
 from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.streaming.source import Opened, Reading, open_stream
 
 HELD_OUT_BYTES = 2**30  # of float64: they stay in memory
 

@@ -15,9 +15,9 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
 from npmdask.privacy.request import unprotected
-from npmdask.streaming.measures import Measurement
-from npmdask.streaming.opening import Reading
-from npmdask.streaming.standing import Standing, standing
+from npmdask.streaming.metrics import Measurement
+from npmdask.streaming.source import Reading
+from npmdask.streaming.status import Standing, standing
 
 ROUNDING = 1e-14  # the angle of a basis to itself, where no step was made between two measurements
 TABLES = ("data", "algorithm", "run", "reading", "version", "environment")

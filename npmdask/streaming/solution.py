@@ -9,7 +9,7 @@ import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.numerics.subspaces import Block
-from npmdask.streaming.measures import Measurement
+from npmdask.streaming.metrics import Measurement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter
-from npmdask.streaming.driver import TELL_SECONDS, Every
-from npmdask.streaming.scores import writer_of_scores
+from npmdask.streaming.loop import TELL_SECONDS, Every
+from npmdask.streaming.transform import writer_of_scores
 from npmdask.topics.documents import Documents, documents_of, with_words
 from npmdask.topics.inference import MAX_ITERATIONS, TOL, Shares, shares_of
 from npmdask.topics.model import TopicModel

@@ -18,7 +18,7 @@ from npmdask.algorithms.tensor.power import restarts_for
 from npmdask.latent import fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.privacy.power_release import likely_sine, released_arrays
-from npmdask.streaming.measures import HeldOut, Measures, measure
+from npmdask.streaming.metrics import HeldOut, Measures, measure
 from npmdask.streaming.request import StreamRequest, make_model
 from npmdask.theory.certificates.statements import (
     of_directions,

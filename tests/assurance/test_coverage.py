@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from npmdask.numerics.subspaces import orth
-from npmdask.streaming.measures import Measurement
+from npmdask.streaming.metrics import Measurement
 from npmdask.theory.certificates.statements import of_directions, of_tensor
 from npmdask.theory.certificates.statements.numbers import LOST
 from npmdask.theory.diagnostics import max_sin_theta

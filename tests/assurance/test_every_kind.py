@@ -37,7 +37,7 @@ from npmdask.standing import status_of
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
-from npmdask.streaming.standing import is_stream, standing
+from npmdask.streaming.status import is_stream, standing
 from npmdask.theory.certificates.statements import assurance_of
 from npmdask.topics.job import run_topics
 from npmdask.topics.preparing import Cut

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from npmdask.streaming.measures import Measurement
+from npmdask.streaming.metrics import Measurement
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Prefect's own
 

@@ -17,8 +17,8 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError
 from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
-from npmdask.streaming.measures import angle
 from npmdask.streaming.memory import plan_stream
+from npmdask.streaming.metrics import angle
 from npmdask.streaming.request import StreamRequest, make_model
 from tests.conftest import write_zarr
 from tests.online.common import fed, same_end

@@ -14,7 +14,7 @@ from npmdask.runs import observers
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import Directory, ZarrRows
 from npmdask.streaming import StreamSolution, resume_stream, stream_pca
-from npmdask.streaming.driver import Every
+from npmdask.streaming.loop import Every
 from tests.conftest import write_zarr
 from tests.online.common import EXACT, OPTIONS, D, K, kept_state, rows_of, same_end, scatter
 

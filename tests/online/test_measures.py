@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from npmdask.algorithms import StreamInfo
 from npmdask.errors import BadInputError
-from npmdask.streaming.measures import MOST, HeldOut, Measurement, Measures, last_step, measure
-from npmdask.streaming.opening import Reading
+from npmdask.streaming.metrics import MOST, HeldOut, Measurement, Measures, last_step, measure
 from npmdask.streaming.problem import make_stream_problem
 from npmdask.streaming.request import StreamRequest
+from npmdask.streaming.source import Reading
 from tests.online.common import D, K, fed, model_of, rows_of
 
 

@@ -135,7 +135,7 @@ def test_a_rank_that_grows_is_refused_before_it_takes_more_than_the_limit(
     how: dict[str, Any] = {"algorithm": "msg", "batch_rows": 16, "store": tmp_path / "s"}
     watch = Watch()
     # What the process holds beside: in the middle of a suite it falls by more than the rank grows.
-    monkeypatch.setattr("npmdask.streaming.driver.tree_rss", lambda: 300 * MIB)
+    monkeypatch.setattr("npmdask.streaming.loop.tree_rss", lambda: 300 * MIB)
     whole = stream_pca(rows, 4, observer=watch, **(how | {"store": None}))
     assert whole.last.rank > 150
     with pytest.raises(

@@ -16,7 +16,7 @@ from npmdask.errors import BadInputError
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import Directory, ZarrRows
 from npmdask.storage.synthetic.generate import generate
-from npmdask.streaming.opening import Reading, open_stream
+from npmdask.streaming.source import Reading, open_stream
 from tests.conftest import write_zarr
 from tests.online.common import D, rows_of
 

@@ -23,7 +23,7 @@ from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import CHUNK_BYTES
 from npmdask.streaming import StreamingPCA, stream_pca
-from npmdask.streaming.scores import transform
+from npmdask.streaming.transform import transform
 from tests.conftest import write_zarr
 from tests.online.test_page import D, K, rows_of
 from tests.private.conftest import make_world, records
@@ -88,7 +88,7 @@ def test_the_scores_are_a_registered_data_set(store: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_standard_input_need_not_say_how_wide_it_is(store: Path, tmp_path: Path) -> None:
-    code = "import sys; from npmdask.streaming.scores import transform; transform(*sys.argv[1:4], format='npy')"
+    code = "import sys; from npmdask.streaming.transform import transform; transform(*sys.argv[1:4], format='npy')"
     np.save(tmp_path / "x.npy", X)
     with open(tmp_path / "x.npy", "rb") as file:
         command = [sys.executable, "-c", code, str(store), "-", str(tmp_path / "scores")]
@@ -227,7 +227,7 @@ KILLED = """
 import os, sys
 import numpy as np
 from npmdask.storage import dense_writer, journal
-from npmdask.streaming.scores import transform
+from npmdask.streaming.transform import transform
 
 def rows():
     yield np.load("x.npy", allow_pickle=False)
@@ -279,6 +279,6 @@ def test_progress_is_told(store: Path, tmp_path: Path, monkeypatch: pytest.Monke
         def on_rows(self, rows: int, skipped: int, rate: float) -> None:
             told.append((rows, skipped))
 
-    monkeypatch.setattr("npmdask.streaming.scores.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("npmdask.streaming.transform.TELL_SECONDS", 0.0)
     transform(store, X, tmp_path / "scores", batch_rows=100, observer=Listener())
     assert told == [(100, 0), (200, 0), (300, 0)]

@@ -30,7 +30,7 @@ from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.ingest import ingest
 from npmdask.storage.synthetic.generate import generate
-from npmdask.streaming.online import StreamingPCA
+from npmdask.streaming.streaming_pca import StreamingPCA
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "npmdask"

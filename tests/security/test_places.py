@@ -24,7 +24,7 @@ from npmdask.storage.paths import local_path
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import StreamingPCA, run_stream  # noqa: F401
-from npmdask.streaming.scores import transform
+from npmdask.streaming.transform import transform
 from npmdask.tensors.building import build_moments
 
 ROWS = np.random.default_rng(0).standard_normal((40, 6))

@@ -37,7 +37,7 @@ from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams import ZarrRows
 from npmdask.streaming import stream_pca
-from npmdask.streaming.scores import transform
+from npmdask.streaming.transform import transform
 from tests.test_operators import ignore, write_csr
 
 SECONDS = 300  # of one layout with all that is done to it: it takes about one

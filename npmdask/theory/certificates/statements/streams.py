@@ -30,7 +30,7 @@ TOO_FEW = "the rows held out are fewer than two, or all alike or zero"
 
 
 class Measured(Protocol):
-    """What is read of a measurement (npmdask.streaming.measures)."""
+    """What is read of a measurement (npmdask.streaming.metrics)."""
 
     @property
     def rows(self) -> int: ...

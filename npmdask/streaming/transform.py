@@ -20,8 +20,8 @@ from npmdask.storage.lock import locked
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.components import Components, components_of
-from npmdask.streaming.driver import TELL_SECONDS, Every
-from npmdask.streaming.opening import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
+from npmdask.streaming.loop import TELL_SECONDS, Every
+from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
 
 BATCH_BYTES = 16 * 2**20  # of rows as float64
 

@@ -11,8 +11,8 @@ import numpy as np
 from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
-from npmdask.streaming.measures import Measurement
-from npmdask.streaming.online import StreamingPCA
+from npmdask.streaming.metrics import Measurement
+from npmdask.streaming.streaming_pca import StreamingPCA
 from npmdask.theory.certificates.statements import of_stream
 
 

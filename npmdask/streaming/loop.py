@@ -25,11 +25,11 @@ from npmdask.runs.identity import bind_spec
 from npmdask.runs.log_observer import watched
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.streaming.measures import Measures, last_step, measure
 from npmdask.streaming.memory import plan_stream
-from npmdask.streaming.opening import said_of_header
+from npmdask.streaming.metrics import Measures, last_step, measure
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
+from npmdask.streaming.source import said_of_header
 from npmdask.theory.certificates.statements import of_stream
 
 TELL_SECONDS = 1.0  # between two signs of life

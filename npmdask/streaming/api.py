@@ -14,11 +14,11 @@ from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.sizes import parse_memory
-from npmdask.streaming.driver import StreamDriver
-from npmdask.streaming.opening import Reading
+from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import StreamProblem, make_stream_problem, reopened
 from npmdask.streaming.request import BATCH_ROWS, StreamRequest
 from npmdask.streaming.solution import StreamSolution
+from npmdask.streaming.source import Reading
 
 
 def stream_pca(

@@ -19,7 +19,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
-from npmdask.streaming.measures import HeldOut, Measurement, last_step, measure
+from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure
 from npmdask.streaming.request import StreamRequest, make_model
 
 
