@@ -18,13 +18,13 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.children import as_child
 from benchmarks.timing import clocked
+from npmdask.models.topics.documents import documents_of, write_documents
+from npmdask.models.topics.fit import fit_topics
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.prepare import Cut
+from npmdask.models.topics.run import run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.topics.documents import documents_of, write_documents
-from npmdask.topics.fitting import fit_topics
-from npmdask.topics.job import run_topics
-from npmdask.topics.model import TopicModel
-from npmdask.topics.preparing import Cut
 
 ONE = Resources(threads=1)
 KEPT = ("documents", "skipped", "condition", "passes", "tensor_outcome", "warnings")  # of what is known of a model

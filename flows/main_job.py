@@ -13,11 +13,11 @@ from flows.server import ROOT, local_server
 from flows.topics import topics
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
+from npmdask.models.topics.corpus import documentation_corpus
+from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.report import write_report
 from npmdask.runs.observers import IngestBar
 from npmdask.storage.synthetic.generate import generate
-from npmdask.topics.corpus import documentation_corpus
-from npmdask.topics.documents import documents_of, write_documents
 
 CONFIG = ROOT / "data" / "main-job.toml"
 ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32

@@ -7,14 +7,14 @@ from prefect import get_run_logger
 from flows.heart import require_progress
 from flows.publish import LivePublisher
 from flows.run import step
-from npmdask.jobs import job_summary
-from npmdask.latent.answers import fit_latent
+from npmdask.models.kinds import job_summary
+from npmdask.models.latent.answers import fit_latent
+from npmdask.models.topics.documents import documents_of
+from npmdask.models.topics.prepare import Cut
+from npmdask.models.topics.run import run_topics
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.solution import Resources, Step
 from npmdask.sizes import parse_memory
-from npmdask.topics.documents import documents_of
-from npmdask.topics.job import run_topics
-from npmdask.topics.preparing import Cut
 
 Means = tuple[str | None, int | None, int]  # memory, threads, workers
 

@@ -14,7 +14,7 @@ from flows.heart import tended
 from flows.run import end_state, place_of, said_in_a_sentence
 from flows.stages import find_topics, look
 from flows.steps import report
-from npmdask.topics.preparing import Cut
+from npmdask.models.topics.prepare import Cut
 
 
 @flow(name="topics", persist_result=False)

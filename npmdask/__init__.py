@@ -12,16 +12,16 @@ from npmdask.privacy.request import Privacy
 from npmdask.runs.loop import Solution
 
 if TYPE_CHECKING:
-    from npmdask.latent.estimators import ICA, Mixture
+    from npmdask.models.latent.estimators import ICA, Mixture
+    from npmdask.models.topics.estimator import Topics
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
-    from npmdask.topics.estimator import Topics
 
 LATER = {
-    "ICA": "npmdask.latent.estimators",
-    "Mixture": "npmdask.latent.estimators",
+    "ICA": "npmdask.models.latent.estimators",
+    "Mixture": "npmdask.models.latent.estimators",
     "StreamSolution": "npmdask.streaming",
     "StreamingPCA": "npmdask.streaming",
-    "Topics": "npmdask.topics.estimator",
+    "Topics": "npmdask.models.topics.estimator",
     "stream_components": "npmdask.streaming",
     "stream_pca": "npmdask.streaming",
 }

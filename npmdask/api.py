@@ -26,7 +26,7 @@ from npmdask.storage.bundle import read_bundle
 from npmdask.storage.source import open_source
 
 if TYPE_CHECKING:
-    from npmdask.jobs import Answer
+    from npmdask.models.kinds import Answer
     from npmdask.streaming import StreamSolution
 
 
@@ -223,7 +223,7 @@ def _resume_job(
     others: tuple[Any, ...],
     observer: Any,
 ) -> Answer:
-    from npmdask.jobs import resume_job
+    from npmdask.models.kinds import resume_job
 
     if any(value is not None for value in others):
         raise BadInputError(f"{path} is a job of several stages: only memory, workers and threads may be given")

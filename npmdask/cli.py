@@ -154,7 +154,7 @@ def _add_resume(commands: Any) -> None:
 
 def _resume(a: argparse.Namespace) -> int:
     from npmdask.api import resume
-    from npmdask.jobs import is_job
+    from npmdask.models.kinds import is_job
     from npmdask.runs.observers import ProgressBar
 
     a.held_store = a.store

@@ -63,9 +63,9 @@ def _resources(a: argparse.Namespace) -> Any:
 
 
 def _topics(a: argparse.Namespace) -> int:
+    from npmdask.models.topics.prepare import Cut
+    from npmdask.models.topics.run import run_topics
     from npmdask.runs.observers import ProgressBar
-    from npmdask.topics.job import run_topics
-    from npmdask.topics.preparing import Cut
 
     a.held_store = _store_of(a, "topics", a.documents)
     answer = run_topics(
@@ -87,8 +87,8 @@ def _topics(a: argparse.Namespace) -> int:
 
 def print_answer(answer: Any, as_json: bool, words: int = 10) -> int:
     """The answer of a job, for people or for scripts; 0, or the exit code of what did not converge."""
-    from npmdask.jobs import job_summary
-    from npmdask.topics.job import TopicAnswer
+    from npmdask.models.kinds import job_summary
+    from npmdask.models.topics.run import TopicAnswer
     from npmdask.topics.text import text_of
 
     for warning in answer.warnings:
@@ -124,7 +124,7 @@ def _add_samples(p: Any, kind: str) -> None:
 
 
 def _samples(a: argparse.Namespace) -> int:
-    from npmdask.latent.answers import fit_latent
+    from npmdask.models.latent.answers import fit_latent
     from npmdask.runs.observers import ProgressBar
 
     a.held_store = _store_of(a, a.kind, a.samples)
@@ -156,8 +156,8 @@ def add_moments(commands: Any) -> None:
 
 
 def _moments(a: argparse.Namespace) -> int:
+    from npmdask.models.third_moment import build_moments
     from npmdask.runs.observers import ProgressBar
-    from npmdask.tensors.building import build_moments
 
     built = build_moments(
         a.source,

@@ -30,9 +30,9 @@ def add_transform(commands: Any) -> None:
 
 
 def _transform(a: argparse.Namespace) -> int:
+    from npmdask.models.topics.model import holds_topics
     from npmdask.runs.observers import ProgressBar
     from npmdask.streaming.transform import transform
-    from npmdask.topics.model import holds_topics
 
     if holds_topics(a.store):
         return _transform_documents(a)
@@ -54,8 +54,8 @@ def _transform(a: argparse.Namespace) -> int:
 
 def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.errors import BadInputError
+    from npmdask.models.topics.transform import transform_documents
     from npmdask.runs.observers import ProgressBar
-    from npmdask.topics.scores import transform_documents
 
     given = {"batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
     of_rows = [f"--{name.replace('_', '-')}" for name, default in given.items() if getattr(a, name) != default]

@@ -17,13 +17,13 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
+from npmdask.models.topics.model import PART as TOPICS
+from npmdask.models.topics.vocabulary import words_of_array
 from npmdask.runs.left_vectors import left_blocks, left_height
 from npmdask.runs.tensor_problem import JOBS
 from npmdask.storage.bundle import Arrays, read_bundle
 from npmdask.storage.paths import local_path
 from npmdask.streaming.status import answer_of, is_stream
-from npmdask.topics.model import PART as TOPICS
-from npmdask.topics.vocabulary import words_of_array
 
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
 

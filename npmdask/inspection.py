@@ -8,7 +8,7 @@ from typing import Any
 from npmdask.checkpoint.remote.fetch import holds_run
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
-from npmdask.jobs import job_summary, kind_of, read_job
+from npmdask.models.kinds import job_summary, kind_of, read_job
 from npmdask.runs.restore import require_run
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.packed_symmetric import TriangleReader

@@ -15,7 +15,7 @@ from npmdask.certificate_page import certificate_section
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError
-from npmdask.jobs import job_page, kind_of
+from npmdask.models.kinds import job_page, kind_of
 from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.planning.predicted_steps import comparison, prediction_facts
 from npmdask.privacy.request import unprotected

@@ -14,7 +14,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.convergence import seconds_left
 from npmdask.errors import NpmdaskError
 from npmdask.inspection import inspect
-from npmdask.jobs import kind_of
+from npmdask.models.kinds import kind_of
 from npmdask.numerics.units import time_text
 from npmdask.page import bytes_text
 from npmdask.planning.predicted_steps import prediction_facts

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import npmdask
 import npmdask.operators._protocol as protocol
-from npmdask.dilation import singular_triplets
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import Node, compute_run, pack, runs_of, unpack
+from npmdask.models.dilation import singular_triplets
 from npmdask.operators import Dilation, SparseDilation
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
@@ -250,7 +250,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_bits(tmp_path: Path, stop: i
 
 PROCESS = """
 import json, sys
-from npmdask.dilation import singular_triplets
+from npmdask.models.dilation import singular_triplets
 from npmdask.runs.observers import Observer
 
 class Plan(Observer):

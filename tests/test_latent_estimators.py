@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.latent.estimators import ICA, Mixture
+from npmdask.models.latent.estimators import ICA, Mixture
 
 
 def test_a_mixture_predicts_what_each_row_came_from() -> None:

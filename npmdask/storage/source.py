@@ -49,7 +49,7 @@ class Source:
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
     matrices, flattened.
-    ``words``: what the columns count, of documents, as recorded (npmdask.topics.vocabulary).
+    ``words``: what the columns count, of documents, as recorded (npmdask.models.topics.vocabulary).
     """
 
     path: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.topics.model import TopicModel
-from npmdask.topics.quality import Coherence
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.quality import Coherence
 
 
 def text_of(

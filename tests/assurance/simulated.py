@@ -15,7 +15,10 @@ from scipy.optimize import linear_sum_assignment
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateTensorPower, TensorPower
 from npmdask.algorithms.tensor.power import restarts_for
-from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.models.latent import fit_independent_components, fit_mixture
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.prepare import Cut
+from npmdask.models.topics.run import run_topics
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.privacy.power_release import likely_sine, released_arrays
 from npmdask.streaming.metrics import HeldOut, Measures, measure
@@ -31,9 +34,6 @@ from npmdask.theory.certificates.statements import (
     of_topics,
 )
 from npmdask.theory.diagnostics import max_sin_theta
-from npmdask.topics.job import run_topics
-from npmdask.topics.model import TopicModel
-from npmdask.topics.preparing import Cut
 from tests.private.conftest import make_world
 from tests.topics.made import documents_from, words
 

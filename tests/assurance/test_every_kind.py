@@ -20,8 +20,10 @@ from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.inspection import inspect
-from npmdask.jobs import job_summary
-from npmdask.latent.answers import fit_latent
+from npmdask.models.kinds import job_summary
+from npmdask.models.latent.answers import fit_latent
+from npmdask.models.topics.prepare import Cut
+from npmdask.models.topics.run import run_topics
 from npmdask.privacy.dp_pca.registry import NAMES
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
@@ -39,8 +41,6 @@ from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
 from npmdask.streaming.status import is_stream, standing
 from npmdask.theory.certificates.statements import assurance_of
-from npmdask.topics.job import run_topics
-from npmdask.topics.preparing import Cut
 from tests.nodes.conftest import Sites, records, run_centre, sites
 from tests.online.common import OPTIONS, K, rows_of
 from tests.online.test_components import OPTIONS as OF_COMPONENTS

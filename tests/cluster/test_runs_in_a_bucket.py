@@ -24,12 +24,12 @@ from npmdask.checkpoint.remote.transfer import SMALL
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
-from npmdask.latent.answers import fit_latent
+from npmdask.models.latent.answers import fit_latent
+from npmdask.models.topics.prepare import Cut
+from npmdask.models.topics.run import read_topics, run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources, Step
 from npmdask.storage.readers.dense import SlabRecord
-from npmdask.topics.job import read_topics, run_topics
-from npmdask.topics.preparing import Cut
 from tests.cluster.conftest import ROOT, Bucket, Honest
 from tests.conftest import planted, same_bytes, write_zarr
 

@@ -9,14 +9,14 @@ import numpy as np
 import zarr
 
 import npmdask
-from npmdask.latent.answers import fit_latent
+from npmdask.models import third_moment
+from npmdask.models.latent.answers import fit_latent
+from npmdask.models.topics.documents import documents_of, write_documents
+from npmdask.models.topics.run import run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.writers import journal
-from npmdask.tensors import building
-from npmdask.topics.documents import documents_of, write_documents
-from npmdask.topics.job import run_topics
 from tests.topics.made import a_model, documents_from, words
 
 KINDS = ("harvest", "rounds", "topics-held", "topics-implicit", "mixture", "ica", "building")
@@ -75,8 +75,8 @@ def work(kind: str, folder: Path, threads: int) -> None:
         source = folder / "docword.txt"
         run_topics(source, TOPICS, folder / "vocab.txt", store=run, resources=resources, moments=moments)
     elif kind == "building":
-        building.SUMS_BYTES = 2**21  # several passes
+        third_moment.SUMS_BYTES = 2**21  # several passes
         if not (folder / "run").exists():
-            building.build_moments(folder / "documents.zarr", run, alpha0=1.0, block=10, resources=resources)
+            third_moment.build_moments(folder / "documents.zarr", run, alpha0=1.0, block=10, resources=resources)
     else:
         fit_latent(kind, folder / "x.zarr", 4, store=run, resources=resources, observer=Observer())

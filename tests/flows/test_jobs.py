@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.latent.answers import fit_latent
+from npmdask.models.latent.answers import fit_latent
+from npmdask.models.topics.run import read_topics, run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
-from npmdask.topics.job import read_topics, run_topics
 from tests.faults.tensor_jobs import make, planted_tensor
 from tests.flows.conftest import Shop, committed
 

@@ -13,7 +13,7 @@ import zarr
 
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from tests.conftest import same_bytes, write_zarr

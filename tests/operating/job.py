@@ -17,7 +17,7 @@ import npmdask
 from npmdask.checkpoint.lease import Ownership
 from npmdask.errors import NpmdaskError
 from npmdask.execution.threads import Threads
-from npmdask.latent import fit_mixture
+from npmdask.models.latent import fit_mixture
 from npmdask.storage import bundle
 from npmdask.streaming import stream_pca
 

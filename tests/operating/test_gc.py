@@ -19,7 +19,7 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.export import export
 from npmdask.inspection import inspect
-from npmdask.jobs import read_job
+from npmdask.models.kinds import read_job
 from npmdask.report import write_report
 from npmdask.retention import Rule, Swept, sweep
 from npmdask.runs.observers import Observer

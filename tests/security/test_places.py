@@ -15,6 +15,7 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.export import export
 from npmdask.inspection import inspect
+from npmdask.models.third_moment import build_moments
 from npmdask.privacy.ledger import open_ledger
 from npmdask.report import write_report
 from npmdask.retention import Rule, sweep
@@ -25,7 +26,6 @@ from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import StreamingPCA, run_stream  # noqa: F401
 from npmdask.streaming.transform import transform
-from npmdask.tensors.building import build_moments
 
 ROWS = np.random.default_rng(0).standard_normal((40, 6))
 # PLACE is what is given; everything else is there and good.

@@ -13,8 +13,8 @@ import zarr
 
 import npmdask
 from npmdask.errors import BadInputError
+from npmdask.models.topics.documents import documents_of
 from npmdask.storage.ingest import ingest
-from npmdask.topics.documents import documents_of
 
 ROWS = np.random.default_rng(0).standard_normal((40, 6))
 MASKED = np.ma.masked_array(ROWS, mask=ROWS > 2)

@@ -12,12 +12,12 @@ import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.models import third_moment
+from npmdask.models.third_moment import build_moments
+from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.runs.solution import Resources
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import open_source
-from npmdask.tensors import building
-from npmdask.tensors.building import build_moments
-from npmdask.topics.documents import documents_of, write_documents
 from tests.conftest import write_zarr
 from tests.faults.tensor_kills import differences, kept
 from tests.topics.made import a_model, documents_from, words
@@ -95,7 +95,7 @@ def test_samples(tmp_path: Path, center: bool) -> None:
 def test_little_memory_makes_more_passes_and_no_other_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = store(tmp_path)
     at_once = build_moments(source, tmp_path / "once.zarr", alpha0=1.0, block=3)
-    monkeypatch.setattr(building, "SUMS_BYTES", 2**16)
+    monkeypatch.setattr(third_moment, "SUMS_BYTES", 2**16)
     many = build_moments(source, tmp_path / "many.zarr", alpha0=1.0, block=3, resources=Resources(threads=2))
     assert at_once.passes == 1 < many.passes
     assert many.fingerprint == at_once.fingerprint
@@ -110,7 +110,7 @@ class Died(Exception):
 def test_dies_at_every_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks where a group of blocks is forgotten before it is durable, or written twice."""
     source, write = store(tmp_path), RunStore.write_part
-    monkeypatch.setattr(building, "SUMS_BYTES", 2**16)
+    monkeypatch.setattr(third_moment, "SUMS_BYTES", 2**16)
     whole = build_moments(source, tmp_path / "whole.zarr", alpha0=1.0, block=3)
     deaths, passes, names = 0, 0, set[str]()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from npmdask.models.topics.model import TopicModel
 from npmdask.numerics.random import generator
-from npmdask.topics.model import TopicModel
 
 
 def words(count: int) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
-from npmdask.topics.documents import documents_of
-from npmdask.topics.quality import NEVER, Coherence, coherence, coherence_of, cooccurrence
+from npmdask.models.topics.documents import documents_of
+from npmdask.models.topics.quality import NEVER, Coherence, coherence, coherence_of, cooccurrence
 from tests.topics.made import a_model, documents_from
 
 # What benchmarks/peer_scripts/topic_coherence.py prints (gensim 4.4.0).

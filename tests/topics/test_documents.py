@@ -11,11 +11,8 @@ import pytest
 from scipy.sparse import csr_matrix, save_npz, vstack
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
-from npmdask.storage.writers.sparse import SparseWriter
-from npmdask.topics import documents as module
-from npmdask.topics.documents import (
+from npmdask.models.topics import documents as module
+from npmdask.models.topics.documents import (
     Documents,
     document_frequencies,
     documents_of,
@@ -23,7 +20,10 @@ from npmdask.topics.documents import (
     with_words,
     write_documents,
 )
-from npmdask.topics.vocabulary import read_vocabulary
+from npmdask.models.topics.vocabulary import read_vocabulary
+from npmdask.storage.ingest import ingest
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.sparse import SparseWriter
 from tests.topics.made import a_model, documents_from, words
 
 EMPTY = csr_matrix((3, 60), dtype=np.int32)

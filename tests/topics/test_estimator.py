@@ -7,8 +7,8 @@ import pytest
 from sklearn.base import clone
 
 from npmdask.errors import BadInputError
-from npmdask.topics.estimator import Topics
-from npmdask.topics.inference import shares_of
+from npmdask.models.topics.estimator import Topics
+from npmdask.models.topics.inference import shares_of
 from tests.topics.made import a_model, documents_from
 
 MODEL = a_model()

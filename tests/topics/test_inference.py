@@ -10,8 +10,8 @@ from scipy.sparse import csr_matrix, vstack
 from scipy.special import psi
 from sklearn.decomposition import LatentDirichletAllocation
 
-from npmdask.topics import inference
-from npmdask.topics.inference import shares_of
+from npmdask.models.topics import inference
+from npmdask.models.topics.inference import shares_of
 from tests.topics.made import a_model, documents_from
 
 TIGHT = {"max_iterations": 20_000, "tol": 1e-12}

@@ -10,7 +10,7 @@ import pytest
 
 from npmdask.checkpoint.store import SPEC_TABLES, RunStore
 from npmdask.errors import BadInputError
-from npmdask.topics.model import PART, TopicModel, holds_topics
+from npmdask.models.topics.model import PART, TopicModel, holds_topics
 from tests.topics.made import a_model, words
 
 SMALL = TopicModel(

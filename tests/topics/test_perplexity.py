@@ -9,11 +9,11 @@ import pytest
 from scipy.sparse import csr_matrix, vstack
 
 from npmdask.errors import BadInputError
+from npmdask.models.topics import documents as module
+from npmdask.models.topics.documents import documents_of
+from npmdask.models.topics.inference import shares_of
+from npmdask.models.topics.quality import Perplexity, held_out_perplexity, word_counts
 from npmdask.numerics.random import generator
-from npmdask.topics import documents as module
-from npmdask.topics.documents import documents_of
-from npmdask.topics.inference import shares_of
-from npmdask.topics.quality import Perplexity, held_out_perplexity, word_counts
 from tests.topics.made import a_model, documents_from
 
 MODEL = a_model(v=100, k=5)

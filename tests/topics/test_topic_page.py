@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.topics.model import TopicModel
-from npmdask.topics.page import TopicFacts, condition, page_of
-from npmdask.topics.quality import Coherence, Perplexity
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.quality import Coherence, Perplexity
+from npmdask.models.topics.report import TopicFacts, condition, page_of
 from npmdask.topics.text import text_of
 from tests.topics.made import a_model
 

@@ -15,10 +15,10 @@ from scipy.sparse import csr_matrix, vstack
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.inspection import inspect
+from npmdask.models.topics.documents import documents_of, write_documents
+from npmdask.models.topics.inference import shares_of
+from npmdask.models.topics.transform import transform_documents
 from npmdask.storage.ingest import ingest
-from npmdask.topics.documents import documents_of, write_documents
-from npmdask.topics.inference import shares_of
-from npmdask.topics.scores import transform_documents
 from tests.topics.made import a_model, documents_from
 from tests.topics.test_documents import docword
 
@@ -88,7 +88,7 @@ def test_memory_does_not_grow_with_the_documents(store: Path, tmp_path: Path, mo
     monkeypatch.setattr("npmdask.storage.writers.sparse.SparseWriter.CHUNK", 2**12)
     monkeypatch.setattr("npmdask.storage.streams.chunks.RUN_BYTES", 2**15)
     monkeypatch.setattr("npmdask.storage.writers.dense.CHUNK_BYTES", 2**14)
-    monkeypatch.setattr("npmdask.topics.documents.ROWS", 200)
+    monkeypatch.setattr("npmdask.models.topics.documents.ROWS", 200)
     peaks = []
     for times in (1, 10):
         source = tmp_path / f"{times}.zarr"

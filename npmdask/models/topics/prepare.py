@@ -13,10 +13,7 @@ from scipy.sparse import csr_matrix
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.checksum import crc32c
-from npmdask.storage.object_url import is_remote
-from npmdask.storage.paths import local_path
-from npmdask.topics.documents import (
+from npmdask.models.topics.documents import (
     Documents,
     document_frequencies,
     documents_of,
@@ -25,7 +22,10 @@ from npmdask.topics.documents import (
     with_words,
     write_documents,
 )
-from npmdask.topics.vocabulary import read_vocabulary, require_words
+from npmdask.models.topics.vocabulary import read_vocabulary, require_words
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.object_url import is_remote
+from npmdask.storage.paths import local_path
 
 TRAINING, HELD_OUT, ORIGIN = "documents.zarr", "held-out.zarr", "origin"
 CORPUS = "kept"  # the part that holds which columns of the corpus are words of the model

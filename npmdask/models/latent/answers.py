@@ -12,11 +12,11 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.latent.independent import NAME as ICA
-from npmdask.latent.independent import fit_independent_components
-from npmdask.latent.jobs import ANSWER
-from npmdask.latent.mixtures import NAME as MIXTURE
-from npmdask.latent.mixtures import fit_mixture
+from npmdask.models.latent.common import ANSWER
+from npmdask.models.latent.independent import NAME as ICA
+from npmdask.models.latent.independent import fit_independent_components
+from npmdask.models.latent.mixture import NAME as MIXTURE
+from npmdask.models.latent.mixture import fit_mixture
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
+from npmdask.models.latent.common import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
 from npmdask.numerics.moments import ICA, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import SampleFourth
@@ -63,7 +63,7 @@ def fit_independent_components(
     ----------
     source : samples (n x d): a store, a Zarr array or a NumPy array.
     store : folder of the run; a killed one goes on from there.
-    asked : further fields of :class:`npmdask.latent.jobs.SampleRequest`.
+    asked : further fields of :class:`npmdask.models.latent.common.SampleRequest`.
 
     Raises
     ------

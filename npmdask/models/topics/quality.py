@@ -13,11 +13,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
+from npmdask.models.topics.documents import Documents, require_whole
+from npmdask.models.topics.inference import shares_of
+from npmdask.models.topics.model import TopicModel
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.topics.documents import Documents, require_whole
-from npmdask.topics.inference import shares_of
-from npmdask.topics.model import TopicModel
 
 NEVER = 1e-12  # the share of documents that two words which never meet are counted in: gensim's EPSILON
 BACKGROUND_SHARE = 0.01  # of the unigram model in what a document's words are predicted by

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.latent.jobs import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
+from npmdask.models.latent.common import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
+from npmdask.models.polarization import cube_of, polarising_block
 from npmdask.numerics.moments import SphericalMixture, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples
@@ -26,7 +27,6 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.runs.stages import Job
 from npmdask.storage.bundle import Arrays
-from npmdask.tensors.polarised import cube_of, polarising_block
 
 NAME = "mixture"
 
@@ -65,7 +65,7 @@ def fit_mixture(
     ----------
     source : samples (n x d): a store, a Zarr array or a NumPy array.
     store : folder of the run; a killed one goes on from there.
-    asked : further fields of :class:`npmdask.latent.jobs.SampleRequest`.
+    asked : further fields of :class:`npmdask.models.latent.common.SampleRequest`.
 
     Raises
     ------

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.quality import Coherence, Perplexity
 from npmdask.page import heading, page, table, tiles
-from npmdask.topics.model import TopicModel
-from npmdask.topics.quality import Coherence, Perplexity
 
 HIGH_CONDITION = 10.0  # above: the warning of SpectralLDA-Spark, the implementation that users know
 SHOWN = 10

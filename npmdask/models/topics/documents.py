@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from npmdask.errors import BadInputError
+from npmdask.models.topics.vocabulary import require_words, words_of_array, words_to_array
 from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.ingest import discarded_if_bad
@@ -26,7 +27,6 @@ from npmdask.storage.safe_open import note
 from npmdask.storage.source import BUDGET_MARK, Source, open_source
 from npmdask.storage.streams.chunks import units_of
 from npmdask.storage.writers.sparse import SparseWriter
-from npmdask.topics.vocabulary import require_words, words_of_array, words_to_array
 
 ROWS = 2**14  # of a batch at most: bounds what is as long as a batch has documents, whatever their words
 

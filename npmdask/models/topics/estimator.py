@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.estimator import Estimator
 from npmdask.execution.executor import single_threaded_blas
+from npmdask.models.estimator import Estimator
+from npmdask.models.topics.documents import documents_of
+from npmdask.models.topics.inference import MAX_ITERATIONS, TOL, shares_of
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.prepare import Cut
+from npmdask.models.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
+from npmdask.models.topics.run import run_topics
+from npmdask.models.topics.transform import for_model
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.runs.solution import Resources
 from npmdask.sizes import parse_memory
-from npmdask.topics.documents import documents_of
-from npmdask.topics.inference import MAX_ITERATIONS, TOL, shares_of
-from npmdask.topics.job import run_topics
-from npmdask.topics.model import TopicModel
-from npmdask.topics.preparing import Cut
-from npmdask.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
-from npmdask.topics.scores import for_model
 
 
 class Topics(Estimator):
@@ -39,7 +39,7 @@ class Topics(Estimator):
 
     Attributes (after ``fit``)
     --------------------------
-    model_ : the :class:`npmdask.topics.model.TopicModel`.
+    model_ : the :class:`npmdask.models.topics.model.TopicModel`.
     components_ : k x V, probabilities of the words of each topic; rows sum to 1.
     alpha_ : (k) Dirichlet parameters.
     vocabulary_ : the V words.
@@ -120,7 +120,7 @@ class Topics(Estimator):
 
     def transform(self, X: Any) -> Block:
         """Shares of the topics in each document (n x k, rows sum to 1), held in memory; for a corpus that is larger,
-        :func:`npmdask.topics.scores.transform_documents` writes them out of core."""
+        :func:`npmdask.models.topics.transform.transform_documents` writes them out of core."""
         model = self._known()
         limits: dict[str, Any] = {"max_iterations": self.max_doc_update_iter, "tol": self.doc_update_tol}
         with single_threaded_blas():
@@ -137,12 +137,12 @@ class Topics(Estimator):
         return self._known().top_words(n)
 
     def coherence(self, X: Any, n: int = 10) -> Coherence:
-        """Coherence of the top words in the documents ``X``; see :func:`npmdask.topics.quality.coherence_of`."""
+        """Coherence of the top words in the documents ``X``; see :func:`npmdask.models.topics.quality.coherence_of`."""
         return coherence(self._known(), for_model(documents_of(X), self._known()), n)
 
     def perplexity(self, X: Any, background: Any, seed: int = 0) -> Perplexity:
         """Of the documents ``X``, held out, beside the unigram model of ``background``: the documents of the fit; see
-        :func:`npmdask.topics.quality.held_out_perplexity`."""
+        :func:`npmdask.models.topics.quality.held_out_perplexity`."""
         model = self._known()
         before = word_counts(for_model(documents_of(background), model))
         return held_out_perplexity(model, for_model(documents_of(X), model), before, seed=seed)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.estimator import Estimator
-from npmdask.latent.independent import IndependentComponents, fit_independent_components
-from npmdask.latent.mixtures import GaussianMixture, fit_mixture
+from npmdask.models.estimator import Estimator
+from npmdask.models.latent.independent import IndependentComponents, fit_independent_components
+from npmdask.models.latent.mixture import GaussianMixture, fit_mixture
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.solution import Resources
 from npmdask.sizes import parse_memory
@@ -52,7 +52,7 @@ class Mixture(_OfSamples):
 
     Attributes (after ``fit``)
     --------------------------
-    model_ : :class:`npmdask.latent.GaussianMixture`. means_ : k x d. weights_ : k, sum 1.
+    model_ : :class:`npmdask.models.latent.GaussianMixture`. means_ : k x d. weights_ : k, sum 1.
     """
 
     model_: GaussianMixture
@@ -88,7 +88,7 @@ class ICA(_OfSamples):
 
     Attributes (after ``fit``)
     --------------------------
-    model_ : :class:`npmdask.latent.IndependentComponents`. mixing_ : d x k. components_ : k x d, the unmixing.
+    model_ : :class:`npmdask.models.latent.IndependentComponents`. mixing_ : d x k. components_ : k x d, the unmixing.
     """
 
     model_: IndependentComponents

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
-from npmdask.topics.documents import document_frequencies, documents_of, kept_words
+from npmdask.models.topics.documents import document_frequencies, documents_of, kept_words
 
 PACKAGES = ("numpy", "scipy", "matplotlib")  # needed by npmdask: there, and of the same version, wherever it is locked
 LEAST_WORDS = 30  # of a docstring that is a document

@@ -9,14 +9,14 @@ from typing import Any
 
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
+from npmdask.models.topics.documents import Documents, documents_of, with_words
+from npmdask.models.topics.inference import MAX_ITERATIONS, TOL, Shares, shares_of
+from npmdask.models.topics.model import TopicModel
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Every
 from npmdask.streaming.transform import writer_of_scores
-from npmdask.topics.documents import Documents, documents_of, with_words
-from npmdask.topics.inference import MAX_ITERATIONS, TOL, Shares, shares_of
-from npmdask.topics.model import TopicModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +72,10 @@ def transform_documents(
     Parameters
     ----------
     store : of a finished run of topics, or what ``TopicModel.save`` wrote.
-    source : as for :func:`npmdask.topics.documents.documents_of`; columns as those that the topics were found of.
+    source : as for :func:`npmdask.models.topics.documents.documents_of`; columns as those that the topics were found of.
     dest : folder to create: a Zarr store with checksums that every command reads. It appears whole or not at all; after
         a kill the same call begins again.
-    max_iterations, tol : of :func:`npmdask.topics.inference.shares_of`.
+    max_iterations, tol : of :func:`npmdask.models.topics.inference.shares_of`.
     overwrite : replace what is at ``dest``.
 
     Raises

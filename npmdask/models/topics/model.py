@@ -11,9 +11,9 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
+from npmdask.models.topics.vocabulary import require_words, words_of_array, words_to_array
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle
-from npmdask.topics.vocabulary import require_words, words_of_array, words_to_array
 
 PART = "topics"  # of a run store: where the model of a finished run lies
 SUM_ERROR = 1e-6  # of the column of a topic, or of the weights that a store of float32 gave

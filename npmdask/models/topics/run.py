@@ -12,17 +12,17 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
+from npmdask.models.topics.documents import documents_of
+from npmdask.models.topics.fit import OfWords, TopicRequest, fit_in
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.prepare import CORPUS, HELD_OUT, ORIGIN, TRAINING, Cut, prepare
+from npmdask.models.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import open_source
 from npmdask.theory.certificates.statements import of_topics
-from npmdask.topics.documents import documents_of
-from npmdask.topics.fitting import OfWords, TopicRequest, fit_in
-from npmdask.topics.model import TopicModel
-from npmdask.topics.preparing import CORPUS, HELD_OUT, ORIGIN, TRAINING, Cut, prepare
-from npmdask.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
 
 QUALITY = "quality"
 TOP = 10  # words of a topic that coherence is measured of

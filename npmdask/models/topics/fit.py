@@ -22,6 +22,8 @@ import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
+from npmdask.models.topics.model import PART, TopicModel
+from npmdask.models.topics.vocabulary import words_of_array
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples
@@ -33,8 +35,6 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.stages import Decomposed, Job
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
-from npmdask.topics.model import PART, TopicModel
-from npmdask.topics.vocabulary import words_of_array
 
 KIND = "topics"
 MATRIX_TOL = 1e-4  # relative residual of pairs of M2, which a sample of documents knows to some per cent

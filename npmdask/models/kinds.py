@@ -11,13 +11,13 @@ import numpy as np
 from npmdask.charts import BLUE, axes, svg
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.latent.answers import LatentAnswer, read_latent, resume_latent
+from npmdask.models.latent.answers import LatentAnswer, read_latent, resume_latent
+from npmdask.models.topics.report import TopicFacts, page_of
+from npmdask.models.topics.run import TopicAnswer, read_topics, resume_topics
 from npmdask.page import heading, page, parameters, spectrum_svg, table, tiles
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.runs.tensor_problem import JOBS
-from npmdask.topics.job import TopicAnswer, read_topics, resume_topics
-from npmdask.topics.page import TopicFacts, page_of
 
 TOPICS = "topics"
 TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
