@@ -288,9 +288,9 @@ def _add_node(commands: Any) -> None:
 
 def _node(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
-    from npmdask.nodes.node import open_node
-    from npmdask.nodes.server import Certificate, serve
-    from npmdask.nodes.wire import node_token
+    from npmdask.federated.node import open_node
+    from npmdask.federated.protocol import node_token
+    from npmdask.federated.server import Certificate, serve
 
     if (a.tls_cert is None) != (a.tls_key is None):
         raise BadInputError("a certificate needs its key: give both --tls-cert and --tls-key, or neither")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from npmdask.errors import BadInputError
-from npmdask.nodes.parts import open_nodes
+from npmdask.federated.release import open_nodes
 from npmdask.runs.build import checked_rank
 from npmdask.storage.source import Source, open_source
 

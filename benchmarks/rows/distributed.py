@@ -19,7 +19,7 @@ from benchmarks.registry import Context, Measured, Row
 from benchmarks.wiretap import Tap, tapped
 from npmdask.accounting import Budget
 from npmdask.config import load_config
-from npmdask.nodes.wire import TOKEN, TOKENS
+from npmdask.federated.protocol import TOKEN, TOKENS
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.storage.ingest import ingest

@@ -17,7 +17,7 @@ import numpy as np
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower, Query
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.nodes.parts import NodesParts
+from npmdask.federated.release import NodesParts
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import Spectrum
 from npmdask.planning.simulated_convergence import rehearse_releases

@@ -11,8 +11,8 @@ from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, PrivatePower
 from npmdask.algorithms.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.nodes.parts import make_parts
-from npmdask.nodes.total import Group
+from npmdask.federated.operator import Group
+from npmdask.federated.release import make_parts
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.dp_pca_release import make_record_pieces
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS

@@ -16,7 +16,7 @@ from npmdask.algorithms import (
 )
 from npmdask.algorithms.stopping import Rule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
-from npmdask.nodes.parts import NodesParts
+from npmdask.federated.release import NodesParts
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle
 from npmdask.privacy.dp_pca_release import RecordParts

@@ -28,7 +28,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BudgetError, NpmdaskError, RefusedError
-from npmdask.nodes.link import Link, Traffic
+from npmdask.federated.client import Link, Traffic
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms import Entropy, destroy_key
 from npmdask.privacy.request import Privacy

@@ -11,7 +11,7 @@ import numpy as np
 from npmdask.algorithms import Result
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.nodes.parts import open_nodes
+from npmdask.federated.release import open_nodes
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from npmdask.nodes.wire import TOKENS
+from npmdask.federated.protocol import TOKENS
 from npmdask.privacy.ledger import open_ledger
 from tests.flows.conftest import Shop, committed
 from tests.nodes.conftest import Sites, centre_file, records, sites

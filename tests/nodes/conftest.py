@@ -19,7 +19,7 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.config import load_config
-from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, TOKEN, TOKENS, Signed
+from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, TOKEN, TOKENS, Signed
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.runs.solution import Solution

@@ -14,7 +14,7 @@ import pytest
 from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
-from npmdask.nodes.node import Node, open_node
+from npmdask.federated.node import Node, open_node
 from npmdask.planning.private_forecast import concerns, require_signal
 from npmdask.privacy.ledger import open_ledger
 from npmdask.report import write_report

@@ -20,7 +20,7 @@ import npmdask
 from benchmarks.wiretap import Exchange, tapped
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, decode, encode
+from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, decode, encode
 from npmdask.operators.exact_sums import prepare
 from npmdask.privacy.ledger import open_ledger
 from npmdask.report import summary, write_report

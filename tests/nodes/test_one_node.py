@@ -9,7 +9,7 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.nodes.node import open_node
+from npmdask.federated.node import open_node
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

@@ -12,8 +12,8 @@ import pytest
 
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.nodes.node import Node, open_node
-from npmdask.nodes.wire import UnansweredError, decode, encode
+from npmdask.federated.node import Node, open_node
+from npmdask.federated.protocol import UnansweredError, decode, encode
 from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.bundle import read_bundle
 from tests.nodes.conftest import grant, private_tables, records, write_site
@@ -117,7 +117,7 @@ def test_what_was_begun_is_done_again_bit_for_bit_and_for_no_other_block(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between the digest and the store. Mutant: noise that is drawn anew would be a second release."""
-    import npmdask.nodes.node as module
+    import npmdask.federated.node as module
 
     config, kept = load_config(folder / "node.toml"), []
 

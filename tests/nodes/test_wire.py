@@ -13,10 +13,9 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.nodes.link import Link, require_address
-from npmdask.nodes.parts import NodesParts, _kind_of, make_parts
-from npmdask.nodes.total import Group
-from npmdask.nodes.wire import (
+from npmdask.federated.client import Link, require_address
+from npmdask.federated.operator import Group
+from npmdask.federated.protocol import (
     TOKEN,
     TOKENS,
     Announcement,
@@ -28,6 +27,7 @@ from npmdask.nodes.wire import (
     size_of,
     tokens_for,
 )
+from npmdask.federated.release import NodesParts, _kind_of, make_parts
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.rounding import Rounding

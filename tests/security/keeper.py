@@ -14,7 +14,7 @@ from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
-from npmdask.nodes.node import open_node
+from npmdask.federated.node import open_node
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.runs.observers import Observer

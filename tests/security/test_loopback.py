@@ -21,8 +21,8 @@ from distributed import Client
 from npmdask.errors import RefusedError
 from npmdask.execution.executor import Processes
 from npmdask.execution.threads import Threads
-from npmdask.nodes.server import serve
-from npmdask.nodes.wire import TOKEN
+from npmdask.federated.protocol import TOKEN
+from npmdask.federated.server import serve
 from npmdask.operators import Gram
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate

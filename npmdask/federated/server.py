@@ -23,8 +23,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.nodes.node import Node
-from npmdask.nodes.wire import DIGEST, NONCE, SIGNATURE, Signed, UnansweredError
+from npmdask.federated.node import Node
+from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, Signed, UnansweredError
 
 REFUSED, UNKNOWN, WRONG_LENGTH, HERE = 409, 401, 413, 500
 

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from npmdask.errors import BadInputError, LostError, RefusedError
-from npmdask.nodes.wire import (
+from npmdask.federated.protocol import (
     DIGEST,
     NONCE,
     SIGNATURE,

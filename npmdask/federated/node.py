@@ -27,7 +27,7 @@ from npmdask.config import RunConfig
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.execution.executor import make_executor, single_threaded_blas
 from npmdask.execution.process_memory import tree_rss
-from npmdask.nodes.wire import Announcement, UnansweredError, decode, digest_of, encode, size_of
+from npmdask.federated.protocol import Announcement, UnansweredError, decode, digest_of, encode, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
 from npmdask.planning.plan import memory_of

@@ -18,9 +18,9 @@ import numpy as np
 from npmdask.accounting import Budget
 from npmdask.algorithms import Result
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.nodes.link import PATIENCE, Link, require_address
-from npmdask.nodes.total import Group, NodeSum
-from npmdask.nodes.wire import Announcement, tokens_for
+from npmdask.federated.client import PATIENCE, Link, require_address
+from npmdask.federated.operator import Group, NodeSum
+from npmdask.federated.protocol import Announcement, tokens_for
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.privacy.power_release import MECHANISMS, likely_sine, released_arrays

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.nodes.link import Link
-from npmdask.nodes.wire import Announcement, size_of
+from npmdask.federated.client import Link
+from npmdask.federated.protocol import Announcement, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial, pending_sums
 from npmdask.storage.readers.dense import SlabRecord
