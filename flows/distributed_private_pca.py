@@ -21,7 +21,7 @@ from flows.steps import plan, report, validate
 from npmdask.api import solve
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
-from npmdask.report import summary
+from npmdask.manage.report import summary
 from npmdask.runs.observers import Observers, ProgressBar
 
 

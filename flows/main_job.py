@@ -13,9 +13,9 @@ from flows.server import ROOT, local_server
 from flows.topics import topics
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
+from npmdask.manage.report import write_report
 from npmdask.models.topics.corpus import documentation_corpus
 from npmdask.models.topics.documents import documents_of, write_documents
-from npmdask.report import write_report
 from npmdask.runs.observers import IngestBar
 from npmdask.storage.synthetic.generate import generate
 

@@ -13,7 +13,7 @@ from flows.run import at_store, check_plain, end_state, require_plain, said_in_a
 from flows.steps import iterate, plan, report, validate
 from npmdask import api
 from npmdask.config import RunConfig
-from npmdask.report import summary
+from npmdask.manage.report import summary
 from npmdask.runs.observers import Observers, ProgressBar
 
 

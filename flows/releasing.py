@@ -13,8 +13,8 @@ from npmdask.api import solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
+from npmdask.manage.report import summary
 from npmdask.planning.private_forecast import require_signal
-from npmdask.report import summary
 from npmdask.runs.identity import bind
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.release import KEY, custody_of

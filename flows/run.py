@@ -21,7 +21,7 @@ from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.cli import INTERRUPTED, NOT_CONVERGED, end_when_asked
 from npmdask.config import RunConfig
 from npmdask.errors import NpmdaskError, RefusedError
-from npmdask.report import write_report
+from npmdask.manage.report import write_report
 from npmdask.runs.observers import stop_bars
 from npmdask.storage.paths import is_url, require_name
 

@@ -31,7 +31,7 @@ from flows.schedules import read_schedules
 from flows.server import DATABASE_GONE, answers, ask, free_port, python_path
 from npmdask.checkpoint.logging import open_log
 from npmdask.errors import RefusedError
-from npmdask.metrics import require_client
+from npmdask.manage.prometheus import require_client
 
 SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect

@@ -13,7 +13,7 @@ from flows.run import publish_report, step
 from npmdask.api import solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
-from npmdask.report import summary
+from npmdask.manage.report import summary
 from npmdask.runs.observers import Observers, ProgressBar
 
 

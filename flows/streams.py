@@ -10,7 +10,7 @@ from flows.stream_publish import StreamPublisher
 from npmdask.config import RunConfig
 from npmdask.config_tables import StreamTable
 from npmdask.errors import BadInputError, TooFewRowsError
-from npmdask.report import summary
+from npmdask.manage.report import summary
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.streaming import run_stream
 from npmdask.streaming.problem import StreamProblem

@@ -204,7 +204,7 @@ def _deflate(a: argparse.Namespace) -> int:
 
 def in_lines(facts: dict[str, Any]) -> str:
     """Format facts for a terminal, a line each; what is long is left to the page and to ``--json``."""
-    from npmdask.private_report import flat
+    from npmdask.manage.private_report import flat
 
     rows = [(name, value) for name, value in flat(facts) if name not in LONG]
     width = max(20, *(len(name) for name, _ in rows))
@@ -212,7 +212,7 @@ def in_lines(facts: dict[str, Any]) -> str:
 
 
 def _print_solution(solution: Any, as_json: bool) -> int:
-    from npmdask.report import summary
+    from npmdask.manage.report import summary
 
     facts = summary(solution)
     for warning in solution.warnings:
@@ -235,7 +235,7 @@ def _add_inspect(commands: Any) -> None:
 
 
 def _inspect(a: argparse.Namespace) -> int:
-    from npmdask.inspection import inspect
+    from npmdask.manage.inspect import inspect
 
     _print_facts(inspect(a.path), a.json)
     return 0
@@ -253,7 +253,7 @@ def _add_report(commands: Any) -> None:
 
 
 def _report(a: argparse.Namespace) -> int:
-    from npmdask.report import write_report
+    from npmdask.manage.report import write_report
 
     print(write_report(a.store, a.output))
     return 0
@@ -267,7 +267,7 @@ def _add_export(commands: Any) -> None:
 
 
 def _export(a: argparse.Namespace) -> int:
-    from npmdask.export import export
+    from npmdask.manage.export import export
 
     print(f"{a.output}: {', '.join(export(a.store, a.output))}")
     return 0

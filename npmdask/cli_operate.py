@@ -22,7 +22,7 @@ def add_status(commands: Any) -> None:
 
 
 def _status(a: argparse.Namespace) -> int:
-    from npmdask.standing import lines, status_below
+    from npmdask.manage.status import lines, status_below
 
     found = status_below(a.folder)
     if a.json:
@@ -45,7 +45,7 @@ def add_metrics(commands: Any) -> None:
 
 
 def _metrics(a: argparse.Namespace) -> int:
-    from npmdask.metrics import Exporter
+    from npmdask.manage.prometheus import Exporter
     from npmdask.privacy.ledger import open_ledger
 
     address = a.ledger or os.environ.get("NPMDASK_LEDGER")
@@ -76,9 +76,9 @@ def add_gc(commands: Any) -> None:
 
 
 def _gc(a: argparse.Namespace) -> int:
+    from npmdask.manage.gc import Rule, sweep
     from npmdask.numerics.units import parse_duration
     from npmdask.page import bytes_text
-    from npmdask.retention import Rule, sweep
 
     rule = Rule(seconds=parse_duration(a.older_than), keep=a.keep, results=a.results, unfinished=a.unfinished)
     swept = sweep(a.folder, rule, dry=a.dry_run)

@@ -11,12 +11,12 @@ import pytest
 import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
+from npmdask.manage.report import summary, write_report
+from npmdask.manage.status import status_of
 from npmdask.planning import predicted_steps
 from npmdask.planning.predicted_steps import FORESEEN, HINDSIGHT
-from npmdask.report import summary, write_report
 from npmdask.runs import loop
 from npmdask.runs.observers import Observer
-from npmdask.standing import status_of
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.private.conftest import make_world, records

@@ -19,7 +19,7 @@ import pytest
 import zarr
 
 from npmdask.execution.process_memory import PeakMeter, ProcessPeak, below, high_water, role_of
-from npmdask.report import write_report
+from npmdask.manage.report import write_report
 from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.writers.sparse import SparseWriter
 

@@ -23,7 +23,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.report import write_report
+from npmdask.manage.report import write_report
 from npmdask.runs.build import make_problem
 from npmdask.runs.explained_variance import ShareRule, next_columns, settle, smallest_rank
 from npmdask.runs.observers import Observer
@@ -200,7 +200,7 @@ def test_killed_in_the_middle_of_the_search(tmp_path: Path) -> None:
     program = f"""
 import os, signal, npmdask
 from npmdask.runs.observers import Observer
-from npmdask.report import write_report
+from npmdask.manage.report import write_report
 class Kill(Observer):
     stages = 0
     def on_stage(self, label):

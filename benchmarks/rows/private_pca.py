@@ -23,10 +23,10 @@ from benchmarks.private_cases import BUDGET, CLIP_NORM, STEPS, K, make_case
 from benchmarks.registry import Context, Measured, Row
 from npmdask.accounting import Budget
 from npmdask.config import validate_config
+from npmdask.manage.report import write_report
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.neighbors.registry import make_relation
-from npmdask.report import write_report
 from npmdask.runs.observers import Observer
 from npmdask.storage.source import open_source
 

@@ -19,7 +19,9 @@ from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
+from npmdask.manage.report import summary, write_report
+from npmdask.manage.status import status_of
 from npmdask.models.kinds import job_summary
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.prepare import Cut
@@ -28,14 +30,12 @@ from npmdask.privacy.dp_pca.registry import NAMES
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.report import summary, write_report
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.perturb import perturb
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.runs.tensor_problem import JOBS
-from npmdask.standing import status_of
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca

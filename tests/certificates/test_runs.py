@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 import npmdask
 from npmdask.checkpoint.store import RunStore
-from npmdask.report import summary, write_report
+from npmdask.manage.report import summary, write_report
 from npmdask.runs.certify import assure
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.ingest import ingest

@@ -16,12 +16,12 @@ from npmdask.api import top_k
 from npmdask.cli import main
 from npmdask.errors import BudgetError, RefusedError
 from npmdask.ledger.export import require_whole_export
+from npmdask.manage.report import write_report
 from npmdask.models.kinds import read_job
 from npmdask.models.latent import fit_mixture
 from npmdask.privacy.ledger import Ledger, Status, export_lines, open_ledger
 from npmdask.privacy.ledger.granting import grant_source, sketch_of
 from npmdask.privacy.ledger.sketch import MOST, SHARE, Overlap, Sketch, sketch, weights
-from npmdask.report import write_report
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import BUDGET_MARK, open_source
 from npmdask.streaming import stream_pca

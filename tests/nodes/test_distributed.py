@@ -21,9 +21,9 @@ from benchmarks.wiretap import Exchange, tapped
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, decode, encode
+from npmdask.manage.report import summary, write_report
 from npmdask.operators.exact_sums import prepare
 from npmdask.privacy.ledger import open_ledger
-from npmdask.report import summary, write_report
 from npmdask.storage.bundle import read_bundle
 from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.theory.private import dist_comm

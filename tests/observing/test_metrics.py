@@ -15,9 +15,9 @@ import pytest
 
 from npmdask.cli import main
 from npmdask.errors import RefusedError
-from npmdask.metrics import STATES, Exporter
+from npmdask.manage.prometheus import STATES, Exporter
+from npmdask.manage.status import status_below
 from npmdask.privacy.ledger import Ledger
-from npmdask.standing import status_below
 from tests.operating.common import ROOT, hanging, let_age, make_data
 from tests.operating.job import run
 from tests.private.conftest import STEPS, World, world  # noqa: F401

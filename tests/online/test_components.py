@@ -163,7 +163,7 @@ def test_from_a_configuration_to_a_page(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_page_while_components_are_open(tmp_path: Path) -> None:
     components(ROWS[:1000], tmp_path / "s")
-    from npmdask.report import write_report
+    from npmdask.manage.report import write_report
 
     page = write_report(tmp_path / "s").read_text()
     assert "<td>open</td>" in page and "<b>1</b><span>components found</span>" in page

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.export import export
-from npmdask.inspection import inspect
+from npmdask.manage.export import export
+from npmdask.manage.inspect import inspect
 from npmdask.streaming import StreamingPCA, stream_pca
 from tests.online.test_page import K, cut_short, rows_of
 

@@ -13,7 +13,7 @@ import pytest
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.report import write_report
+from npmdask.manage.report import write_report
 from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import stream_pca
 

@@ -13,9 +13,9 @@ import npmdask
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.cli import main
 from npmdask.errors import RefusedError
-from npmdask.export import export
-from npmdask.inspection import inspect
-from npmdask.report import write_report
+from npmdask.manage.export import export
+from npmdask.manage.inspect import inspect
+from npmdask.manage.report import write_report
 from tests.operating.common import content, make_data
 from tests.operating.job import mixture, run, stream
 

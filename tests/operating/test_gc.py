@@ -17,11 +17,11 @@ import npmdask.runs.release as custody
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.export import export
-from npmdask.inspection import inspect
+from npmdask.manage.export import export
+from npmdask.manage.gc import Rule, Swept, sweep
+from npmdask.manage.inspect import inspect
+from npmdask.manage.report import write_report
 from npmdask.models.kinds import read_job
-from npmdask.report import write_report
-from npmdask.retention import Rule, Swept, sweep
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 from npmdask.storage.lock import locked
@@ -246,7 +246,7 @@ def test_a_kill_in_the_middle_leaves_no_half_of_a_run(tmp_path: Path, monkeypatc
     run(tmp_path, tmp_path / "runs" / "a")
     let_everything_age(tmp_path / "runs")
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr("npmdask.retention.shutil.rmtree", lambda *_, **__: 1 / 0)
+        patch.setattr("npmdask.manage.gc.shutil.rmtree", lambda *_, **__: 1 / 0)
         sweep(tmp_path / "runs", ALL)
     assert main(["status", str(tmp_path / "runs")]) == 0
     assert not (tmp_path / "runs" / "a").exists() and list((tmp_path / "runs" / ".npmdask-gc").iterdir())

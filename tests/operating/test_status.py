@@ -19,7 +19,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.convergence import seconds_left, steps_to
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.standing import RunStatus, lines, status_below
+from npmdask.manage.status import RunStatus, lines, status_below
 from npmdask.streaming import stream_pca
 from tests.operating.common import OWNER, ROOT, content, hanging, let_age, make_data
 from tests.operating.job import mixture, run, stream

@@ -15,11 +15,11 @@ import npmdask.checkpoint.lease as ownership
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import FencedOutError, HeldError
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
+from npmdask.manage.status import status_of
 from npmdask.privacy.ledger import export_lines
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
-from npmdask.standing import status_of
 from tests.conftest import same_bytes
 from tests.operating.common import OWNER, ROOT, content, hanging, let_age, make_data, woken
 from tests.operating.job import mixture, run, stream

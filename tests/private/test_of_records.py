@@ -18,8 +18,8 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.api import solve
 from npmdask.cli import main
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
+from npmdask.manage.report import write_report
 from npmdask.privacy.dp_pca.releases import BatchRelease
-from npmdask.report import write_report
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import read_bundle

@@ -19,7 +19,7 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
 from npmdask.privacy.audit import ALPHA
 from npmdask.privacy.ledger import Ledger
 from npmdask.privacy.mechanisms import EntriesGaussian, Entropy

@@ -15,12 +15,12 @@ import pytest
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume, solve
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, RefusedError
-from npmdask.export import export
-from npmdask.inspection import inspect
+from npmdask.manage.export import export
+from npmdask.manage.inspect import inspect
+from npmdask.manage.report import summary, write_report
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.report import summary, write_report
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources

@@ -20,11 +20,11 @@ import npmdask.runs.release as custody
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
+from npmdask.manage.report import summary, write_report
 from npmdask.operators import ClippedGram
 from npmdask.privacy.ledger import export_lines
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
-from npmdask.report import summary, write_report
 from npmdask.runs.observers import Observer, ProgressBar
 from npmdask.runs.solution import Solution, Step
 from npmdask.storage.readers.dense import SlabRecord

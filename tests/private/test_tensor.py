@@ -17,10 +17,10 @@ from npmdask.algorithms import PrivateTensorPower
 from npmdask.api import resume
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.manage.report import write_report
 from npmdask.numerics.subspaces import symmetric_part
 from npmdask.planning.private import lines, plan_private
 from npmdask.privacy.mechanisms import PrivateGaussian
-from npmdask.report import write_report
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from tests.private.conftest import RANK, World, of_tensor, planted

@@ -20,8 +20,8 @@ from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.retention import Rule, sweep
-from npmdask.standing import status_below
+from npmdask.manage.gc import Rule, sweep
+from npmdask.manage.status import status_below
 from npmdask.starts import count_start
 from npmdask.storage.ingest import ingest
 from npmdask.storage.lock import locked

@@ -13,13 +13,13 @@ import pytest
 import npmdask
 from npmdask.cli import main
 from npmdask.errors import BadInputError
-from npmdask.export import export
-from npmdask.inspection import inspect
+from npmdask.manage.export import export
+from npmdask.manage.gc import Rule, sweep
+from npmdask.manage.inspect import inspect
+from npmdask.manage.report import write_report
+from npmdask.manage.status import status_below
 from npmdask.models.third_moment import build_moments
 from npmdask.privacy.ledger import open_ledger
-from npmdask.report import write_report
-from npmdask.retention import Rule, sweep
-from npmdask.standing import status_below
 from npmdask.storage.ingest import ingest
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import open_source

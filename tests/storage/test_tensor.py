@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import npmdask
 from npmdask.cli import main
 from npmdask.errors import BadInputError
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import (

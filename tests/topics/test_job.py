@@ -16,6 +16,7 @@ from npmdask.accounting import Budget
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.manage.report import write_report
 from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.estimator import Topics
 from npmdask.models.topics.fit import TopicRequest, fit_topics, tensor_tol
@@ -25,7 +26,6 @@ from npmdask.models.topics.run import TopicAnswer, read_topics, run_topics
 from npmdask.numerics.random import generator
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.report import write_report
 from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
 from tests.conftest import same_bytes

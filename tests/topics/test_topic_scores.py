@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 
 from npmdask.cli import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
 from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.inference import shares_of
 from npmdask.models.topics.transform import transform_documents

@@ -13,7 +13,7 @@ from npmdask.checkpoint.lease import Holder, holder_of
 from npmdask.checkpoint.store import RunStore
 from npmdask.convergence import seconds_left
 from npmdask.errors import NpmdaskError
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
 from npmdask.models.kinds import kind_of
 from npmdask.numerics.units import time_text
 from npmdask.page import bytes_text

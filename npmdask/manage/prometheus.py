@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.manage.status import RunStatus, status_below
 from npmdask.privacy.ledger import Ledger
-from npmdask.standing import RunStatus, status_below
 from npmdask.storage.paths import local_path
 
 STATES = ("running", "hung", "crashed", "unfinished", "waiting", "finished", "damaged")

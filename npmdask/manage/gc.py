@@ -22,7 +22,7 @@ from npmdask.checkpoint.discovery import GOING, OWN, folders_below, is_store, si
 from npmdask.checkpoint.lease import holder_of
 from npmdask.checkpoint.store import REPLACED, RunStore
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.inspection import inspect
+from npmdask.manage.inspect import inspect
 from npmdask.runs.release import KEY
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
