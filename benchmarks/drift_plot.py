@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.docs import ROOT
 from npmdask import StreamingPCA
-from npmdask.charts import BLUE, GREY, ORANGE, svg
+from npmdask.report.plots import BLUE, GREY, ORANGE, svg
 from npmdask.theory.diagnostics import max_sin_theta
 
 PICTURE = ROOT / "docs" / "streaming-drift.svg"

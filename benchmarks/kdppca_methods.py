@@ -35,11 +35,11 @@ from benchmarks.stochastic_baselines import (
 )
 from benchmarks.stochastic_data import Stream
 from npmdask.accounting import Budget
-from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import Oracle
 from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.report.plots import BLUE, GREY, ORANGE
 
 EPSILON, DELTA = 1.0, 0.01  # of all figures
 Run = Callable[[Stream, int, float, float, int], Block]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper_methods import METHODS
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 
 LINES = {
     "msg": ("MSG", BLUE, "-"),

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.docs import RESULTS, ROOT
 from benchmarks.machine import describe
 from benchmarks.paper_methods import METHODS
-from npmdask.charts import svg
+from npmdask.report.plots import svg
 
 PAGE = ROOT / "docs" / "papers.md"
 Rows = list[list[str]]

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.docs import RESULTS, ROOT
 from benchmarks.private_cases import BUDGET, STEPS, K, make_case
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 
 KEPT = RESULTS.with_name("private_captured.json")
 PICTURE = ROOT / "docs" / "private-captured.svg"

@@ -15,7 +15,7 @@ from benchmarks.tensor_levels import Level, Slope, power_law
 from benchmarks.tensor_online import state_bytes
 from benchmarks.tensor_private import exact_epsilon, input_epsilon, printed_epsilon
 from benchmarks.tensor_series import SERIES
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 
 PAGE = ROOT / "docs" / "tensors-paper.md"
 MEMORY = (64, 256, 1024)  # d

@@ -23,7 +23,7 @@ from benchmarks.theory_runs import (
     tangent,
     towards_noise,
 )
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import npm_error_recursion, npm_iterations, npm_max_noise, npm_plateau
 
 TIMES = 5  # as many steps as the theorem needs are watched: it speaks of all l >= L

@@ -17,11 +17,11 @@ from benchmarks.theory_nodes import run_alone, run_on_nodes
 from benchmarks.theory_private_runs import DELTA, GRID, Matrix, key, matrix, mechanism_of
 from benchmarks.theory_runs import axis_ticks, number, slope
 from npmdask.algorithms import PrivatePower
-from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators.exact_sums import prepare
 from npmdask.privacy.mechanisms import PrivateGaussian
+from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import dist_comm
 from npmdask.theory.diagnostics import max_sin_theta
 

@@ -22,8 +22,8 @@ from benchmarks.theory_runs import (
     slope,
     towards_noise,
 )
-from npmdask.charts import BLUE, GREY, ORANGE
 from npmdask.numerics.subspaces import Block
+from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import gapfree_iterations, gapfree_noise
 
 MULTIPLES = (1.1, 1.5, 2.0, 4.0)  # c: k - 1 values are 1 + c epsilon, all others 1; the worst of them counts

@@ -26,7 +26,7 @@ from benchmarks.theory_runs import (
     slope,
     towards_noise,
 )
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import best_q, improved_max_noise, init_tan_bound, npm_iterations, npm_max_noise
 
 MOST = 2000  # steps

@@ -12,7 +12,7 @@ from benchmarks.paper_figures import panels
 from benchmarks.paper_page import Rows, message
 from benchmarks.theory_private_runs import DELTA, RATIO, TOP, errors, matrix, mechanism_of, release
 from benchmarks.theory_runs import axis_ticks, number, slope
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import ppm_error
 
 CALIBRATIONS = {"paper": "printed noise", "exact": "exact noise"}

@@ -16,7 +16,7 @@ from benchmarks.paper_figures import panels
 from benchmarks.paper_page import Rows
 from benchmarks.paper_stream import stream_errors
 from benchmarks.theory_runs import axis_ticks, number, slope
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from benchmarks.paper_page import Rows, kept
 from benchmarks.tensor_levels import power_law
 from benchmarks.tensor_noise import NEAR, components
 from benchmarks.theory_runs import axis_ticks, number
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory.tensor import hiding_product, tolerated_noise
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from npmdask.charts import BLUE, GREY, ORANGE
+from npmdask.report.plots import BLUE, GREY, ORANGE
 
 WIDTH, HEIGHT = 520, 340
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 34, 42  # margins

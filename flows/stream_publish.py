@@ -4,8 +4,8 @@ import math
 import time
 
 from flows.publish import LivePublisher, image, said_of
-from npmdask.charts import axes, svg
 from npmdask.checkpoint.store import RunStore
+from npmdask.report.plots import axes, svg
 from npmdask.streaming import StreamSolution
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.report import angles_svg, gap_svg

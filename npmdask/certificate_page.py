@@ -6,7 +6,7 @@ import html
 import math
 from typing import Any
 
-from npmdask.page import table
+from npmdask.report.html import table
 
 GROUNDS = {
     "always": "in any case: a theorem",

@@ -9,7 +9,7 @@ import numpy as np
 from npmdask.algorithms import Result
 from npmdask.api import top_k
 from npmdask.manage.report import write_report
-from npmdask.page import linked
+from npmdask.report.html import linked
 from npmdask.runs.results import recovery_of
 from npmdask.storage.source import Truth
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.charts import BLUE, ORANGE, axes, svg
-from npmdask.page import heading, table, tiles
+from npmdask.report.html import heading, table, tiles
+from npmdask.report.plots import BLUE, ORANGE, axes, svg
 from npmdask.theory.norms import gaussian_norm
 
 LIMITS = (

@@ -12,14 +12,14 @@ import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.certificate_page import certificate_section
-from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError
 from npmdask.manage.private_report import name_of, nodes_section, private_page
 from npmdask.models.kinds import job_page, kind_of
-from npmdask.page import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.planning.predicted_steps import comparison, prediction_facts
 from npmdask.privacy.request import unprotected
+from npmdask.report.html import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
+from npmdask.report.plots import BLUE, GREY, ORANGE, axes, svg
 from npmdask.runs.loop import Solution
 from npmdask.runs.release import budget_left
 from npmdask.storage.bundle import write_file_atomically

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.charts import BLUE, axes, svg
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.models.latent.answers import LatentAnswer, read_latent, resume_latent
 from npmdask.models.topics.report import TopicFacts, page_of
 from npmdask.models.topics.run import TopicAnswer, read_topics, resume_topics
-from npmdask.page import heading, page, parameters, spectrum_svg, table, tiles
+from npmdask.report.html import heading, page, parameters, spectrum_svg, table, tiles
+from npmdask.report.plots import BLUE, axes, svg
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.runs.tensor_problem import JOBS

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.charts import BLUE, ORANGE, axes, svg
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.page import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
 from npmdask.privacy.request import unprotected
+from npmdask.report.html import bytes_text, heading, page, parameters, spectrum_svg, table, tiles
+from npmdask.report.plots import BLUE, ORANGE, axes, svg
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.source import Reading
 from npmdask.streaming.status import Standing, standing

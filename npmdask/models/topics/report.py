@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.charts import BLUE, GREY, ORANGE, axes, svg
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
-from npmdask.page import heading, page, table, tiles
+from npmdask.report.html import heading, page, table, tiles
+from npmdask.report.plots import BLUE, GREY, ORANGE, axes, svg
 
 HIGH_CONDITION = 10.0  # above: the warning of SpectralLDA-Spark, the implementation that users know
 SHOWN = 10

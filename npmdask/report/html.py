@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from npmdask.charts import BLUE, axes, svg
+from npmdask.report.plots import BLUE, axes, svg
 
 
 def page(title: str, sections: Sequence[str]) -> str:
