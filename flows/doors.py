@@ -13,7 +13,7 @@ from prefect.utilities.callables import get_call_parameters
 
 from flows.run import NotConvergedError, at_store, exit_code, place_of, say
 from flows.server import local_server
-from npmdask.cli import NOT_CONVERGED, in_lines
+from npmdask.cli.main import NOT_CONVERGED, in_lines
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
 

@@ -178,7 +178,7 @@ def _metrics(runs: Path, port: int | None) -> list[Service]:
     if port is None:
         return []
     require_client()
-    command = (sys.executable, "-m", "npmdask.cli", "metrics", str(runs), "--port", str(port))
+    command = (sys.executable, "-m", "npmdask.cli.main", "metrics", str(runs), "--port", str(port))
     there = {"PYTHONPATH": python_path()}
     return [Service(name="metrics", command=command, environment=there, ready=lambda: reports.answers(port))]
 

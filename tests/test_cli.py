@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.config_text import render_config
 from npmdask.errors import BadInputError

@@ -18,7 +18,7 @@ from zarr.storage import MemoryStore, WrapperStore
 
 import npmdask
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, FencedOutError, RefusedError
 from npmdask.runs.observers import Observer
 from tests.conftest import planted, same_bytes, write_zarr
@@ -374,7 +374,7 @@ def test_sigterm_exits_130_and_the_run_resumes(tmp_path: Path) -> None:
         f'[source]\npath = "{source}"\nkind = "samples"\n[algorithm]\ntarget_rank = 5\niteration_rank = 5\n'
         f'max_steps = 400\n[stop]\ntol = 1e-11\n[run]\nstore = "{tmp_path / "run"}"\n'
     )
-    command = [sys.executable, "-m", "npmdask.cli", "run", str(config)]
+    command = [sys.executable, "-m", "npmdask.cli.main", "run", str(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.runs.left_vectors import left_blocks
 from npmdask.storage.bundle import read_bundle, write_bundle

@@ -24,7 +24,7 @@ from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.writers.sparse import SparseWriter
 
 LIMIT = 260 * 2**20
-NPMDASK = [sys.executable, "-m", "npmdask.cli"]
+NPMDASK = [sys.executable, "-m", "npmdask.cli.main"]
 
 
 def big_array(path: Path, shape: tuple[int, int], chunks: tuple[int, int], dtype: str, compressors: object) -> None:

@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix
 from zarr.codecs import BloscCodec, BytesCodec
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.memory_plan import plan_memory
@@ -37,7 +37,7 @@ from npmdask.storage.synthetic.generate import generate
 from npmdask.theory.convergence_rate import MOST, predict_passes
 from tests.conftest import write_zarr
 
-NPMDASK = [sys.executable, "-m", "npmdask.cli"]
+NPMDASK = [sys.executable, "-m", "npmdask.cli.main"]
 
 
 def configure(folder: Path, store: str = "x.zarr", rank: int = 4, memory: str = "2GiB", more: str = "") -> Path:

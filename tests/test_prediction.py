@@ -18,7 +18,7 @@ import npmdask
 from benchmarks.step_cases import compare, shares
 from npmdask.algorithms import BlockKrylov, PowerMethod
 from npmdask.algorithms.stopping import ResidualRule
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.planning.forecast import foretell, look_ahead

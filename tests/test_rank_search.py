@@ -20,7 +20,7 @@ import npmdask
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.manage.report import write_report

@@ -13,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import npmdask
-from npmdask.cli import COMMANDS, main
+from npmdask.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [

@@ -13,7 +13,7 @@ import pytest
 import npmdask
 from npmdask.api import solve as run_problem
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.random import generator
 from npmdask.runs.build import make_problem

@@ -81,7 +81,7 @@ def _tokens(folder: Path, taps: list[Tap], tokens: list[str]) -> Path:
 def _node(folder: Path, rows: int, d: int, seed: int) -> Iterator[Tap]:
     """A node that runs, and the tap before it."""
     _write(folder, rows, d, seed)
-    command = [sys.executable, "-m", "npmdask.cli", "node", "node.toml"]
+    command = [sys.executable, "-m", "npmdask.cli.main", "node", "node.toml"]
     with open(folder / "said", "w+b") as said, started(command, folder=folder, said=said) as child:
         end = time.monotonic() + 120
         while (found := re.search(r"listens at http://127.0.0.1:(\d+)", (folder / "said").read_text())) is None:

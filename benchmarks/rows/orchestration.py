@@ -65,7 +65,7 @@ def measure(by_worker: bool, context: Context) -> Measured:
     (folder / "schedules.toml").write_text(SCHEDULE)
     with _served(folder) as server:
         flow = partial(_by_worker, api=server) if by_worker else partial(_by_process, "flows.npm", api=server)
-        ways: dict[str, Callable[[Path], Cost]] = {PLAIN: partial(_by_process, "npmdask.cli", "run"), "flow": flow}
+        ways: dict[str, Callable[[Path], Cost]] = {PLAIN: partial(_by_process, "npmdask.cli.main", "run"), "flow": flow}
         rounds = [_round(ways, folder, number) for number in range(context.rounds + 1)][1:]  # one to warm up
     return _measured(rounds, WORKERS if by_worker else "")
 

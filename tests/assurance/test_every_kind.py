@@ -18,7 +18,7 @@ from npmdask.accounting import Budget
 from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.manage.inspect import inspect
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import status_of

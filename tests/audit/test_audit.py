@@ -13,7 +13,7 @@ from scipy.stats import ks_2samp, kstest, norm
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
 from npmdask.accounting.published_formulas import paper_stddev
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, orth
 from npmdask.privacy.audit import ALPHA, Finding, Interval, attacks, audit, examine, instances, release_path, table

@@ -13,7 +13,7 @@ from benchmarks.oracle_mutants import ORACLE_MUTANTS, OracleMutant, float_images
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import epsilon_for, mu_for
 from npmdask.audit.keys import fresh_keys
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.operators import ClippedGram, Partial, RecordImages
 from npmdask.privacy.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
 from npmdask.privacy.audit.histogram_law import Heaviest

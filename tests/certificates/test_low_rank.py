@@ -13,7 +13,7 @@ import pytest
 
 import npmdask
 from benchmarks.low_rank_stops import as_markdown, measure, wrong
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.runs.low_rank_stopping import excess_of
 from npmdask.storage.ingest import ingest

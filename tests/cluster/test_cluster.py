@@ -63,7 +63,7 @@ def config(folder: Path, store: str, **run: object) -> Path:
 
 
 def npmdask_run(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "npmdask.cli", *map(str, arguments), "--quiet"]
+    command = [sys.executable, "-m", "npmdask.cli.main", *map(str, arguments), "--quiet"]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -22,7 +22,7 @@ from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.remote.objects import Objects
 from npmdask.checkpoint.remote.transfer import SMALL
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.prepare import Cut
@@ -39,7 +39,7 @@ URL = "s3://bucket/runs/x"
 PARTS = ("steps", "result", "survey")
 IN_A_PROCESS = """
 import sys
-import npmdask.checkpoint.remote.publish, npmdask.cli
+import npmdask.checkpoint.remote.publish, npmdask.cli.main
 npmdask.checkpoint.remote.publish.SILENCE = float(sys.argv.pop(1))
 sys.exit(npmdask.cli.main())
 """

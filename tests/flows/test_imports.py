@@ -26,5 +26,5 @@ def test_flow_modules_keep_their_annotations() -> None:
 
 
 def test_the_command_line_does_not_load_prefect() -> None:
-    code = "import npmdask.cli, npmdask.config, npmdask.manage.report, sys; sys.exit('prefect' in sys.modules)"
+    code = "import npmdask.cli.main, npmdask.config, npmdask.manage.report, sys; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 
 from npmdask import top_k
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main as npmdask
+from npmdask.cli.main import main as npmdask
 from tests.flows.conftest import Shop, alive, committed, wait_until
 
 pytestmark = pytest.mark.slow

@@ -287,7 +287,7 @@ def test_a_schedule_releases_until_the_budget_is_spent_whatever_dies(place: Plac
 def regrant(place: Place, epsilon: float, *more: str) -> None:
     """The grant of the world is for three runs of epsilon 1: here for less."""
     code = (
-        "from npmdask.cli import main; import sys; sys.exit(main(['ledger', 'grant', 'people', 'world/x.zarr', "
+        "from npmdask.cli.main import main; import sys; sys.exit(main(['ledger', 'grant', 'people', 'world/x.zarr', "
         f"'--relation', 'record_replace', '--clip-norm', '{CLIP}', '--epsilon', '{epsilon}', '--delta', '1e-7', "
         f"'--ledger', 'world/ledger.sqlite', *{more}]))"
     )

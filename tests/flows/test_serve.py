@@ -95,7 +95,9 @@ def test_what_dies_comes_back_and_the_run_ends_in_the_same_bits(served: Served, 
     assert {line["owner"] for line in mine} == {run["id"]}
     assert any("it is started again in" in line["message"] for line in lines if line["event"] == "service")
     alone = served.shop.folder / "alone"
-    assert served.shop.run("-m", "npmdask.cli", "run", "slow.toml", "--store", alone, "--quiet") == 0, served.shop.err
+    assert served.shop.run("-m", "npmdask.cli.main", "run", "slow.toml", "--store", alone, "--quiet") == 0, (
+        served.shop.err
+    )
     assert committed(alone) == committed(store)
     taken = [line["label"] for line in RunStore(store).telemetry() if line["event"] == "pass"]
     assert len(taken) - len(set(taken)) <= len(victims), "a kill costs the pass that it hits"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main as npmdask
+from npmdask.cli.main import main as npmdask
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
 from tests.conftest import same_bytes, write_zarr

@@ -13,7 +13,7 @@ def called(arguments: Sequence[str]) -> int:
     if arguments[0] in PYTHON:
         PYTHON[arguments[0]](*arguments[1:])
         return 0
-    from npmdask.cli import main
+    from npmdask.cli.main import main
 
     return main(arguments)
 

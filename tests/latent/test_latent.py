@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.runs.observers import Observer

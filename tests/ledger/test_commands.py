@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Charge
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.ledger.export import require_whole_export
 from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.ingest import ingest

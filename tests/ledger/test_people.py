@@ -13,7 +13,7 @@ import zarr
 
 from npmdask.accounting import Budget
 from npmdask.api import top_k
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BudgetError, RefusedError
 from npmdask.ledger.export import require_whole_export
 from npmdask.manage.report import write_report

@@ -65,7 +65,16 @@ class Site:
 
     def start(self) -> None:
         """Start it, at the same port as before if it had one, and wait until it listens."""
-        command = [sys.executable, "-m", "npmdask.cli", "node", "node.toml", "--port", str(self.port), *self.options]
+        command = [
+            sys.executable,
+            "-m",
+            "npmdask.cli.main",
+            "node",
+            "node.toml",
+            "--port",
+            str(self.port),
+            *self.options,
+        ]
         with open(self.folder / "err", "w") as err:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=environment(**{TOKEN: self.token}), stdout=err, stderr=err, text=True

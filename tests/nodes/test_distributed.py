@@ -18,7 +18,7 @@ import pytest
 
 import npmdask
 from benchmarks.wiretap import Exchange, tapped
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, decode, encode
 from npmdask.manage.report import summary, write_report

@@ -40,7 +40,7 @@ class Centre:
         return self.folder / "runs" / "centre"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "npmdask.cli", "run", "centre.toml", "--quiet"]
+        command = [sys.executable, "-m", "npmdask.cli.main", "run", "centre.toml", "--quiet"]
         with open(self.folder / "err", "a") as err:
             self.process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=err, stderr=err)
 

@@ -19,7 +19,7 @@ import pytest
 from npmdask import top_k
 from npmdask.checkpoint.logging import open_log, tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.privacy.mechanisms import PrivateGaussian
 from tests.operating.common import OWNER, ROOT, hanging, let_age, make_data
@@ -87,7 +87,7 @@ def test_what_goes_wrong_is_a_line(tmp_path: Path) -> None:
     make_data(tmp_path)
     open_log(str(tmp_path / "log"))
     first = RunStore(tmp_path / "a").open()
-    program = "import sys; from npmdask.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from npmdask.cli.main import main; sys.exit(main(sys.argv[1:]))"
     (tmp_path / "a.toml").write_text(CONFIG)
     command = [sys.executable, "-c", program, "run", "a.toml", "--store", "a", "--quiet", "--log", "log"]
     held = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)

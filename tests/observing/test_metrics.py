@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import RefusedError
 from npmdask.manage.prometheus import STATES, Exporter
 from npmdask.manage.status import status_below
@@ -44,7 +44,7 @@ def state(found: dict[str, float], name: str) -> str:
 @contextmanager
 def exporter(folder: Path) -> Iterator[str]:
     """``npmdask metrics`` in a process of its own; the address that it says."""
-    command = [sys.executable, "-m", "npmdask.cli", "metrics", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "npmdask.cli.main", "metrics", str(folder), "--port", "0"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -135,7 +135,9 @@ def test_a_ledger_that_cannot_be_read_costs_its_own_numbers_only(tmp_path: Path)
 
 
 def test_without_the_package_a_sentence(tmp_path: Path) -> None:
-    hidden = "import sys; sys.modules['prometheus_client'] = None; from npmdask.cli import main; sys.exit(main({}))"
+    hidden = (
+        "import sys; sys.modules['prometheus_client'] = None; from npmdask.cli.main import main; sys.exit(main({}))"
+    )
     code = hidden.format(["metrics", str(tmp_path)])
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == RefusedError.exit_code

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError
 from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca

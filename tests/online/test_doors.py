@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.config import load_config
 from npmdask.config_text import render_config
 from npmdask.errors import BadInputError
@@ -164,7 +164,7 @@ def test_a_planted_truth_is_measured(folder: Path) -> None:
 def test_rows_through_a_pipe_and_then_more_rows(folder: Path) -> None:
     """A pipe that ended is gone on with by what the next one brings."""
     config = written("c.toml", "spm", source="-", stream=f'format = "csv"\ncolumns = {D}')
-    command = [sys.executable, "-m", "npmdask.cli", "run", config, "--json", "--quiet"]
+    command = [sys.executable, "-m", "npmdask.cli.main", "run", config, "--json", "--quiet"]
     rows = rows_of(2000)
     for part, new in ((rows[:1200], 1200), (rows[1200:], 800)):
         text = "\n".join(",".join(repr(float(v)) for v in row) for row in part)

@@ -11,7 +11,7 @@ import pytest
 
 import npmdask
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import RefusedError
 from npmdask.manage.export import export
 from npmdask.manage.inspect import inspect

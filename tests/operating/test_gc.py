@@ -15,7 +15,7 @@ import pytest
 import npmdask
 import npmdask.runs.release as custody
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.export import export
 from npmdask.manage.gc import Rule, Swept, sweep

@@ -100,7 +100,7 @@ def end_of(terminal: Terminal) -> tuple[int, str]:
 def test_a_run_in_the_foreground(workers: int, times: int, tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", spectrum="harmonic", rows=16384, columns=128, rank=12)
     (tmp_path / "c.toml").write_text(CONFIG.format(workers=workers))
-    terminal = Terminal(tmp_path, "-m", "npmdask.cli", "run", "c.toml", "--store", "run")
+    terminal = Terminal(tmp_path, "-m", "npmdask.cli.main", "run", "c.toml", "--store", "run")
     terminal.wait((tmp_path / "run" / "steps" / "000002").exists)
     for _ in range(times):
         terminal.press_ctrl_c()
@@ -114,14 +114,14 @@ def test_a_run_in_the_foreground(workers: int, times: int, tmp_path: Path) -> No
     before = RunStore(tmp_path / "run").last_step()
     assert before is not None
     more = str(len(before[1]["history"]) + 2)
-    again = Terminal(tmp_path, "-m", "npmdask.cli", "resume", "run", "--max-steps", more, "--quiet")
+    again = Terminal(tmp_path, "-m", "npmdask.cli.main", "resume", "run", "--max-steps", more, "--quiet")
     assert end_of(again)[0] == 4, "not converged, after two steps more"
 
 
 def test_sigterm_is_the_same(tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", spectrum="harmonic", rows=16384, columns=128, rank=12)
     (tmp_path / "c.toml").write_text(CONFIG.format(workers=0))
-    terminal = Terminal(tmp_path, "-m", "npmdask.cli", "run", "c.toml", "--store", "run")
+    terminal = Terminal(tmp_path, "-m", "npmdask.cli.main", "run", "c.toml", "--store", "run")
     terminal.wait((tmp_path / "run" / "steps" / "000002").exists)
     os.kill(terminal.pid, signal.SIGTERM)
     code, last = end_of(terminal)

@@ -16,7 +16,7 @@ import pytest
 
 import npmdask.checkpoint.lease as ownership
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.convergence import seconds_left, steps_to
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.status import RunStatus, lines, status_below

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Budget
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import RefusedError
 from npmdask.manage.report import write_report
 from npmdask.planning.private import lines, plan_private

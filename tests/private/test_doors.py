@@ -13,7 +13,7 @@ import zarr
 
 import npmdask.planning.plan as planning
 import npmdask.planning.throughput as measurement
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.execution.threads import Threads
 from npmdask.storage.readers.dense import DenseReader
 from tests.private.conftest import World, make_world, records

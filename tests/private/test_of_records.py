@@ -16,7 +16,7 @@ import npmdask
 import npmdask.privacy.dp_pca_release as record_parts
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import solve
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
 from npmdask.manage.report import write_report
 from npmdask.privacy.dp_pca.releases import BatchRelease

@@ -17,7 +17,7 @@ import npmdask.runs.perturb as perturbation
 import npmdask.runs.release as custody
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.inspect import inspect
 from npmdask.privacy.audit import ALPHA

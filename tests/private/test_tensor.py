@@ -15,7 +15,7 @@ import npmdask.privacy.tensor_release as tensor_parts
 from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower
 from npmdask.api import resume
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.numerics.subspaces import symmetric_part

@@ -18,7 +18,7 @@ from npmdask.checkpoint.lease import STALE, holder_of
 from npmdask.checkpoint.reader import NO_LINKS
 from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.gc import Rule, sweep
 from npmdask.manage.status import status_below

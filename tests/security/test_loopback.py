@@ -62,7 +62,7 @@ def test_a_node_listens_here_unless_told(told: tuple[str, ...], tmp_path: Path) 
         '[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 2\niteration_rank = 4\nmax_steps = 3\n'
         '[mechanism]\nname = "none"\n[run]\nthreads = 1\n'
     )
-    command = [sys.executable, "-m", "npmdask.cli", "node", str(tmp_path / "node.toml"), *told]
+    command = [sys.executable, "-m", "npmdask.cli.main", "node", str(tmp_path / "node.toml"), *told]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True) as node:
         try:
             assert node.stderr is not None

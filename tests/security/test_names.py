@@ -16,7 +16,7 @@ from npmdask.checkpoint.remote.manifest import Carried, Pointer
 from npmdask.checkpoint.remote.mirror import Copy, place_of_store
 from npmdask.checkpoint.remote.transfer import fetch_files
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.manage.export import export
 from npmdask.manage.gc import Rule, sweep

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask
-from npmdask import cli
+from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.manage.inspect import inspect
@@ -229,13 +229,15 @@ def test_every_other_command_says_what_the_kind_is_for(tmp_path: Path, capsys: p
         npmdask.stream_pca(np.ones((50, 6)), 2, held_out=path)
     (tmp_path / "c.toml").write_text(f'[source]\npath = "{path}"\nkind = "matrices"\n[algorithm]\ntarget_rank = 2\n')
     for command in ("run", "plan"):
-        assert cli.main([command, str(tmp_path / "c.toml")]) != 0
+        assert main.main([command, str(tmp_path / "c.toml")]) != 0
         assert "private stochastic algorithms" in capsys.readouterr().err
 
 
 def test_the_command_and_inspect_say_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "a.npy", cubes(30, 6))
-    assert cli.main(["ingest", str(tmp_path / "a.npy"), str(tmp_path / "a.zarr"), "--kind", "matrices", "--quiet"]) == 0
+    assert (
+        main.main(["ingest", str(tmp_path / "a.npy"), str(tmp_path / "a.zarr"), "--kind", "matrices", "--quiet"]) == 0
+    )
     assert "30 matrices 6 x 6 float64, kind matrices" in capsys.readouterr().out
     facts = inspect(tmp_path / "a.zarr")
     assert (facts["kind"], facts["matrices"], facts["side"], facts["dtype"]) == ("matrices", 30, 6, "float64")

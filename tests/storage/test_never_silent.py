@@ -22,7 +22,7 @@ import scipy.io
 import scipy.sparse
 import zarr
 
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.storage.ingest import ingest
 from npmdask.storage.streams import standard_input

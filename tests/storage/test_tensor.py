@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.manage.inspect import inspect
 from npmdask.storage.ingest import ingest

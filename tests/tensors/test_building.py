@@ -10,7 +10,7 @@ import pytest
 
 import npmdask
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.models import third_moment
 from npmdask.models.third_moment import build_moments

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from tests.conftest import planted, same_bytes
 from tests.faults.tensor_jobs import planted_tensor

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 
 from npmdask.accounting import Budget
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.models.topics.documents import documents_of, write_documents

@@ -12,7 +12,7 @@ import pytest
 import zarr
 from scipy.sparse import csr_matrix, vstack
 
-from npmdask.cli import main
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.inspect import inspect
 from npmdask.models.topics.documents import documents_of, write_documents

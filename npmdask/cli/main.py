@@ -18,11 +18,11 @@ from typing import Any
 import psutil
 
 from npmdask.checkpoint.logging import open_log
-from npmdask.cli_data import add_generate, add_ingest
-from npmdask.cli_jobs import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_output, add_topics, print_answer
-from npmdask.cli_operate import add_gc, add_metrics, add_status
+from npmdask.cli.data import add_generate, add_ingest
+from npmdask.cli.models import NOT_CONVERGED, add_ica, add_mixture, add_moments, add_output, add_topics, print_answer
+from npmdask.cli.operate import add_gc, add_metrics, add_status
+from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_plan import add_plan
-from npmdask.cli_privacy import add_audit, add_ledger, add_perturb
 from npmdask.cli_serve import add_serve
 from npmdask.cli_stream import add_transform
 from npmdask.errors import BadInputError, NpmdaskError
