@@ -19,12 +19,11 @@ from scipy.linalg import hadamard
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower
-from npmdask.numerics.random import generator
+from npmdask.numerics.random import Rounding, generator
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.exact_sums import prepare
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.privacy.neighbors.registry import SymmetricEntry
-from npmdask.rounding import Rounding
 from npmdask.theory.diagnostics import max_sin_theta
 
 DELTA, GRID, TOP = 1e-6, 2.0**-20, 2e4  # of every run; s_k

@@ -12,9 +12,9 @@ from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.prepare import Cut
 from npmdask.models.topics.run import run_topics
+from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.solution import Resources, Step
-from npmdask.sizes import parse_memory
 
 Means = tuple[str | None, int | None, int]  # memory, threads, workers
 

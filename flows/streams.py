@@ -7,8 +7,7 @@ from prefect import get_run_logger
 from flows.heart import require_progress
 from flows.run import step
 from flows.stream_publish import StreamPublisher
-from npmdask.config import RunConfig
-from npmdask.config_tables import StreamTable
+from npmdask.config import RunConfig, StreamTable
 from npmdask.errors import BadInputError, TooFewRowsError
 from npmdask.manage.report import summary
 from npmdask.runs.observers import Observers, ProgressBar

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
+from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import resolve_rank
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
@@ -21,7 +22,6 @@ from npmdask.runs.restore import identity_of, keep_locked, locked_result, proble
 from npmdask.runs.solution import TemporaryStore
 from npmdask.runs.tensor_problem import JOBS
 from npmdask.runs.warm_start import find_start, keep_start
-from npmdask.sizes import parse_memory
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.source import open_source
 

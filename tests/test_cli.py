@@ -14,8 +14,7 @@ import pytest
 
 import npmdask
 from npmdask.cli.main import main
-from npmdask.config import load_config, validate_config
-from npmdask.config_text import render_config
+from npmdask.config import load_config, render_config, validate_config
 from npmdask.errors import BadInputError
 from tests.conftest import planted, same_bytes
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Threads
+from npmdask.numerics.random import Rounding
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipped_rows import Records
 from npmdask.operators.exact_sums import IMAGE_GRID, clip_images, round_to, unit_of
 from npmdask.privacy.neighbors.registry import RecordReplace, make_relation
-from npmdask.rounding import Rounding
 from tests.test_private_operators import (
     KINDS,
     OPTIONS,

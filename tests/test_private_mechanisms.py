@@ -18,10 +18,10 @@ from scipy import stats
 from npmdask.accounting import Budget, delta_for
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Threads
+from npmdask.numerics.random import Rounding
 from npmdask.operators import ClippedGram
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors.registry import REGISTRY, Entry, Norm, Relation, make_relation
-from npmdask.rounding import Rounding
 from npmdask.storage.source import open_source
 
 GRID = 2.0**-30

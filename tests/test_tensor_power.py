@@ -273,7 +273,7 @@ def test_a_fixed_length_is_kept_exactly(restarts: int) -> None:
 
 def _paper(tensor: np.ndarray, algorithm: TensorPower) -> tuple[Block, np.ndarray]:
     """Algorithm 1 as it is printed, one vector at a time, on a tensor that is deflated in memory."""
-    from npmdask.algorithms._tensors import random_units
+    from npmdask.algorithms.tensor.search import random_units
 
     vectors, weights = [], []
     for i in range(algorithm.target_rank):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from npmdask.accounting.batching import WAYS, mean_stddev
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.calibration import (
     gaussian_charge,
@@ -20,7 +19,7 @@ from npmdask.accounting.published_formulas import (
     paper_tensor_stddev,
     require_sound,
 )
-from npmdask.accounting.random_allocation import allocation_delta, allocation_stddev
+from npmdask.accounting.random_allocation import WAYS, allocation_delta, allocation_stddev, mean_stddev
 from npmdask.accounting.shuffling import shuffled_epsilon, shuffled_multiplier
 
 __all__ = [

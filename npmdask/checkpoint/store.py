@@ -13,7 +13,7 @@
     STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
     STORE/ledger.json        of a private run: where the ledger was when the run last wrote to it
     STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/checkpoint/lease.py)
-    STORE/starts.json        how often in a row it was started and died without getting further (npmdask/starts.py)
+    STORE/starts.json        how often in a row it was started and died without getting further (npmdask/checkpoint/held_store.py)
 
 A store may be a URL (``s3://bucket/name``): then the folder is a local copy, and what is committed there is carried to
 the object store before anybody is told of it (:mod:`npmdask.checkpoint.remote.publish`).

@@ -21,10 +21,10 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, Link, require_address
 from npmdask.federated.operator import Group, NodeSum
 from npmdask.federated.protocol import Announcement, tokens_for
+from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.neighbors.registry import make_relation
 from npmdask.privacy.power_release import MECHANISMS, likely_sine, released_arrays
-from npmdask.rounding import Rounding
 from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from npmdask.report.html import heading, table, tiles
 from npmdask.report.plots import BLUE, ORANGE, axes, svg
-from npmdask.theory.norms import gaussian_norm
+from npmdask.theory.start import gaussian_norm
 
 LIMITS = (
     "Promised is what an observer of everything that was released can learn about one neighbouring change of the "

@@ -11,11 +11,11 @@ from typing import Any
 from npmdask.checkpoint.discovery import is_store, size_of, stores_below
 from npmdask.checkpoint.lease import Holder, holder_of
 from npmdask.checkpoint.store import RunStore
-from npmdask.convergence import seconds_left
 from npmdask.errors import NpmdaskError
 from npmdask.manage.inspect import inspect
 from npmdask.models.kinds import kind_of
 from npmdask.numerics.units import time_text
+from npmdask.planning.forecast import seconds_left
 from npmdask.planning.predicted_steps import prediction_facts
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report.html import bytes_text

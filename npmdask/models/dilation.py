@@ -21,12 +21,12 @@ from npmdask.api import solve
 from npmdask.errors import BadInputError
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import parse_memory
 from npmdask.operators import Dilation, Operator, SparseDilation
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Resources, Solution
-from npmdask.sizes import parse_memory
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source

@@ -13,7 +13,6 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.process_memory import tree_rss
-from npmdask.gathering import gather
 from npmdask.numerics.moments import unit_groups
 from npmdask.operators import Operator
 from npmdask.operators.sample_moment_blocks import SampleBlocks
@@ -21,6 +20,7 @@ from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import HALF_LENGTH, WordTotals
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
+from npmdask.runs.stages import gather
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import NEW_STORE, local_path
 from npmdask.storage.readers.dense import DenseReader

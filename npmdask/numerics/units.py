@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from npmdask.errors import BadInputError
 
@@ -30,3 +35,49 @@ def time_text(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
     return f"{seconds / 86400:.0f} days"
+
+
+# Sizes as people write them.
+
+
+def parse_memory(text: str | int | None) -> int | None:
+    """Bytes from ``"1GiB"``, ``"512 MB"`` or a number.
+
+    Raises
+    ------
+    BadInputError
+        Not a size.
+    """
+    if text is None:
+        return None
+    try:
+        size = int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        raise BadInputError(f"memory = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
+    if size <= 0:
+        raise BadInputError(f"memory = {text!r} must be more than nothing")
+    return size
+
+
+# Options that a person wrote, as fields of a dataclass: types are not guessed, and every error is a sentence.
+
+
+def built(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """``kind(**values)``; ``name`` is what it is called in an error.
+
+    Raises
+    ------
+    BadInputError
+        A value of another type, or what the class itself refuses.
+    """
+    from pydantic import TypeAdapter, ValidationError  # a tenth of a second that most runs do not need
+
+    try:
+        # As JSON, because a dictionary is no dataclass to the strict rules that let no "3" through for a 3.
+        return TypeAdapter(kind).validate_json(json.dumps(dict(values), default=repr), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["loc"]:  # what the class itself says of all of them
+            raise BadInputError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
+        at = ".".join(str(part) for part in first["loc"])
+        raise BadInputError(f"{name} option {at} = {first['input']!r}: {first['msg']}") from None

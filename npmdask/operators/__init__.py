@@ -13,13 +13,11 @@ from npmdask.operators.clipped_tensor import BoundedTensor
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct
-from npmdask.operators.multilinear import PackedMultilinear
-from npmdask.operators.packed_symmetric import Triangle
-from npmdask.operators.packed_tensor import PackedTensor
+from npmdask.operators.packed_symmetric import Symmetric, Triangle
+from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.sparse import SparseGram
-from npmdask.operators.symmetric import Symmetric
 from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples

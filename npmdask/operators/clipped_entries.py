@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
+from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
@@ -28,7 +29,6 @@ from npmdask.operators._protocol import (
 )
 from npmdask.operators.exact_sums import COLUMN_NORM, prepare, require_prepared
 from npmdask.operators.packed_symmetric import Triangle
-from npmdask.rounding import Rounding
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 

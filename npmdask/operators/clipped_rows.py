@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, strip_rows, tile_bytes
 from npmdask.operators.clipping import FAR_VALUES, Clipping, clip_records
@@ -34,7 +35,6 @@ from npmdask.operators.exact_sums import (
     require_prepared,
     round_to,
 )
-from npmdask.rounding import Rounding
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
 
 

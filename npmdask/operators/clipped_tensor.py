@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial
 from npmdask.operators.block_strips import strip_rows
@@ -18,7 +19,6 @@ from npmdask.operators.clipped_entries import JOINS, MACHINE_EPS, Bounded
 from npmdask.operators.exact_sums import COLUMN_NORM, require_prepared
 from npmdask.operators.packed_tensor import PackedTensor
 from npmdask.operators.tensor_contraction import Contraction
-from npmdask.rounding import Rounding
 from npmdask.storage.readers.dense import SlabRecord, scratch
 from npmdask.storage.readers.packed_tensor import TensorReader
 

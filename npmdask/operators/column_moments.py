@@ -8,9 +8,9 @@ import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, require_finite
-from npmdask.storage.moments import Moments
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.writers.dense import Moments
 
 
 @dataclass(frozen=True, kw_only=True)

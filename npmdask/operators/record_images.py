@@ -17,8 +17,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import Partial, least_run
-from npmdask.operators.batch import OfRows
+from npmdask.operators._protocol import OfRows, Partial, least_run
 from npmdask.operators.clipped_rows import gather
 from npmdask.operators.clipping import sum_in_one_order
 from npmdask.operators.exact_sums import round_to

@@ -19,6 +19,7 @@ from npmdask.numerics.moments.whitening import require_rows
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     STRIP_BYTES,
+    OfRows,
     Partial,
     add_back,
     as_dtype,
@@ -27,7 +28,6 @@ from npmdask.operators._protocol import (
     pending_sums,
     require_finite,
 )
-from npmdask.operators.batch import OfRows
 from npmdask.operators.gram import Gram
 from npmdask.storage.readers.dense import SlabRecord
 

@@ -28,8 +28,8 @@ from npmdask.privacy.power_release import PrivateParts
 from npmdask.privacy.tensor_release import TensorParts
 from npmdask.runs.problem import Problem
 from npmdask.theory.likely import likely_sine
-from npmdask.theory.norms import gaussian_norm
 from npmdask.theory.private import ppm_error
+from npmdask.theory.start import gaussian_norm
 
 WEAK_EPSILON = 10.0  # above it a promise is said to be weak
 WEAK_DELTA = 1e-6  # the same where the number of records is private: data of a million are not rare

@@ -16,8 +16,8 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower, PrivateTensorState, Query, Result
 from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.numerics.units import built
 from npmdask.operators import BoundedTensor
-from npmdask.options import built
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
 from npmdask.privacy.neighbors.tensor import no_laplace

@@ -10,12 +10,11 @@ import numpy as np
 
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
-from npmdask.certificates.recursion import noisy_recursion
 from npmdask.operators import Operator
 from npmdask.runs.low_rank_stopping import LowRankRule, excess_of
 from npmdask.runs.problem import Problem
 from npmdask.storage.readers.sparse import CsrReader
-from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, rounding_of
+from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, noisy_recursion, rounding_of
 from npmdask.theory.certificates.wording import health, sentence
 
 MORE = 64

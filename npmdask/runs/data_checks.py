@@ -110,3 +110,22 @@ def require_symmetric(problem: Problem, asymmetry: float, *, first: bool) -> Non
             f"{source.path} is called symmetric but is not: X^T (A X) is asymmetric by {asymmetry:.1e} (relative; "
             f"rounding explains {allowed:.0e}). Use kind = 'matrix', or store (A + A.T) / 2"
         )
+
+
+# The checksums of a source that was never ingested: taken in the first pass, compared in all later ones.
+
+
+def checksums_of(record: SlabRecord, *, sparse: bool) -> dict[str, np.ndarray]:
+    """The checksums that a pass has taken, as the array (by row and column of chunks) that a survey keeps."""
+    rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
+    table = np.zeros((rows, columns), np.uint32)
+    for position, crc in record.checksums.items():
+        table[position] = crc
+    return {"checksums_csr" if sparse else "checksums": table}
+
+
+def checksum_table(arrays: dict[str, np.ndarray]) -> Any:
+    """The checksums of a survey in the form that the reader of the source takes, or None."""
+    if "checksums_csr" in arrays:
+        return {"indices": arrays["checksums_csr"][:, 0], "data": arrays["checksums_csr"][:, 1]}
+    return arrays.get("checksums")

@@ -30,7 +30,14 @@ from npmdask.planning.predicted_steps import Foresee, foresee, look_back, predic
 from npmdask.planning.private_forecast import concerns, require_signal
 from npmdask.privacy.dp_pca_release import of_batch
 from npmdask.runs.certify import assure, told, with_excess
-from npmdask.runs.data_checks import constant_columns, require_scale, require_symmetric, said_of
+from npmdask.runs.data_checks import (
+    checksum_table,
+    checksums_of,
+    constant_columns,
+    require_scale,
+    require_symmetric,
+    said_of,
+)
 from npmdask.runs.explained_variance import leading, settle, trace_of
 from npmdask.runs.identity import bind
 from npmdask.runs.left_vectors import left_is_whole, rebuild_left
@@ -46,7 +53,6 @@ from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Source
-from npmdask.survey import checksum_table, checksums_of
 from npmdask.theory.certificates.statements import with_assurance
 from npmdask.theory.diagnostics import max_sin_theta
 

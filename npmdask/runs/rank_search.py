@@ -21,7 +21,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.executor import Executor
 from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.planning.predicted_steps import SEARCHED, Log
+from npmdask.planning.predicted_steps import SEARCHED, Log, foresee_search
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns
 from npmdask.runs.loop import Driver
@@ -29,7 +29,6 @@ from npmdask.runs.observers import Observer, OfStage
 from npmdask.runs.problem import FIRST_STAGE, Problem, Start
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
-from npmdask.search_foresight import foresee_search
 from npmdask.storage.source import Source
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from npmdask.algorithms import TensorPower, restarts_for
 from npmdask.algorithms.stopping import UntilSettled
 from npmdask.errors import BadInputError, closest
-from npmdask.options import built
+from npmdask.numerics.units import built
 
 NAME = "tensor-power"
 NAMES = ("auto", NAME)

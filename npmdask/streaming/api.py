@@ -11,9 +11,9 @@ from typing import Any
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.execution.reduction import COMMIT_SECONDS
+from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.sizes import parse_memory
 from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import StreamProblem, make_stream_problem, reopened
 from npmdask.streaming.request import BATCH_ROWS, StreamRequest

@@ -9,6 +9,9 @@ from npmdask.algorithms.streaming.model import SCALE_FREE, Model
 from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
+from npmdask.execution.process_memory import tree_rss
+from npmdask.runs.solution import Resources
+from npmdask.streaming.problem import StreamProblem
 
 MIB = 2**20
 
@@ -87,3 +90,30 @@ def _too_little(plan: MemoryPlan, longest: int | None, rank: int) -> str:
         f"({plan.base // MIB} for the process as it is, {plan.state // MIB} for the model and the chunk that is read, "
         f"{plan.task // MIB} for a batch); {', '.join(remedies)}"
     )
+
+
+# What is known of a stream before its first row.
+
+
+def stream_facts(problem: StreamProblem, resources: Resources) -> dict[str, Any]:
+    """The model that would be made, and what it would need. Nothing is read.
+
+    Raises
+    ------
+    MemoryRefusedError
+        The memory that is allowed does not suffice.
+    """
+    model, opened, batch_rows = problem.model, problem.opened, problem.request.batch_rows
+    held = problem.held_out.rows if problem.held_out else 0
+    plan = plan_stream(model, batch_rows, problem.beside_bytes, limit=resources.memory, base=tree_rss())
+    return {
+        "source": opened.name,
+        "rows": opened.rows,
+        "columns": model.d,
+        **{f"algorithm.{name}": value for name, value in model.facts()["algorithm"].items()},
+        "batch_rows": batch_rows,
+        "largest_batch": largest_batch(model.algorithm, model.d, batch_rows),
+        "held_out_rows": held,
+        "predicted_peak_bytes": plan.predicted_peak,
+        "memory_limit_bytes": plan.limit,
+    }

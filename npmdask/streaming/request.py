@@ -13,7 +13,7 @@ from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
 from npmdask.algorithms.streaming.model import Model
 from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
 from npmdask.errors import BadInputError, closest
-from npmdask.options import built
+from npmdask.numerics.units import built
 
 BATCH_ROWS = 256
 FASTEST = 500  # halvings in a step: half of what a float can hold

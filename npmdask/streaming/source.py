@@ -18,7 +18,7 @@ from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams import Directory, Rows, Stream, ZarrRows, standard_input
-from npmdask.streams.folder import is_complete
+from npmdask.storage.streams.directory import is_complete
 
 STANDARD_INPUT = "-"
 

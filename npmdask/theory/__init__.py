@@ -42,7 +42,6 @@ from npmdask.theory.intermediate import (
     improved_recursion,
     improved_residual,
 )
-from npmdask.theory.norms import gaussian_norm, laplace_norm
 from npmdask.theory.power import (
     Noise,
     NoisePrediction,
@@ -72,7 +71,7 @@ from npmdask.theory.samples import (
     spm_samples_powerlaw,
     spm_samples_spiked,
 )
-from npmdask.theory.start import init_tan_bound, init_tan_explicit, init_tan_quantile
+from npmdask.theory.start import gaussian_norm, init_tan_bound, init_tan_explicit, init_tan_quantile, laplace_norm
 from npmdask.theory.stochastic import (
     Model,
     dpojas_zeta,

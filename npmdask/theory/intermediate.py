@@ -18,10 +18,9 @@ import numpy as np
 
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import accuracy, counts, falling, not_negative, positive, ranks, spectrum_gap
-from npmdask.theory.norms import gaussian_norm
 from npmdask.theory.power import Noise, NoisePrediction, npm_iterations, npm_max_noise
 from npmdask.theory.result import Prediction
-from npmdask.theory.start import init_tan_bound, start_factor, start_promised
+from npmdask.theory.start import gaussian_norm, init_tan_bound, start_factor, start_promised
 
 CHOICES = ("steps", "noise")
 

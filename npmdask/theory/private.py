@@ -2,7 +2,7 @@
 
 The theorems (Hardt and Price 2014, Theorems 1.3 and 1.4; Balcan, Du, Wang and Yu 2016, Theorems 2.2 and 3.1) leave
 their constants open (:mod:`npmdask.theory.rates` has them as printed). Here the recursions behind them are evaluated
-number by number instead, with norms of noise by :mod:`npmdask.theory.norms` and the start of
+number by number instead, with norms of noise by :mod:`npmdask.theory.start` and the start of
 :func:`npmdask.theory.start.init_tan_explicit`. The spectrum sigma_1 >= sigma_2 >= ... is private: of the functions
 below, only :func:`predicted_sine` may be used on a private run, as it takes nothing but what was released.
 """
@@ -17,9 +17,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import counts, falling, not_negative, positive, probability
-from npmdask.theory.norms import norm_of
 from npmdask.theory.result import Prediction
-from npmdask.theory.start import init_tan_explicit, start_factor, start_promised
+from npmdask.theory.start import init_tan_explicit, norm_of, start_factor, start_promised
 
 START_SHARE = 0.8  # of fail_prob: a bad start costs more than loud noise, whose tail is Gaussian
 

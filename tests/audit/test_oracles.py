@@ -12,7 +12,6 @@ from scipy.stats import kstest, norm
 from benchmarks.oracle_mutants import ORACLE_MUTANTS, OracleMutant, float_images
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import epsilon_for, mu_for
-from npmdask.audit.keys import fresh_keys
 from npmdask.cli.main import main
 from npmdask.operators import ClippedGram, Partial, RecordImages
 from npmdask.privacy.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
@@ -20,6 +19,7 @@ from npmdask.privacy.audit.histogram_law import Heaviest
 from npmdask.privacy.audit.oracle_paths import offered
 from npmdask.privacy.audit.placement import follows_places, sums_follow_places
 from npmdask.privacy.audit.privacy_loss import evidence
+from npmdask.privacy.audit.transcript import fresh_keys
 from npmdask.privacy.dp_pca.histogram import GaussianHistogram, StabilityHistogram
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, Relation
 from npmdask.privacy.dp_pca.noise import SecretNoise

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from npmdask.algorithms import PowerMethod
-from npmdask.certificates.recursion import noisy_recursion
 from npmdask.numerics.random import generator
 from npmdask.theory.certificates import Evidence, certify
+from npmdask.theory.certificates.bounds import noisy_recursion
 from npmdask.theory.diagnostics import max_sin_theta
 
 D, P, K, STEPS = 30, 6, 2, 8

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from npmdask.config import RunConfig
-from npmdask.config_tables import table_of
-from npmdask.config_text import starter
+from npmdask.config import RunConfig, starter, table_of
 from npmdask.errors import BadInputError, RefusedError
 from tests.flows.conftest import ROOT
 

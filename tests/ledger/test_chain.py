@@ -10,10 +10,9 @@ import pytest
 
 from npmdask.accounting import epsilon_for
 from npmdask.errors import RefusedError
-from npmdask.ledger.chain import Entry
-from npmdask.ledger.export import require_whole_export
 from npmdask.privacy.ledger import Ledger, export_lines, open_ledger
-from npmdask.privacy.ledger.format import facts, show_lines
+from npmdask.privacy.ledger.format import facts, require_whole_export, show_lines
+from npmdask.privacy.ledger.journal import Entry
 from tests.ledger.conftest import BUDGET, FINGERPRINT, RELATION, execute, reserve, share
 
 

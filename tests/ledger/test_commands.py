@@ -12,8 +12,8 @@ import pytest
 
 from npmdask.accounting import Charge
 from npmdask.cli.main import main
-from npmdask.ledger.export import require_whole_export
 from npmdask.privacy.ledger import open_ledger
+from npmdask.privacy.ledger.format import require_whole_export
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr

@@ -15,11 +15,11 @@ from npmdask.accounting import Budget
 from npmdask.api import top_k
 from npmdask.cli.main import main
 from npmdask.errors import BudgetError, RefusedError
-from npmdask.ledger.export import require_whole_export
 from npmdask.manage.report import write_report
 from npmdask.models.kinds import read_job
 from npmdask.models.latent import fit_mixture
 from npmdask.privacy.ledger import Ledger, Status, export_lines, open_ledger
+from npmdask.privacy.ledger.format import require_whole_export
 from npmdask.privacy.ledger.granting import grant_source, sketch_of
 from npmdask.privacy.ledger.sketch import MOST, SHARE, Overlap, Sketch, sketch, weights
 from npmdask.storage.ingest import ingest

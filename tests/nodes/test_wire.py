@@ -28,9 +28,9 @@ from npmdask.federated.protocol import (
     tokens_for,
 )
 from npmdask.federated.release import NodesParts, _kind_of, make_parts
+from npmdask.numerics.random import Rounding
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors.registry import make_relation
-from npmdask.rounding import Rounding
 from npmdask.storage.source import Source
 from tests.nodes.conftest import write_tokens
 

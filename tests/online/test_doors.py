@@ -14,8 +14,7 @@ import zarr
 
 import npmdask
 from npmdask.cli.main import main
-from npmdask.config import load_config
-from npmdask.config_text import render_config
+from npmdask.config import load_config, render_config
 from npmdask.errors import BadInputError
 from npmdask.storage.synthetic.generate import generate
 from npmdask.theory.diagnostics import max_sin_theta

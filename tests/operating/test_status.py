@@ -17,9 +17,9 @@ import pytest
 import npmdask.checkpoint.lease as ownership
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
-from npmdask.convergence import seconds_left, steps_to
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.status import RunStatus, lines, status_below
+from npmdask.planning.forecast import seconds_left, steps_to
 from npmdask.streaming import stream_pca
 from tests.operating.common import OWNER, ROOT, content, hanging, let_age, make_data
 from tests.operating.job import mixture, run, stream

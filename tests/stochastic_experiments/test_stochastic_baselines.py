@@ -30,10 +30,10 @@ from benchmarks.stochastic_baselines import (
 )
 from benchmarks.stochastic_data import Batch, gaussian, signal_and_noise
 from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
+from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors.registry import Relation, make_relation
-from npmdask.rounding import Rounding
 from npmdask.theory.diagnostics import max_sin_theta
 
 BUDGET = Budget(1.0, 0.01)

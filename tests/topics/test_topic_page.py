@@ -12,8 +12,7 @@ import pytest
 
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
-from npmdask.models.topics.report import TopicFacts, condition, page_of
-from npmdask.topics.text import text_of
+from npmdask.models.topics.report import TopicFacts, condition, page_of, text_of
 from tests.topics.made import a_model
 
 EVIL = '<script>alert("1")</script>&'

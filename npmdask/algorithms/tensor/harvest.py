@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensors import deflated
 from npmdask.algorithms.tensor.components import SHARP, TensorState, errors_of, no_components
 from npmdask.algorithms.tensor.fit import Fit, fitted, like_noise, unbiased
 from npmdask.algorithms.tensor.joint import CLEAR, NEAR, PROBES, Joint
@@ -19,6 +18,7 @@ from npmdask.algorithms.tensor.search import (
     Sight,
     advanced,
     copies,
+    deflated,
     distinct,
     fresh,
     joined,

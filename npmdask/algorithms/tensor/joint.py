@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensors import deflated, random_units
 from npmdask.algorithms.tensor.components import Components, TensorState, converged, errors_of, rounding, statuses
 from npmdask.algorithms.tensor.fit import UNRESOLVED, Fit, fitted, noise_score, norm_from, unbiased
-from npmdask.algorithms.tensor.search import Sight, distinct, fresh, picked, put, seen, stepped
+from npmdask.algorithms.tensor.search import Sight, deflated, distinct, fresh, picked, put, random_units, seen, stepped
 from npmdask.numerics.subspaces import Block
 
 NEAR = 0.05  # relative residual of a column that has come near a fixed point

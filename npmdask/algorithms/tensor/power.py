@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._tensors import random_units
 from npmdask.algorithms.base import Info, Query, Result, restored, state_fields
 from npmdask.algorithms.tensor.components import (
     TensorState,
@@ -41,7 +40,7 @@ from npmdask.algorithms.tensor.fit import MARGIN
 from npmdask.algorithms.tensor.harvest import Harvest
 from npmdask.algorithms.tensor.joint import PROBES
 from npmdask.algorithms.tensor.rounds import Rounds
-from npmdask.algorithms.tensor.search import fresh
+from npmdask.algorithms.tensor.search import fresh, random_units
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 

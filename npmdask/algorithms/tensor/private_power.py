@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from npmdask.algorithms._tensors import deflated, random_units, scores_of, unit_columns
 from npmdask.algorithms.base import Info, Query, Result
+from npmdask.algorithms.tensor.search import deflated, random_units, scores_of, unit_columns
 from npmdask.numerics.subspaces import Block
 
 FAR = 0.5  # sine of an angle: beyond it a vector is no component any more

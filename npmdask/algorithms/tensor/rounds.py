@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npmdask.algorithms._tensors import deflated
 from npmdask.algorithms.tensor.components import Components, TensorState
 from npmdask.algorithms.tensor.fit import fitted
 from npmdask.algorithms.tensor.joint import CLEAR, Joint
-from npmdask.algorithms.tensor.search import Sight, advanced, fresh, nearest, put, seen, watched
+from npmdask.algorithms.tensor.search import Sight, advanced, deflated, fresh, nearest, put, seen, watched
 from npmdask.numerics.subspaces import Block
 
 

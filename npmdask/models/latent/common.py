@@ -14,6 +14,7 @@ from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments
 from npmdask.privacy.request import unprotected
+from npmdask.runs.data_checks import checksum_table
 from npmdask.runs.identity import bind_spec
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
@@ -21,7 +22,6 @@ from npmdask.runs.stages import Job
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source, open_source
-from npmdask.survey import checksum_table
 
 PAIRS_TOL = 1e-9  # relative residual of leading pairs: samples say less
 TENSOR_TOL = 1e-9

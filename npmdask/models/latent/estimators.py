@@ -11,8 +11,8 @@ from npmdask.models.estimator import Estimator
 from npmdask.models.latent.independent import IndependentComponents, fit_independent_components
 from npmdask.models.latent.mixture import GaussianMixture, fit_mixture
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import parse_memory
 from npmdask.runs.solution import Resources
-from npmdask.sizes import parse_memory
 from npmdask.storage.kinds import real_array
 
 

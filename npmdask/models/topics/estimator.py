@@ -18,9 +18,9 @@ from npmdask.models.topics.quality import Coherence, Perplexity, coherence, held
 from npmdask.models.topics.run import run_topics
 from npmdask.models.topics.transform import for_model
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import parse_memory
 from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.runs.solution import Resources
-from npmdask.sizes import parse_memory
 
 
 class Topics(Estimator):

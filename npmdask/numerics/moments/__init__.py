@@ -4,10 +4,8 @@ Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), JMLR 15, 2773. Pure NumPy: the
 :mod:`npmdask.operators`, the tensor is decomposed by :mod:`npmdask.algorithms`.
 """
 
-from npmdask.moments.dense import embedded, largest_form, multilinear
-from npmdask.moments.simplex import on_simplex
-from npmdask.numerics.moments.blocks import unique_blocks, unit_groups
-from npmdask.numerics.moments.matching import Match, match
+from npmdask.numerics.moments.blocks import embedded, largest_form, multilinear, unique_blocks, unit_groups
+from npmdask.numerics.moments.matching import Match, match, on_simplex
 from npmdask.numerics.moments.models import ICA, LDA, Recovered, SingleTopic, SphericalMixture
 from npmdask.numerics.moments.whitening import Whitening, whiten
 

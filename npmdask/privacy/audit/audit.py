@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
-from npmdask.audit.keys import fresh_keys
-from npmdask.audit.tensor_path import TensorPath
 from npmdask.errors import BadInputError, closest
 from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTensor, ClippedGram
 from npmdask.privacy.audit.attacks import collision, likelihood_ratio, off_grid, path_loss, repeated_noise
@@ -21,7 +19,7 @@ from npmdask.privacy.audit.instances import Instance, instances
 from npmdask.privacy.audit.oracle_audit import examine_oracle
 from npmdask.privacy.audit.oracle_paths import PATHS, offered, oracle_paths
 from npmdask.privacy.audit.placement import sums_follow_places
-from npmdask.privacy.audit.release_path import ReleasePath
+from npmdask.privacy.audit.release_path import ReleasePath, TensorPath
 from npmdask.privacy.audit.statistics import (
     Counts,
     count,
@@ -31,7 +29,7 @@ from npmdask.privacy.audit.statistics import (
     p_value,
     thresholds,
 )
-from npmdask.privacy.audit.transcript import Transcript
+from npmdask.privacy.audit.transcript import Transcript, fresh_keys
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.mechanisms.tensor import TensorGaussian
 from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, Relation, TensorRelation, make_relation

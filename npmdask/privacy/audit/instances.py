@@ -10,7 +10,7 @@ one fixed pair attains the sensitivity in all steps, although X is not known in 
     add, remove, zero   E = a a^T, a = b e_1       b^2
     replace             E = a a^T - a' a'^T, a = b e_1, a' = b e_2    sqrt(2) b^2
 
-    a tensor    E = 6 c (or c), d = 1            6 c (or c), see npmdask.audit.tensor_path
+    a tensor    E = 6 c (or c), d = 1            6 c (or c), see npmdask.privacy.audit.release_path
 
 For pure epsilon the 1-norm counts. With d = p = 1 it equals the others; where two rows must change (a pair, a
 replacement) d = p = 2 and the data are so large against the noise that X stays near the start (1 1; 1 -1) / sqrt(2),

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.accounting.budget import Charge
-from npmdask.audit.keys import fresh_keys
 from npmdask.privacy.audit.attacks import collision, repeated_noise
 from npmdask.privacy.audit.finding import ALPHA, Finding
 from npmdask.privacy.audit.oracle_path import OraclePath, Run
@@ -24,6 +23,7 @@ from npmdask.privacy.audit.statistics import (
     p_value,
     thresholds,
 )
+from npmdask.privacy.audit.transcript import fresh_keys
 from npmdask.privacy.dp_pca.noise import SecretNoise
 from npmdask.privacy.dp_pca.private_mean import ClippedMean
 

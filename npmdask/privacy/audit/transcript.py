@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from npmdask.privacy.mechanisms.noise_key import Entropy
 
 Values = NDArray[np.float64]
 
@@ -45,3 +51,17 @@ def without_noise(step: int, value: Any, here: Any, there: Any) -> Publication:
     """Something that was written as it is: a log line, a metric, a trace."""
     value, here, there = (np.asarray(v, dtype=np.float64) for v in (value, here, there))
     return Publication(step=step, value=value, here=here, there=there, noise=np.zeros(len(value)))
+
+
+# Secret keys for an audit: every run has noise that no other run has.
+
+
+@contextmanager
+def fresh_keys(count: int) -> Iterator[list[Entropy]]:
+    """Fresh secret keys; bound to different names the one in the file gives unrelated streams."""
+    with tempfile.TemporaryDirectory(prefix="npmdask-audit-") as folder:
+        path = Path(folder) / "key"
+        first = Entropy.create(path)
+        keys = [Entropy.open(path, bound_to=f"run {number}") for number in range(count)]
+        yield keys
+        first.destroy()

@@ -30,7 +30,7 @@ from npmdask.privacy.dp_pca.base import Answer, BatchQuery, number_of, random_st
 from npmdask.privacy.dp_pca.neighbors import Promise, Relation, parallel, promise_of, require_by_index, require_relation
 from npmdask.privacy.dp_pca.private_mean import ClippedMean
 from npmdask.privacy.dp_pca.private_range import DistanceRange
-from npmdask.stochastic.predictions import Answers
+from npmdask.privacy.dp_pca.releases import Answers
 
 SAFELY = 1 + 1e-12  # more than what the rounding of shares can lose
 

@@ -4,7 +4,7 @@
 ``ModifiedDPPCA`` (Algorithm 2) is the paper's: a range, then a mean.
 
 Where a record is in one batch, fixed by its index, a run costs what its most expensive batch costs (parallel
-composition). What else DP-Ojas may do is compared in :mod:`npmdask.accounting.batching`.
+composition). What else DP-Ojas may do is compared in :mod:`npmdask.accounting.random_allocation`.
 """
 
 from __future__ import annotations

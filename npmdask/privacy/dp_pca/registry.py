@@ -9,7 +9,7 @@ from typing import Any
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.options import built
+from npmdask.numerics.units import built
 from npmdask.privacy.dp_pca.base import Oracle
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import require_relation

@@ -1,6 +1,6 @@
 """What was granted and spent of each data set's privacy: one book across runs, processes and machines."""
 
-from npmdask.ledger.export import export_lines
+from npmdask.privacy.ledger.format import export_lines
 from npmdask.privacy.ledger.granting import default_address
 from npmdask.privacy.ledger.ledger import Ledger, open_ledger
 from npmdask.privacy.ledger.status import Grant, Run, Status

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import secrets
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,8 +17,96 @@ import sqlalchemy as sa
 
 import npmdask.privacy.ledger.messages as text
 from npmdask.errors import RefusedError
-from npmdask.ledger.chain import GENESIS, Entry, canonical, keyed
-from npmdask.ledger.schema import ENTRIES, LEDGER, METADATA, READABLE, SKETCHES, VERSION
+
+# An entry and its hash: each one is bound to all before it.
+#
+# What is hashed is what is exported, so that a reader of an export can check the chain without the database. Two things
+# may not be readable there: the fingerprint of the data (whoever knows all records but one can compute the fingerprint of
+# each candidate and compare) and clock, process and host (the seconds between two entries are the time of a pass, which
+# the data may influence). Both are in the chain as HMAC-SHA256 under a key that stays in the database.
+
+GENESIS = "0" * 64
+
+
+def canonical(value: Any) -> str:
+    """JSON with one spelling: equal values have equal text, floats are exact."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def keyed(key: str, purpose: str, text: str) -> str:
+    """A pseudonym of ``text``: without ``key`` (hex) it says nothing, not even to who can guess ``text``."""
+    return hmac.new(bytes.fromhex(key), canonical([purpose, text]).encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the book. ``witness`` (time, pid, host) is empty in an entry that was read from an export."""
+
+    number: int
+    dataset: str
+    kind: str
+    run_id: str | None
+    step: int
+    content: dict[str, Any]
+    seal: str
+    previous: str
+    hash: str = ""
+    witness: dict[str, Any]
+
+    def computed_hash(self) -> str:
+        """What ``hash`` must be."""
+        parts = [self.previous, self.number, self.dataset, self.kind, self.run_id, self.step, self.content, self.seal]
+        return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+
+# The tables: one row that says where the book ends, and the entries, which are only ever appended; and sketches.
+#
+# Everything that is known (grants, what was spent, which release was begun) is read off the entries: there is no
+# second place that could disagree with them. The uniqueness of (run, kind, step) and of the entry's number is kept by
+# the database too, so that even a writer without the lock could not write the same thing twice.
+#
+# Sketches of records (version 2) are too long for the chain and too telling for an export: they lie in a table of their
+# own, and the grant holds the keyed hash of its own one. A book of version 1 is read, and runs write to it, as it is; the
+# first grant makes it one of version 2.
+
+VERSION = 2
+READABLE = (1, 2)
+
+METADATA = sa.MetaData()
+
+SKETCHES = sa.Table(
+    "npmdask_ledger_sketches",
+    METADATA,
+    sa.Column("data", sa.String(64), primary_key=True),  # the pseudonym of the data in the entries
+    sa.Column("sketch", sa.LargeBinary, nullable=False),
+)
+
+LEDGER = sa.Table(
+    "npmdask_ledger",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),  # always 1: the row that writers lock
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("key", sa.String(64), nullable=False),  # secret: under it fingerprints and witnesses are hashed
+    sa.Column("entries", sa.BigInteger, nullable=False),
+    sa.Column("head", sa.String(64), nullable=False),  # hash of the last entry
+)
+
+ENTRIES = sa.Table(
+    "npmdask_ledger_entries",
+    METADATA,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # 1, 2, 3, ... without a gap
+    sa.Column("dataset", sa.Text, nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),  # grant, reserve, begin, commit, finish
+    sa.Column("run_id", sa.Text),  # null for a grant
+    sa.Column("step", sa.Integer, nullable=False),  # 0 where there is none
+    sa.Column("content", sa.Text, nullable=False),  # canonical JSON
+    sa.Column("witness", sa.Text, nullable=False),  # time, pid, host: for people, never exported
+    sa.Column("seal", sa.String(64), nullable=False),  # keyed hash of the witness
+    sa.Column("previous", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.UniqueConstraint("run_id", "kind", "step", name="npmdask_ledger_once"),
+    sa.Index("npmdask_ledger_by_dataset", "dataset", "number"),
+)
 
 
 def make_tables(connection: sa.Connection) -> None:

@@ -14,9 +14,8 @@ from typing import Any
 import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BudgetError, RefusedError
-from npmdask.ledger.chain import Entry, canonical
 from npmdask.privacy.ledger.database import Database, find_database
-from npmdask.privacy.ledger.journal import Book
+from npmdask.privacy.ledger.journal import Book, Entry, canonical
 from npmdask.privacy.ledger.rules import remaining_epsilon, require_charge, require_name, require_plain, unit
 from npmdask.privacy.ledger.sketch import SHARE, Overlap, Sketch
 from npmdask.privacy.ledger.status import (

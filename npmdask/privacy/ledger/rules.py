@@ -8,7 +8,7 @@ from typing import Any
 
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BadInputError
-from npmdask.ledger.chain import canonical
+from npmdask.privacy.ledger.journal import canonical
 
 BISECTIONS = 60
 ROUNDING = 1e-9  # epsilon_at rounds up by less

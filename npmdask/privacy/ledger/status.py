@@ -9,8 +9,7 @@ from typing import Any
 import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BudgetError, RefusedError
-from npmdask.ledger.chain import Entry
-from npmdask.privacy.ledger.journal import Book
+from npmdask.privacy.ledger.journal import Book, Entry
 from npmdask.privacy.ledger.rules import remaining_epsilon
 
 

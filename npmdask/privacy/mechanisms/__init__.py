@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from npmdask.mechanisms._protocol import Mechanism
-from npmdask.mechanisms.oracle import NoiseNorms, NoiseOracle, block_noise, noise_norms
 from npmdask.privacy.mechanisms.entries import EntriesGaussian
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.mechanisms.noise_key import Entropy, destroy_key
-from npmdask.privacy.mechanisms.simulated import NoNoise, SimulatedGaussian
+from npmdask.privacy.mechanisms.simulated import (
+    Mechanism,
+    NoiseNorms,
+    NoiseOracle,
+    NoNoise,
+    SimulatedGaussian,
+    block_noise,
+    noise_norms,
+)
 from npmdask.privacy.mechanisms.tensor import TensorGaussian
 
 REGISTRY = {

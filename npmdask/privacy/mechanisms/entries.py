@@ -19,12 +19,12 @@ import numpy as np
 
 from npmdask.accounting import Budget, Charge
 from npmdask.errors import BadInputError
+from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.neighbors.base import up
 from npmdask.privacy.neighbors.registry import TensorRelation
-from npmdask.rounding import Rounding
 
 GRID_BITS = 20  # of an entry, below what a neighbour changes
 WORD_BITS = 60  # of the largest entry in units of the grid

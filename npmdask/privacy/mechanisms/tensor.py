@@ -23,12 +23,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Budget, Charge, paper_tensor_stddev
+from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.neighbors.base import up
 from npmdask.privacy.neighbors.registry import TensorRelation
-from npmdask.rounding import Rounding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ from scipy import sparse
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.common import SparseSource, after, require_rows, truncated
 from npmdask.storage.formats.compressed import canonical
-from npmdask.storage.formats.raw import open_binary
-from npmdask.storage.formats.text import parse_lines, text_blocks
+from npmdask.storage.formats.raw import open_binary, parse_lines, text_blocks
 
 
 def open_docword(path: Path) -> SparseSource:

@@ -27,9 +27,17 @@ from npmdask.storage.conventions import (
     refuse_marked,
     require_plain_parts,
 )
-from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact_slices, group_shape, main_array
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
-from npmdask.storage.formats.compressed import Slices, compressed_source
+from npmdask.storage.formats.compressed import (
+    PARTS,
+    Slices,
+    array_shapes,
+    compressed_source,
+    encoding,
+    exact_slices,
+    group_shape,
+    main_array,
+)
 from npmdask.storage.formats.grids import grid_rows
 
 NETCDF = ("_Netcdf4Dimid", "_Netcdf4Coordinates", "DIMENSION_LIST")  # attributes of datasets that NetCDF wrote

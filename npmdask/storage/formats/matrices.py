@@ -13,8 +13,8 @@ import zarr
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import stored_shape
 from npmdask.storage.conventions import decoded, facts_of, refuse_marked
-from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.common import DenseSource, choose_array, require_numbers
+from npmdask.storage.formats.compressed import array_shapes
 from npmdask.storage.formats.grids import grid_rows, that_fit
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import column_major, require_size, row_major

@@ -13,9 +13,16 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.common import DenseSource, SparseSource, require_rows, truncated
-from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
+from npmdask.storage.formats.raw import (
+    batch_rows,
+    column_major,
+    open_binary,
+    parse_lines,
+    spool_file,
+    spool_write,
+    text_blocks,
+)
 from npmdask.storage.formats.sorting import Triplets, sorted_rows
-from npmdask.storage.formats.text import parse_lines, text_blocks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -22,7 +23,16 @@ from npmdask.storage.formats.common import (
     truncated,
 )
 from npmdask.storage.formats.compressed import OpenSlices, Slices, compressed_source
-from npmdask.storage.formats.raw import column_major, read_into, require_size, row_major, spool_file, spool_write
+from npmdask.storage.formats.raw import (
+    column_major,
+    is_gzip,
+    open_binary,
+    read_into,
+    require_size,
+    row_major,
+    spool_file,
+    spool_write,
+)
 
 
 def raw_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -191,3 +201,26 @@ def _npz_slices(path: Path, names: list[str]) -> OpenSlices:
             yield {name: stack.enter_context(closing(_MemberSlices(path, name))) for name in names}
 
     return opened
+
+
+# IDX, the format of MNIST.
+
+IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def open_idx(path: Path) -> DenseSource:
+    """The first dimension is the rows, the others are flattened; big-endian."""
+    with open_binary(path) as file:
+        zero, code, dimensions = struct.unpack(">HBB", file.read(4))
+        if zero or code not in IDX_TYPES or not dimensions:
+            raise BadInputError(f"{path} is not an IDX file: it begins with {zero:04x} {code:02x} {dimensions:02x}")
+        shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+    rows, columns = require_2d((shape[0], int(np.prod(shape[1:], dtype=np.int64))), str(path))
+    dtype, offset = np.dtype(IDX_TYPES[code]), 4 + 4 * dimensions
+    if not is_gzip(path):
+        require_size(path, offset, rows * columns * dtype.itemsize)
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        return row_major(path, lambda: open_binary(path), offset, (rows, columns), dtype, start)
+
+    return DenseSource(format="idx", rows=rows, columns=columns, dtype=dtype, batches=batches)

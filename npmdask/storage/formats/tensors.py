@@ -24,9 +24,9 @@ import zarr
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import stored_shape
 from npmdask.storage.conventions import decoded, facts_of, refuse_marked
-from npmdask.storage.formats.anndata import array_shapes
 from npmdask.storage.formats.boxes import Box, PlainCube, SpooledCubes, moved
 from npmdask.storage.formats.common import choose_array, require_numbers
+from npmdask.storage.formats.compressed import array_shapes
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import require_size
 from npmdask.storage.formats.zarr_stores import boxes_of

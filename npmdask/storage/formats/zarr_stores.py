@@ -20,9 +20,16 @@ from npmdask.storage.conventions import (
     require_plain,
     require_plain_parts,
 )
-from npmdask.storage.formats.anndata import PARTS, array_shapes, encoding, exact_slices, group_shape, main_array
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
-from npmdask.storage.formats.compressed import compressed_source
+from npmdask.storage.formats.compressed import (
+    PARTS,
+    array_shapes,
+    compressed_source,
+    encoding,
+    exact_slices,
+    group_shape,
+    main_array,
+)
 from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed_symmetric import open_packed

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.assurance.nodes import of_nodes
 from npmdask.theory.certificates.statements.numbers import Assurance
-from npmdask.theory.certificates.statements.private import of_release
+from npmdask.theory.certificates.statements.private import of_nodes, of_release
 from npmdask.theory.certificates.statements.tensors import of_result
 
 NOTHING = Assurance("", {})
