@@ -33,7 +33,7 @@ class MemoryPlan:
         return self.base + self.state + self.task * self.threads * max(1, self.workers)
 
 
-# Measured on the layouts of tests/test_memory.py, beyond what the arrays explain.
+# Measured on the layouts of tests/execution/test_memory.py, beyond what the arrays explain.
 THREAD_BASE = 24 * 2**20  # packing buffers of BLAS and an arena of malloc, for each running task
 GROWTH = 24 * 2**20  # modules loaded and freed memory not given back after the plan was made
 WORKER_BASE = 190 * 2**20  # measured: a distributed worker process with its nanny, NumPy, SciPy and zarr loaded

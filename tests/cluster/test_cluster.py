@@ -29,7 +29,7 @@ from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
 from tests.cluster.conftest import ROOT, Machines
 from tests.conftest import planted, same_bytes, write_zarr
-from tests.test_operators import ignore
+from tests.operators.test_operators import ignore
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from npmdask.storage.synthetic.generate import generate
 from tests.cluster.conftest import Bucket, Machines
 from tests.cluster.test_cluster import wait_for_workers
 from tests.conftest import same_bytes, write_zarr
-from tests.test_operators import write_csr
+from tests.operators.test_operators import write_csr
 
 pytestmark = pytest.mark.slow
 

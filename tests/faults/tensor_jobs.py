@@ -17,7 +17,7 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.writers import journal
-from tests.topics.made import a_model, documents_from, words
+from tests.models.topics.made import a_model, documents_from, words
 
 KINDS = ("harvest", "rounds", "topics-held", "topics-implicit", "mixture", "ica", "building")
 WORDS, TOPICS, SIDE = 60, 4, 8

@@ -1,7 +1,7 @@
 """Tensor power method, topics, mixtures, independent components, building of moments: ``kill -9`` at any instant leaves
 the bytes of an undisturbed run, and no pass is made again but the one that was under way.
 
-The private tensor power method is killed in tests/private/test_crashes.py, the online one in test_stream_kills.py.
+The private tensor power method is killed in tests/privacy/runs/test_crashes.py, the online one in test_stream_kills.py.
 """
 
 from __future__ import annotations

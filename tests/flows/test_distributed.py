@@ -8,8 +8,8 @@ import pytest
 
 from npmdask.federated.protocol import TOKENS
 from npmdask.privacy.ledger import open_ledger
+from tests.federated.conftest import Sites, centre_file, records, sites
 from tests.flows.conftest import Shop, committed
-from tests.nodes.conftest import Sites, centre_file, records, sites
 
 __all__ = ["sites"]
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import same_bytes
-from tests.operating.common import OWNER, ROOT, hanging, let_age, make_data
-from tests.operating.job import run
+from tests.manage.common import OWNER, ROOT, hanging, let_age, make_data
+from tests.manage.job import run
 
 pytestmark = pytest.mark.slow
 

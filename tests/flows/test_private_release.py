@@ -18,7 +18,7 @@ from npmdask.privacy.ledger import Status
 from tests.flows.conftest import Door, Running, Shop, wait_until
 from tests.flows.served import Served
 from tests.flows.told import Secrets, told
-from tests.private.conftest import COLUMNS, World, make_world, records
+from tests.privacy.runs.conftest import COLUMNS, World, make_world, records
 
 pytestmark = pytest.mark.slow
 

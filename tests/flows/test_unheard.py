@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import same_bytes
-from tests.operating.common import ROOT, make_data
-from tests.operating.job import run
+from tests.manage.common import ROOT, make_data
+from tests.manage.job import run
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from flows.heart import tended
 from npmdask.runs.observers import Observers, ProgressBar
-from tests.operating.job import run
+from tests.manage.job import run
 
 @tended
 def go_on(folder):

@@ -19,7 +19,7 @@ from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from tests.private.conftest import THREE_RUNS, make_world, records
+from tests.privacy.runs.conftest import THREE_RUNS, make_world, records
 
 
 class Stop(Exception):

@@ -38,7 +38,7 @@ from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams import ZarrRows
 from npmdask.streaming import stream_pca
 from npmdask.streaming.transform import transform
-from tests.test_operators import ignore, write_csr
+from tests.operators.test_operators import ignore, write_csr
 
 SECONDS = 300  # of one layout with all that is done to it: it takes about one
 ROWS, COLUMNS, CHUNK = 17, 14, (6, 7)  # as few chunks as have an inner and a cut one: each read costs zarr 1 ms

@@ -1,0 +1,256 @@
+"""How a pass is cut and summed: the same bits from any known parts, and what a kill inside a pass leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import npmdask.operators._protocol as protocol
+from npmdask.checkpoint.store import RunStore
+from npmdask.execution.executor import Processes, Threads, single_threaded_blas
+from npmdask.execution.reduction import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack
+from npmdask.operators import Gram, Operator, Partial, SparseGram, Symmetric, Triangle
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.source import open_source
+from tests.conftest import planted, same_bytes, write_zarr
+from tests.operators.test_operators import ignore, write_csr
+
+
+@given(count=st.integers(1, 300))
+def test_the_tree_covers_every_run_once(count: int) -> None:
+    def leaves(node: Node) -> list[int]:
+        halves = node.children(count)
+        return [i for half in halves for i in leaves(half)] if halves else list(node.runs(count))
+
+    assert leaves(root(count)) == list(range(count))
+
+
+@given(count=st.integers(1, 200), level=st.integers(0, 8), seed=st.integers(0, 10**6), share=st.floats(0, 1))
+def test_nothing_known_is_computed_again_and_nothing_is_left_out(
+    count: int, level: int, seed: int, share: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = tasks_of(root(count), count, [], int(rng.integers(0, 8)))
+    known = [node for node in nodes if rng.random() < share]
+    tasks = tasks_of(root(count), count, known, level)
+    covered = sorted(i for node in (*known, *tasks) for i in node.runs(count))
+    assert covered == list(range(count))
+    assert all(node.level <= level or node.children(count) == [] for node in tasks)
+
+
+def total(records: list[SlabRecord]) -> int:
+    return sum(record.bytes_read for record in records)
+
+
+def many_runs(patch: Any) -> None:
+    patch.setattr(protocol, "RUN_BYTES", 2000)
+    patch.setattr(protocol, "COLUMN_BYTES", 1)
+
+
+def operators(folder: Path) -> dict[str, Operator]:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((700, 30))
+    a = rng.standard_normal((90, 90))
+    matrix = sp.random(900, 40, density=0.3, format="csr", rng=rng)
+    return {
+        "gram": Gram(reader=open_source(write_zarr(folder / "x", x, (11, 30))).reader, mean=x.mean(0)),
+        "symmetric": Symmetric(reader=open_source(write_zarr(folder / "a", a + a.T, (7, 90))).reader),
+        "triangle": Triangle(
+            reader=TriangleReader(array=zarr.open(write_zarr(folder / "t", a + a.T, (7, 7)), mode="r"))
+        ),
+        "sparse": SparseGram(reader=open_source(write_csr(folder / "s", matrix, 101)).reader),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gram", "symmetric", "triangle", "sparse"])
+def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, name: str) -> None:
+    """Every task cut, every set of finished nodes, through a checkpoint and back."""
+    many_runs(monkeypatch)
+    operator = operators(tmp_path)[name]
+    runs = runs_of(operator)
+    assert len(runs) > 12
+    block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
+    whole, record = Threads(2).run_pass(operator, block, ignore)
+    rng = np.random.default_rng(2)
+    for level in (0, 1, 2, 3, 9):
+        nodes = tasks_of(root(len(runs)), len(runs), [], level)
+        done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
+        done = unpack(*pack(done))
+        told: list[SlabRecord] = []
+        product, other = Threads(2).run_pass(operator, block, told.append, Keeper(done))
+        assert (product == whole).all()
+        assert other == record
+        assert total(told) == record.bytes_read - Keeper(done).record().bytes_read
+
+
+def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) -> None:
+    for operator in operators(tmp_path).values():
+        (run,) = runs_of(operator)
+        block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
+        told: list[SlabRecord] = []
+        product, record = Threads(2).run_pass(operator, block, told.append)
+        assert len(told) == 1 and told[0].bytes_read == record.bytes_read == operator.pass_bytes
+        keeper = Keeper({root(1): compute_node(operator, [run], root(1), block)})
+        again, known = Threads(2).run_pass(operator, block, ignore, keeper)
+        assert (again == product).all() and known == record
+
+
+def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(tmp_path: Path, monkeypatch: Any) -> None:
+    many_runs(monkeypatch)
+    operator = operators(tmp_path)["gram"]
+    kept: list[dict[Node, Partial]] = []
+    block = np.random.default_rng(1).standard_normal((30, 3))
+    keeper = Keeper(keep=lambda parts: kept.append(dict(parts)), seconds=0)
+    whole, _ = Threads(2).run_pass(operator, block, ignore, keeper)
+    assert len(kept) > 20
+    bytes_kept = [Keeper(parts).record().bytes_read for parts in kept]
+    assert bytes_kept == sorted(bytes_kept), "never less than before"
+    assert bytes_kept[-1] == operator.pass_bytes
+    for parts in kept[:: len(kept) // 6]:
+        assert not any(a != b and inside(a, b) for a in parts for b in parts)
+        assert len(parts) < 10, "neighbours are merged: a few sums stand for all that is done"
+        product, _ = Threads(1).run_pass(operator, block, ignore, Keeper(parts))
+        assert (product == whole).all()
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    m=st.integers(1, 70),
+    n=st.integers(1, 50),
+    rows=st.integers(1, 80),
+    columns=st.integers(1, 60),
+    dtype=st.sampled_from(["f4", "f8", "u1", "i2", ">f4", ">i4"]),
+    layout=st.sampled_from(["2 C", "2 F", "3", "3 transposed", "3 sharded", "3 blosc", "3 gzip"]),
+    threads=st.sampled_from([1, 2, 4, 9]),
+    single=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_any_layout_any_order_any_number_of_threads(
+    m: int, n: int, rows: int, columns: int, dtype: str, layout: str, threads: int, single: bool, seed: int
+) -> None:
+    """Ragged chunks, one row, one column, C and F order, shards, codecs, more threads than chunks."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 100, (m, n)).astype(dtype)
+    chunks = (min(rows, m), min(columns, n))
+    options: dict[str, Any] = {"compressors": None, "config": {"write_empty_chunks": True}}
+    if layout.startswith("2"):
+        options |= {"zarr_format": 2, "order": layout[-1]}
+    elif layout == "3 transposed":
+        options |= {"filters": [zarr.codecs.TransposeCodec(order=(1, 0))]}
+    elif layout == "3 sharded":
+        options |= {"shards": (2 * chunks[0], 2 * chunks[1])}
+    elif layout in ("3 blosc", "3 gzip"):
+        options |= {"compressors": [zarr.codecs.BloscCodec() if layout == "3 blosc" else zarr.codecs.GzipCodec()]}
+    z = zarr.create_array({}, shape=(m, n), dtype=dtype, chunks=chunks, **options)
+    z[...] = x
+    operator = Gram(reader=open_source(z).reader)
+    block = rng.standard_normal((n, 2)).astype("f4" if single else "f8")
+    with pytest.MonkeyPatch.context() as patch:
+        many_runs(patch)
+        one, record = Threads(1).run_pass(operator, block, ignore)
+        many, _ = Threads(threads).run_pass(operator, block, ignore)
+    assert (one == many).all()
+    expected = x.astype("f8").T @ (x.astype("f8") @ block)
+    np.testing.assert_allclose(one, expected, atol=(1e-5 if single else 1e-12) * max(1, m * n * 1e4))
+    assert record.bytes_read == x.nbytes
+
+
+@pytest.mark.slow
+def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_known_parts(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((400_000, 100))
+    block = np.random.default_rng(1).standard_normal((100, 7))
+    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (5000, 100), compressors=None)).reader)
+    runs = runs_of(operator)
+    assert len(runs) >= 8
+    one, record = Threads(1).run_pass(operator, block, ignore)
+    with single_threaded_blas():
+        known = {node: compute_node(operator, runs, node, block) for node in (Node(1, 1), Node(0, 6))}
+    before = dict(os.environ)
+    for workers in (1, 2, 4):
+        executor = Processes(workers, 1)
+        try:
+            kept: list[dict[Node, Partial]] = []
+            keeper = Keeper(known, kept.append, seconds=0)
+            told: list[SlabRecord] = []
+            product, other = executor.run_pass(operator, block, told.append, keeper)
+        finally:
+            executor.close()
+        assert (product == one).all()
+        assert other == record
+        assert total(told) == record.bytes_read - keeper.record().bytes_read
+        assert kept and Keeper(kept[-1]).record().bytes_read == record.bytes_read
+        assert all(not any(a != b and inside(a, b) for a in parts for b in parts) for parts in kept)
+        lost = [node for parts in kept for node in known if not any(inside(node, other) for other in parts)]
+        assert not lost, "what was known is in every commit, also before it reaches a worker"
+    assert dict(os.environ) == before, "what workers are told is not left to us"
+
+
+SCRIPT = """
+import sys, npmdask
+npmdask.top_k(sys.argv[1], 4, iteration_rank=120, kind="matrix", max_steps=3, store=sys.argv[2], threads=1,
+              workers=int(sys.argv[3]), commit_seconds=float(sys.argv[4]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_kill_inside_a_pass_costs_what_came_after_the_last_commit(tmp_path: Path, workers: int) -> None:
+    """Killed in the middle of the first pass and of the pass for the left vectors: the same bytes."""
+    x = planted(60_000, 1500, 1 / np.sqrt(np.arange(1, 40)))[0].astype("f4")
+    write_zarr(tmp_path / "x.zarr", x, (1000, 1500), compressors=None)
+    run = [sys.executable, "-c", SCRIPT, str(tmp_path / "x.zarr")]
+    subprocess.run([*run, str(tmp_path / "whole"), "0", "30"], check=True)
+    store, kills = tmp_path / "killed", 0
+    for label in ("step 1", "left singular vectors"):
+        process = subprocess.Popen([*run, str(store), str(workers), "0.05"], start_new_session=True)
+        try:
+            while process.poll() is None:
+                lines = RunStore(store).telemetry() if store.exists() else []
+                under_way = [t["label"] for t in lines if t["event"] == "pass"][-1:] == [label]
+                if under_way and list((store / "pass").glob("[0-9]*")):
+                    modes = [stat.S_IMODE(p.stat().st_mode) for p in (store / "pass").glob("*/*")]
+                    assert set(modes) <= {0o600}
+                    os.killpg(process.pid, signal.SIGKILL)
+                    kills += 1
+                    break
+                time.sleep(0.002)
+        finally:
+            process.poll() is None and os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert kills == 2
+    subprocess.run([*run, str(store), "0", "0.05"], check=True)
+    same_bytes(tmp_path / "whole", store)
+    assert not (store / "pass").exists()
+    resumed = [t["bytes_resumed"] for t in RunStore(store).telemetry() if t["event"] == "passed" and t["bytes_resumed"]]
+    assert len(resumed) == 2, "both passes went on from what was committed inside them"
+
+
+def test_parts_of_another_pass_or_rotten_ones_are_not_used(tmp_path: Path) -> None:
+    part = Partial([np.ones((3, 2))], SlabRecord(bytes_read=5, chunks=1, checksums={(0, 0): 7}))
+    with RunStore(tmp_path / "run") as store:
+        key = {"label": "step 1", "block": 1}
+        store.keep_pass(key, *pack({Node(0, 0): part}))
+        found = store.read_pass(key)
+        assert found is not None
+        assert unpack(*found)[Node(0, 0)].record == part.record
+        assert store.read_pass({**key, "block": 2}) is None
+        file = next((tmp_path / "run" / "pass").glob("*/0-product.npy"))
+        file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+        assert store.read_pass(key) is None
+        store.commit_step(1, {"a": np.ones(1)}, {})
+        assert not (tmp_path / "run" / "pass").exists()

@@ -1,0 +1,170 @@
+"""``kill -9`` of nodes and of the centre: the same bits as undisturbed, every node charged once, no second release.
+
+Keys are drawn at random, so two runs never agree. A run is therefore stopped after its first step, copied with all of
+its nodes, and ended twice: in peace, and under kills.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npmdask.api import solve
+from npmdask.config import load_config
+from npmdask.errors import LostError
+from npmdask.privacy.ledger import open_ledger
+from npmdask.storage.bundle import read_bundle
+from tests.federated.conftest import Site, Sites, centre_file, environment, records
+
+STEPS = 24
+
+
+class Centre:
+    """The process of a centre, in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "runs" / "centre"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "npmdask.cli.main", "run", "centre.toml", "--quiet"]
+        with open(self.folder / "err", "a") as err:
+            self.process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=err, stderr=err)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(60)
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(120)
+
+    def released(self) -> int:
+        return len(list((self.store / "steps").glob("000*")))
+
+
+def put_back(folders: list[Path], saved: Path) -> None:
+    """Everything as it was when it was saved, in the same place: a job belongs to its ledger, by its path too."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(saved / folder.name, folder)
+
+
+def outcome(sites: list[Site], centre: Centre) -> list[np.ndarray]:
+    """Every number that was released or made of it."""
+    arrays = list(read_bundle(centre.store / "result")[0].values())
+    for site in sites:
+        (job,) = (site.folder / "runs" / "node" / "jobs").iterdir()
+        found = sorted((job / "releases").iterdir())
+        assert len(found) == STEPS and not (job / "entropy").exists()
+        arrays += [array for path in found for array in read_bundle(path)[0].values()]
+    return arrays
+
+
+def require_charged_once(site: Site) -> None:
+    ledger = open_ledger(site.folder / "ledger.sqlite")
+    (run,) = ledger.status("here").runs
+    entries = [entry.kind for entry in ledger.entries()]
+    assert entries.count("reserve") == 1 and len(run.committed) == STEPS
+    assert ledger.status("here").spent_epsilon <= 4.0
+
+
+def disturb(sites: list[Site], centre: Centre, kills: int, rng: random.Random) -> dict[str, int]:
+    """End the run under kills of random victims at random instants; who was killed how often."""
+    done = {"centre": 0, "node": 0}
+    centre.start()
+    for number in range(kills):
+        time.sleep(rng.uniform(0.2, 1.2 if number < 2 else 2.2))
+        victim = rng.choice([[centre], sites, [centre, *sites]][min(number, 2)])
+        victim.kill()
+        done["centre" if victim is centre else "node"] += 1
+        time.sleep(rng.uniform(0.0, 0.3))
+        if victim is not centre:
+            victim.start()
+        if centre.process is not None and centre.process.poll() is not None:
+            if (centre.store / "result").exists():
+                break
+            centre.start()
+    if centre.wait() == -signal.SIGKILL:  # the last kill came after the result
+        centre.start()
+    code = centre.wait()
+    assert code == 0, (code, (centre.folder / "err").read_text()[-2000:])
+    return done
+
+
+@pytest.mark.slow
+def test_killed_at_random_instants_ends_in_the_same_bits(sites: Sites, tmp_path: Path) -> None:
+    """Mutants: a release that is not kept before it is answered; noise from a new key; a step charged again."""
+    parts = np.array_split(records(45_000, 60, 9), 3)
+    nodes, centre = sites(parts, epsilon=4.0, p=4, steps=STEPS), Centre(tmp_path / "centre")
+    centre_file(centre.folder, [node.url for node in nodes])
+    stop_after_first_step(nodes, centre)
+    folders, results = [*(node.folder for node in nodes), centre.folder], []
+    (tmp_path / "saved").mkdir()
+    for folder in folders:
+        shutil.move(folder, tmp_path / "saved" / folder.name)
+    for kills in (0, 8):
+        put_back(folders, tmp_path / "saved")
+        try:
+            for node in nodes:
+                node.start()
+            done = disturb(nodes, centre, kills, random.Random(int(os.environ.get("NPMDASK_KILL_SEED", "3"))))
+        finally:
+            centre.kill()
+            for node in nodes:
+                node.kill()
+        results.append(outcome(nodes, centre))
+        for node in nodes:
+            require_charged_once(node)
+    print(f"killed: {done}")
+    assert min(done.values()) > 0
+    for left, right in zip(*results, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def stop_after_first_step(sites: list[Site], centre: Centre) -> None:
+    centre.start()
+    end = time.monotonic() + 120
+    while not centre.released():
+        assert time.monotonic() < end, (centre.folder / "err").read_text()
+        time.sleep(0.005)
+    centre.kill()
+    for site in sites:
+        site.kill()
+    assert not (centre.store / "result").exists(), "it was faster than the kill: more data"
+
+
+@pytest.mark.slow
+def test_a_node_that_stays_away_ends_the_run_which_goes_on_later(sites: Sites, tmp_path: Path) -> None:
+    """Mutants: patience without an end; an error that is no exit code 130; a node asked for a new job."""
+    made = sites(np.array_split(records(300, 20), 2), epsilon=2.0, steps=2)
+    file = centre_file(tmp_path / "centre", [site.url for site in made], patience=3.0)
+    made[1].kill()
+    with pytest.raises(LostError, match="is away") as caught:
+        load_config(file).solve()
+    assert caught.value.exit_code == 130 and made[1].url in str(caught.value)
+    made[1].start()
+    problem = load_config(file).problem()
+    made[1].kill()
+    with pytest.raises(LostError, match="start it again"):
+        solve(problem, load_config(file).run.store, load_config(file).resources())
+    status = open_ledger(made[0].folder / "ledger.sqlite").status("here")
+    assert len(status.runs) == 1, "the node that was there has released its part"
+    made[1].start()
+    assert load_config(file).solve().outcome.name == "released"
+    for site in made:
+        assert len(open_ledger(site.folder / "ledger.sqlite").status("here").runs) == 1

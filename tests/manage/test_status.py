@@ -1,0 +1,197 @@
+"""``npmdask status``: every state of every kind of run, seen without a lock."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npmdask.checkpoint.lease as ownership
+from npmdask.checkpoint.store import RunStore
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.status import RunStatus, lines, status_below
+from npmdask.planning.forecast import seconds_left, steps_to
+from npmdask.streaming import stream_pca
+from tests.manage.common import OWNER, ROOT, content, hanging, let_age, make_data
+from tests.manage.job import mixture, run, stream
+from tests.privacy.runs.conftest import STEPS, World, world  # noqa: F401
+
+
+def states(folder: Path) -> dict[str, RunStatus]:
+    return {status.name: status for status in status_below(folder)}
+
+
+def test_finished_runs_of_every_kind(tmp_path: Path) -> None:
+    make_data(tmp_path)
+    runs = tmp_path / "runs"
+    run(tmp_path, runs / "a")
+    mixture(tmp_path, runs / "deeper" / "m")
+    stream(tmp_path, runs / "s")
+    files = tmp_path / "in"
+    files.mkdir()
+    np.save(files / "1.npy", np.load(tmp_path / "x.npy"))
+    stream_pca(files, 3, store=runs / "w")
+    (runs / "notes").mkdir()
+    (runs / "loop").symlink_to(runs)
+    found = states(runs)
+    assert list(found) == ["a", "deeper/m", "s", "w"]
+    assert {name: (s.what, s.state) for name, s in found.items()} == {
+        "a": ("power", "finished"),
+        "deeper/m": ("mixture", "finished"),
+        "s": ("stream, spm", "finished"),
+        "w": ("stream, spm", "waiting"),
+    }
+    a = found["a"]
+    assert (a.step, a.max_steps, a.crashes, a.error, a.holder, a.seconds_left) == (8, 200, 0, "", None, None)
+    assert a.residual is not None and a.residual <= 1e-3
+    assert a.seconds_since_commit is not None and 0 <= a.seconds_since_commit < 60
+    assert a.bytes == sum(p.stat().st_size for p in (runs / "a").rglob("*") if p.is_file())
+    assert json.loads(json.dumps(a.facts())) == a.facts()
+    assert states(runs / "a")["a"].state == "finished", "a store may be named itself"
+
+
+@pytest.mark.slow
+def test_a_run_that_runs_hangs_and_is_killed(tmp_path: Path) -> None:
+    """Nothing in the folder changes for being looked at."""
+    make_data(tmp_path)
+    runs = tmp_path
+    with hanging("run", tmp_path, "pass", "6") as process:
+        before = content(runs / "run")
+        s = states(runs)["run"]
+        assert (s.state, s.step, s.max_steps) == ("running", 5, 200)
+        assert s.holder is not None and s.holder["pid"] == process.pid and s.holder["owner"] == OWNER
+        assert s.seconds_left is None or 0 < s.seconds_left < 3600
+        let_age(runs / "run")
+        s = states(runs)["run"]
+        assert s.state == "hung" and s.holder is not None and 70 < s.holder["silent_seconds"] < 90
+        said = "\n".join(lines([s]))
+        assert f"process {process.pid} on" in said and f", for {OWNER}; sign of life 75 s ago" in said
+        assert content(runs / "run") == before
+        process.kill()
+        process.wait()
+    s = states(runs)["run"]
+    assert (s.state, s.holder, s.crashes) == ("unfinished", None, 0), "it had come further than its start"
+    program = f"""
+import os, npmdask
+from npmdask.execution.threads import Threads
+Threads.run_pass = lambda *_: os.kill(os.getpid(), 9)
+npmdask.resume({str(runs / "run")!r})
+"""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program], cwd=ROOT)
+    s = states(runs)["run"]
+    assert (s.state, s.crashes, s.crashed_at) == ("crashed", 2, "step 6")
+    assert "died 2 times in a row without a commit, at step 6" in "\n".join(lines([s]))
+
+
+def test_what_ended_a_run_is_said_until_it_goes_on(tmp_path: Path) -> None:
+    make_data(tmp_path)
+    with pytest.raises(RefusedError) as refused:
+        run(tmp_path, tmp_path / "run", memory="32MiB")
+    s = states(tmp_path)["run"]
+    assert (s.state, s.error) == ("unfinished", str(refused.value)) and "memory = 32MiB is too small" in s.error
+    run(tmp_path, tmp_path / "run", memory="8GiB")
+    assert states(tmp_path)["run"].error == ""
+
+
+def test_stores_that_are_damaged_or_were_hardly_begun(tmp_path: Path) -> None:
+    make_data(tmp_path)
+    for name in ("good", "torn", "emptied", "rotten", "foreign"):
+        run(tmp_path, tmp_path / name) if name == "good" else shutil.copytree(tmp_path / "good", tmp_path / name)
+    (tmp_path / "torn" / "run.json").write_text('{"data": ')
+    (tmp_path / "emptied" / "run.json").unlink()
+    (tmp_path / "rotten" / "result" / "manifest.json").write_bytes(b"\0" * 100)
+    (tmp_path / "foreign" / "run.json").write_text(
+        json.dumps({t: {} for t in ("data", "algorithm", "mechanism", "stop", "run", "version")})
+    )
+    RunStore(tmp_path / "begun").open().close()
+    found = states(tmp_path)
+    assert {name: s.state for name, s in found.items()} == {
+        "begun": "unfinished",
+        "emptied": "unfinished",
+        "foreign": "damaged",
+        "good": "finished",
+        "rotten": "damaged",
+        "torn": "damaged",
+    }
+    assert "run.json is damaged" in found["torn"].error and "missing or corrupt" in found["rotten"].error
+    assert len(lines(list(found.values()))) == 1 + 6 + 3  # damage is said below
+
+
+def test_a_private_run_tells_of_its_releases_only(world: World) -> None:  # noqa: F811
+    """Times and sizes of passes follow the rows."""
+    world.solve("run")
+    s = states(world.folder)["run"]
+    assert (s.state, s.step, s.max_steps) == ("finished", STEPS, STEPS)
+    assert (s.seconds_since_commit, s.seconds_left, s.residual, s.error) == (None, None, None, "")
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(make_data(tmp_path))
+    assert main(["status"]) == BadInputError.exit_code and "there is no folder" in capsys.readouterr().err
+    Path("runs").mkdir()
+    assert main(["status"]) == 0 and capsys.readouterr().out == "no runs below runs\n"
+    run(tmp_path, tmp_path / "runs" / "a")
+    assert main(["status"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["run", "what", "state", "step"] and row.split()[:6] == [
+        "a",
+        "power",
+        "finished",
+        "8",
+        "of",
+        "200",
+    ]
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["state"] == "finished"
+
+
+def falling(rate: float, steps: int, first: float = 1.0) -> list[float]:
+    return [first * rate**i for i in range(steps)]
+
+
+@pytest.mark.parametrize(
+    ("residuals", "tol", "steps"),
+    [
+        (falling(0.5, 6), 1e-3, 5),
+        (falling(0.5, 3), 1e-3, None),  # too few to say
+        ([*falling(0.5, 4), 0.125, 0.125, 0.125, 0.13], 1e-3, None),  # it stagnates
+        ([1.0, 0.99, 0.98, 0.5, 0.2, 0.05], 1e-3, None),  # it has only begun
+        (falling(0.9, 6, 1e-4), 1e-3, 0),
+        (falling(0.5, 6), 0.0, None),
+    ],
+)
+def test_steps_that_are_left(residuals: list[float], tol: float, steps: int | None) -> None:
+    assert steps_to(residuals, tol) == steps
+
+
+def test_time_that_is_left() -> None:
+    passed = [{"event": "passed", "label": f"step {i}", "seconds": 10.0} for i in range(6)]
+    spec: dict[str, Any] = {"algorithm": {"name": "power"}, "stop": {"tol": 1e-3, "max_steps": 200}}
+    history = [{"worst_residual": r} for r in falling(0.5, 6)]
+    assert seconds_left(spec, history, passed) == 50
+    assert seconds_left(spec | {"stop": {"tol": 1e-3, "max_steps": 8}}, history, passed) == 20
+    assert seconds_left(spec | {"stop": {"tol": None, "max_steps": 10}}, history, passed) == 40
+    assert seconds_left(spec | {"algorithm": {"name": "tensor-power"}}, history, passed) is None
+    assert seconds_left(spec, history, []) is None
+
+
+def test_a_process_of_another_machine_may_be_gone(tmp_path: Path) -> None:
+    RunStore(tmp_path / "run").open().close()
+    lock = tmp_path / "run" / "lock"
+    lock.write_text(f"process {os.getpid()} on elsewhere, since 2026-01-01 00:00:00 +0000, for flow, 7\n")
+    holder = ownership.holder_of(tmp_path / "run")
+    assert holder is not None and (holder.alive, holder.owner) == (True, "flow, 7")
+    assert states(tmp_path)["run"].state == "running"
+    then = time.time() - 100
+    os.utime(lock, (then, then))
+    assert states(tmp_path)["run"].state == "hung"

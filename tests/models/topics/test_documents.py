@@ -1,0 +1,141 @@
+"""Documents and their vocabulary: read from wherever they lie, every row in its place, what is wrong said."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix, save_npz, vstack
+
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.models.topics import documents as module
+from npmdask.models.topics.documents import (
+    Documents,
+    document_frequencies,
+    documents_of,
+    kept_words,
+    with_words,
+    write_documents,
+)
+from npmdask.models.topics.vocabulary import read_vocabulary
+from npmdask.storage.ingest import ingest
+from npmdask.storage.source import open_source
+from npmdask.storage.writers.sparse import SparseWriter
+from tests.models.topics.made import a_model, documents_from, words
+
+EMPTY = csr_matrix((3, 60), dtype=np.int32)
+COUNTS = vstack([EMPTY, documents_from(a_model(), 90, 8), EMPTY, documents_from(a_model(), 40, 8, 9), EMPTY], "csr")
+
+
+def docword(path: Path, counts: csr_matrix) -> Path:
+    """The file format of the UCI repository, packed."""
+    entries = counts.tocoo()
+    lines = [f"{d + 1} {w + 1} {c}\n" for d, w, c in zip(entries.row, entries.col, entries.data, strict=True)]
+    with gzip.open(path, "wt") as file:
+        file.writelines([*(f"{n}\n" for n in (*counts.shape, counts.nnz)), *lines])
+    return path
+
+
+def all_of(documents: Documents) -> np.ndarray:
+    return vstack(list(documents.read())).toarray()
+
+
+@pytest.mark.parametrize("where", ["matrix", "array", "docword", "npz", "store", "dense store", "written"])
+def test_every_row_is_in_its_place(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when empty documents are lost, at the top too, or rows that the chunks of a store cut."""
+    monkeypatch.setattr(SparseWriter, "CHUNK", 64)
+    monkeypatch.setattr("npmdask.storage.streams.chunks.RUN_BYTES", 1)
+    monkeypatch.setattr(module, "ROWS", 50)
+    file = docword(tmp_path / "docword.txt.gz", COUNTS)
+    source: Any = {"matrix": COUNTS, "array": COUNTS.toarray(), "docword": file}.get(where, tmp_path / "here.npz")
+    if where == "npz":
+        save_npz(source, COUNTS)
+    elif where.endswith("store"):
+        source = ingest(file, tmp_path / "x.zarr", kind="samples" if where.startswith("dense") else None).dest
+    elif where == "written":
+        source = tmp_path / "written.zarr"
+        write_documents(documents_of(COUNTS), source, words(60))
+        assert open_source(source).kind == "sparse"
+    documents = documents_of(source)
+    assert (documents.rows, documents.columns) == COUNTS.shape
+    assert documents.vocabulary == (words(60) if where == "written" else None)
+    for _ in range(2):
+        np.testing.assert_array_equal(all_of(documents), COUNTS.toarray())
+    assert max(batch.shape[0] for batch in documents.read()) <= 50
+
+
+def test_words_by_the_number_of_their_documents(tmp_path: Path) -> None:
+    documents = documents_of(COUNTS)
+    found, rows = document_frequencies(documents)
+    wanted = (COUNTS.toarray() > 0).sum(axis=0)
+    np.testing.assert_array_equal(found, wanted)
+    assert rows == COUNTS.shape[0]
+    kept = kept_words(found, rows, min_df=5, max_df=0.3)
+    assert kept.tolist() == [w for w in range(60) if 5 <= wanted[w] <= 0.3 * rows] and 0 < len(kept) < 60
+    write_documents(with_words(documents, kept), tmp_path / "kept.zarr", [f"w{w}" for w in kept])
+    again = documents_of(tmp_path / "kept.zarr")
+    assert again.vocabulary == tuple(f"w{w}" for w in kept) == with_words(again, np.arange(len(kept))).vocabulary
+    np.testing.assert_array_equal(all_of(again), COUNTS.toarray()[:, kept])
+    with pytest.raises(BadInputError, match="no word occurs in at least 500"):
+        kept_words(found, rows, min_df=500)
+    for wrong in ({"min_df": 0}, {"max_df": 0.0}, {"max_df": 20.0}):
+        with pytest.raises(BadInputError, match="max_df a share"):
+            kept_words(found, rows, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(-1.0, "document 2 has -1 times the word of column 3"), (np.nan, "nan times")]
+)
+def test_what_is_no_count(value: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when a document is numbered by its place in a batch."""
+    monkeypatch.setattr(module, "ROWS", 1)
+    with pytest.raises(BadInputError, match=said):
+        all_of(documents_of(np.array([[1.0, 0, 0], [0, 2.0, value]])))
+
+
+def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInputError, match="there is nothing at"):
+        documents_of(tmp_path / "nowhere")
+    np.save(tmp_path / "x.npy", np.eye(3))
+    with pytest.raises(BadInputError, match="holds dense rows"):
+        documents_of(tmp_path / "x.npy")
+    with pytest.raises(BadInputError, match="give documents x words"):
+        documents_of(np.ones(3))
+    monkeypatch.setattr(module, "ROWS", 1)
+    with pytest.raises(BadInputError, match=r"document 2 has 0\.5 times .* not shares or weights"):
+        write_documents(documents_of(np.array([[1.0], [0.5]])), tmp_path / "half", ["w"])
+    assert not (tmp_path / "half.partial").exists() and not (tmp_path / "half").exists()
+    with pytest.raises(BadInputError, match="has 2 words and the documents have 60 columns"):
+        write_documents(documents_of(COUNTS), tmp_path / "short", ["a", "b"])
+    write_documents(documents_of(COUNTS), tmp_path / "there", words(60))
+    with pytest.raises(RefusedError, match="exists already"):
+        write_documents(documents_of(COUNTS), tmp_path / "there", words(60))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\nb\n", "has 2 words and the documents have 3 columns: give the vocabulary"),
+        ("a\n\nb\n", r"line 2 of .* holds no word"),
+        ("a\nb\na\n", "the word 'a' twice, on lines 1 and 3"),
+    ],
+)
+def test_vocabularies_that_do_not_fit(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(text)
+    with pytest.raises(BadInputError, match=said):
+        read_vocabulary(tmp_path / "vocab.txt", 3)
+
+
+def test_vocabulary_files(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes("naïve\r\nbayes \r\ngraph".encode())
+    (tmp_path / "packed").write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntwo\n"))
+    assert read_vocabulary(tmp_path / "plain", 3) == ("naïve", "bayes", "graph")
+    assert read_vocabulary(tmp_path / "packed") == ("one", "two")
+    (tmp_path / "latin").write_bytes("naïve".encode("latin-1"))
+    (tmp_path / "empty").write_bytes(b"")
+    for name, said in (("latin", "no text in UTF-8"), ("empty", "holds no words"), ("gone", "no vocabulary file")):
+        with pytest.raises(BadInputError, match=said):
+            read_vocabulary(tmp_path / name)

@@ -1,0 +1,353 @@
+"""At no instant do a crash and a resume lead to a second noisy release of the same product.
+
+A run is prepared up to its key, then copied with its ledger: the copy has the same key and the same name, so that an
+undisturbed run of one must equal, bit for bit, a disturbed run of the other.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npmdask.runs.release as custody
+from npmdask.api import resume, solve
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import RefusedError
+from npmdask.privacy.ledger import Ledger, open_ledger
+from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
+from npmdask.runs.solution import Resources
+from tests.conftest import same_bytes
+from tests.privacy.runs.conftest import (
+    OF_RECORDS,
+    STEPS,
+    World,
+    make_world,
+    of_records,
+    of_tensor,
+    planted,
+    prepared,
+    records,
+    twin,
+)
+
+pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Crash(BaseException):
+    """What a kill is to the process: nothing catches it."""
+
+
+def back(world: World, name: str) -> None:
+    for what in ("run", "ledger.sqlite"):
+        target = world.folder / what
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+        (world.folder / f"{name}-{what}").rename(target)
+
+
+@pytest.fixture
+def undisturbed(world: World) -> World:
+    return undisturbed_run(world)
+
+
+def undisturbed_run(world: World) -> World:
+    """The run, prepared; beside it `done`, where it went through undisturbed."""
+    prepared(world)
+    twin(world, "before")
+    solve(world.problem(), world.folder / "run", Resources())
+    (world.folder / "run").rename(world.folder / "done")
+    (world.folder / "run").mkdir()
+    back(world, "before")
+    return world
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *, after: bool) -> None:
+    """Make the ``call``-th call of a method crash, before or after it did its work."""
+    real: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    def crashing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call and not after:
+            raise Crash
+        made = real(*args, **kwargs)
+        if calls == call:
+            raise Crash
+        return made
+
+    monkeypatch.setattr(owner, name, crashing)
+
+
+POINTS = [
+    (owner, name, call)
+    for owner, name, calls in (
+        (Ledger, "reserve", 1),
+        (Ledger, "begin", STEPS),
+        (PrivateGaussian, "release", STEPS),
+        (Ledger, "commit", STEPS),
+        (RunStore, "commit_step", STEPS),
+        (RunStore, "write_part", 1),
+        (Ledger, "finish", 1),
+        (custody, "destroy_key", 1),
+    )
+    for call in range(1, calls + 1)
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("owner", "name", "call"), POINTS, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_a_crash_at_any_point_ends_in_the_same_release(
+    undisturbed: World, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, after: bool
+) -> None:
+    world = undisturbed
+    with monkeypatch.context() as patch:
+        crash_at(patch, owner, name, call, after=after)
+        with pytest.raises(Crash):
+            world.solve("run")
+    released = digests(world)
+    again = resume(world.folder / "run")
+    assert again.answered
+    same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
+    (run,) = world.ledger.status("people").runs
+    assert run.finished and set(run.committed) == set(range(1, again.steps + 1))
+    assert all(run.committed[step] == digest for step, digest in released.items()), "a release was made twice"
+    assert not (world.folder / "run" / "entropy").exists()
+
+
+OF_RECORDS_POINTS = [point for point in POINTS if point[2] in (1, 3) and point[0] is not PrivateGaussian]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("owner", "name", "call"), OF_RECORDS_POINTS, ids=lambda v: getattr(v, "__name__", str(v)))
+@pytest.mark.parametrize("oracle", ["tight", "paper"])
+def test_a_crash_of_a_run_of_records_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str, owner: Any, name: str, call: int, after: bool
+) -> None:
+    world = undisturbed_run(of_records(tmp_path, oracle))
+    test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("owner", "name", "call"), POINTS, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_a_crash_of_a_run_on_a_tensor_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, after: bool
+) -> None:
+    """PrivateGaussian is called for every column: the second call is in the middle of the first release."""
+    world = undisturbed_run(of_tensor(tmp_path / "world", planted()))
+    test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
+
+
+def test_a_run_on_a_tensor_that_crashes_before_and_after_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run, again and again: at the first begin, at the first release of a column, ... of every call of resume."""
+    world = undisturbed_run(of_tensor(tmp_path / "world", planted()))
+    names = [("reserve", Ledger), ("begin", Ledger), ("release", PrivateGaussian), ("commit", Ledger)]
+    names += [("commit_step", RunStore), ("write_part", RunStore), ("finish", Ledger), ("destroy_key", custody)]
+    crashes = 0
+    for name, owner in names:
+        for after in (False, True):
+            for _ in range(1 + STEPS * (name == "commit_step" and after)):
+                with monkeypatch.context() as patch:
+                    crash_at(patch, owner, name, 1, after=after)
+                    with suppress(Crash):
+                        resume(world.folder / "run")
+                        crashes -= 1
+                crashes += 1
+    assert crashes == 2 * len(names) + STEPS, "no call went through undisturbed"
+    assert resume(world.folder / "run").answered
+    same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
+    (run,) = world.ledger.status("people").runs
+    assert run.finished and set(run.committed) == set(range(1, 7))
+
+
+@pytest.mark.parametrize("oracle", ["tight", "paper"])
+def test_a_crash_after_every_release_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str
+) -> None:
+    """Every step begins from its checkpoint, which tests/privacy/dp_pca/test_rounds.py looks into."""
+    world = undisturbed_run(of_records(tmp_path, oracle))
+    crashes = 0
+    while not (world.folder / "run" / "result").exists():
+        with monkeypatch.context() as patch:
+            crash_at(patch, RunStore, "commit_step", 1, after=True)
+            with suppress(Crash):
+                resume(world.folder / "run")
+                break
+        crashes += 1
+    assert crashes == len(world.ledger.status("people").runs[0].committed)
+    same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
+
+
+def digests(world: World) -> dict[int, str]:
+    return dict(world.ledger.status("people").runs[0].committed)
+
+
+@pytest.mark.parametrize("point", [(Ledger, "begin", 1), (Ledger, "commit", 2), (RunStore, "commit_step", 2)])
+def test_without_its_key_a_run_that_has_begun_is_refused(
+    undisturbed: World, monkeypatch: pytest.MonkeyPatch, point: tuple[Any, str, int]
+) -> None:
+    world = undisturbed
+    with monkeypatch.context() as patch:
+        crash_at(patch, *point, after=True)
+        with pytest.raises(Crash):
+            world.solve("run")
+    (world.folder / "run" / "entropy").unlink()
+    before = world.ledger.status("people").spent
+    with pytest.raises(RefusedError, match="is gone, and the run has begun"):
+        resume(world.folder / "run")
+    assert world.ledger.status("people").spent == before, "what was reserved stays spent"
+
+
+def test_a_mutant_that_draws_fresh_noise_on_resume_is_caught(
+    undisturbed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest in the ledger holds the second time to the first."""
+    world = undisturbed
+    with monkeypatch.context() as patch:
+        crash_at(patch, Ledger, "commit", 2, after=True)
+        with pytest.raises(Crash):
+            world.solve("run")
+    key = world.folder / "run" / "entropy"
+    key.unlink()
+    Entropy.create(key, bound_to=world.problem().source.fingerprint)
+    with pytest.raises(RefusedError, match="twice"):
+        resume(world.folder / "run")
+    last = RunStore(world.folder / "run").last_step()
+    assert last is not None and len(last[1]["history"]) == 1, "nothing of the second release was kept"
+
+
+def test_a_mutant_that_commits_before_it_writes_the_digest_would_be_seen(undisturbed: World) -> None:
+    """Order of a step: the ledger knows of a release before the store does, never after."""
+    world = undisturbed
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (Ledger, "begin"),
+            (PrivateGaussian, "release"),
+            (Ledger, "commit"),
+            (RunStore, "commit_step"),
+        ):
+            patch.setattr(owner, name, noting(seen, name, getattr(owner, name)))
+        world.solve("run")
+    assert seen == ["begin", "release", "commit", "commit_step"] * STEPS
+
+
+def noting(seen: list[str], name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        seen.append(name)
+        return real(*args, **kwargs)
+
+    return call
+
+
+def test_nothing_before_the_noise_is_ever_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kept pass holds sums before any noise: not of a private run, whatever commit_seconds says."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a sum before the noise went to disk")
+
+    monkeypatch.setattr(RunStore, "keep_pass", refuse)
+    solve(world.problem(), world.folder / "run", Resources(commit_seconds=0.0))
+
+
+def test_a_second_run_on_a_copy_of_the_folder_releases_the_same(undisturbed: World) -> None:
+    """A folder that was copied with its key is the same run: one reservation, one release."""
+    world = undisturbed
+    shutil.copytree(world.folder / "run", world.folder / "copy")
+    first, second = world.solve("run"), world.solve("copy")
+    assert (first.basis == second.basis).all() and len(world.ledger.status("people").runs) == 1
+    same_bytes(world.folder / "run", world.folder / "copy", parts=("steps", "result"))
+
+
+JOB = """
+import sys
+from pathlib import Path
+from npmdask.operators import BoundedTensor, ClippedGram, RecordImages
+import time
+for operator in (BoundedTensor, ClippedGram, RecordImages):
+    def slowly(self, slabs, block, partial=operator.partial):
+        time.sleep(WAIT)
+        return partial(self, slabs, block)
+    operator.partial = slowly
+from npmdask.api import resume
+resume(Path(sys.argv[1]))
+"""
+
+
+def world_of(oracle: str, folder: Path) -> World:
+    if oracle == "tensor":
+        return of_tensor(folder / "world", planted())
+    return make_world(folder / "world", records(4000)) if oracle == "private power" else of_records(folder, oracle)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "oracle",
+    [
+        "private power",
+        "tight",
+        *(pytest.param(o, marks=pytest.mark.heavy) for o in (*OF_RECORDS, "tensor") if o != "tight"),
+    ],
+)
+def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
+    """Real processes, killed at random: the same bits as undisturbed, every release once, one reservation."""
+    world = world_of(oracle, tmp_path)
+    wait = 1.5 if oracle == "private power" else 8 / world.problem().private.releases  # in all a few kills long
+    job = JOB.replace("WAIT", str(wait))
+    prepared(world)
+    twin(world, "before")
+    solve(world.problem(), world.folder / "run", Resources())
+    (world.folder / "run").rename(world.folder / "done")
+    (world.folder / "run").mkdir()
+    back(world, "before")
+    rng, kills = random.Random(5), 0
+    while not (world.folder / "run" / "result").exists() or (world.folder / "run" / "entropy").exists():
+        child = subprocess.Popen(
+            [sys.executable, "-c", job, str(world.folder / "run")], cwd=ROOT, start_new_session=True
+        )
+        try:
+            child.wait(rng.uniform(1.5, 3.5) if kills < 8 else 120)
+            assert child.returncode == 0
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            kills += 1
+        time.sleep(0.01)
+    assert kills >= 2
+    same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
+    (run,) = open_ledger(world.folder / "ledger.sqlite").status("people").runs
+    assert run.finished and set(run.committed) == set(range(1, len(run.committed) + 1))
+    assert len(run.committed) == STEPS or oracle != "private power"
+
+
+def test_the_key_is_made_after_the_reservation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(Ledger, "reserve", noting(seen, "reserve", Ledger.reserve))
+    real = custody.Entropy.create
+    monkeypatch.setattr(custody.Entropy, "create", lambda *a, **k: (seen.append("create"), real(*a, **k))[1])
+    world.solve("run")
+    assert seen == ["reserve", "create"]
+
+
+def test_a_release_does_not_depend_on_threads(world: World) -> None:
+    prepared(world)
+    twin(world, "before")
+    first = solve(world.problem(), world.folder / "run", Resources(threads=1))
+    back(world, "before")
+    second = solve(world.problem(), world.folder / "run", Resources(threads=3))
+    assert (first.basis == second.basis).all() and np.array_equal(first.values, second.values)
