@@ -1,8 +1,9 @@
 """Move modules and rewrite every mention of them: ``python infra/moves.py [--to FOLDER]``; safe to run again.
 
-``infra/moves.txt`` has a line for every file that moves, ``old -> new``. The new file is the old one with other names in
-its imports; a mention is a dotted name (in code, in a string, on a page) or a path. A branch that was begun before a move
-is taken up with ``git cherry-pick``, where git follows the renames, and with this script, which mends what the branch added.
+``infra/moves.txt`` has a line for every file that moves, ``old -> new``. The new file is the old one with other names
+in its imports; a mention is a dotted name (in code, in a string, on a page) or a path. A branch that was begun before a
+move is taken up with ``git cherry-pick``, where git follows the renames, and with this script, which mends what the
+branch added.
 """
 
 from __future__ import annotations

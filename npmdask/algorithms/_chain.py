@@ -1,4 +1,5 @@
-"""Random columns beside known ones: what a warm start cannot have missed (npmdask.theory.certificates.random_start.largest_missed).
+"""Random columns beside known ones: what a warm start cannot have missed
+(npmdask.theory.certificates.random_start.largest_missed).
 
 Known columns W (of an earlier run) may be orthogonal to an eigenvector of these data, and stay so for ever. So the last
 r columns of a block that starts from W are random, Omega, and they are multiplied by A in every step. Y_l G_l is then

@@ -118,7 +118,8 @@ class HeldStore(StoreReader):
         self._turn = Ownership(self.path)
 
     def open(self, *, take_over: bool = True) -> Self:
-        """Take the run over; only one process can. ``take_over``: also from one that hangs (npmdask/checkpoint/lease.py).
+        """Take the run over; only one process can. ``take_over``: also from one that hangs
+        (npmdask/checkpoint/lease.py).
 
         Raises
         ------

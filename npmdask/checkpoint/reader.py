@@ -1,4 +1,5 @@
-"""What a run store says to anybody who looks, without a lock; :mod:`npmdask.checkpoint.store` says what lies where in it."""
+"""What a run store says to anybody who looks, without a lock; :mod:`npmdask.checkpoint.store` says what lies where in
+it."""
 
 from __future__ import annotations
 

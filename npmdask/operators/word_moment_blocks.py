@@ -26,8 +26,8 @@ class TripleBlocks(ByDocuments):
 
     ``finish`` gives (units b b) x b: the blocks one under the other, in lexicographic order, padded with zeros at the
     edge of the tensor, as a packed store holds them; a block with a repeated index is symmetric to the last bit. A
-    whole tensor takes a pass for each of :func:`npmdask.numerics.moments.unit_groups`, and (2 / 3) nnz d^2 flops: word by
-    word, the documents with it are multiplied in dense form.
+    whole tensor takes a pass for each of :func:`npmdask.numerics.moments.unit_groups`, and (2 / 3) nnz d^2 flops: word
+    by word, the documents with it are multiplied in dense form.
 
     Parameters
     ----------

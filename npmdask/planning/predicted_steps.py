@@ -280,8 +280,8 @@ def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -
 
 # What a search for a share of the variance is foretold: its stages and the run that answers, one after the other.
 #
-# As a single run (:mod:`npmdask.planning.simulated_convergence`): algorithm, rule and columns of each, on the diagonal matrix of the sampled
-# eigenvalues. The variance itself is no estimate: the search knows it before its first stage.
+# As a single run (:mod:`npmdask.planning.simulated_convergence`): algorithm, rule and columns of each, on the diagonal
+# matrix of the sampled eigenvalues. The variance itself is no estimate: the search knows it before its first stage.
 
 FLOPS = 2e9  # of a rehearsal: of more than one run
 

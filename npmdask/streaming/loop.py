@@ -1,8 +1,8 @@
 """The loop over batches: read -> absorb -> measure -> commit state and position as one.
 
-It is a second loop beside ``npmdask.runs.loop``, whose step is a pass over all data and a commit: here a step is a batch
-of a few megabytes and takes less than a commit, so that only every so often one is made (docs/decisions/0025). What
-was read after it is read again; the state is a function of the rows alone, and so are the bits of the result.
+It is a second loop beside ``npmdask.runs.loop``, whose step is a pass over all data and a commit: here a step is a
+batch of a few megabytes and takes less than a commit, so that only every so often one is made (docs/decisions/0025).
+What was read after it is read again; the state is a function of the rows alone, and so are the bits of the result.
 """
 
 from __future__ import annotations

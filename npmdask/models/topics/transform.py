@@ -72,7 +72,8 @@ def transform_documents(
     Parameters
     ----------
     store : of a finished run of topics, or what ``TopicModel.save`` wrote.
-    source : as for :func:`npmdask.models.topics.documents.documents_of`; columns as those that the topics were found of.
+    source : as for :func:`npmdask.models.topics.documents.documents_of`; columns as those that the topics were found
+    of.
     dest : folder to create: a Zarr store with checksums that every command reads. It appears whole or not at all; after
         a kill the same call begins again.
     max_iterations, tol : of :func:`npmdask.models.topics.inference.shares_of`.

@@ -129,7 +129,8 @@ def audit(
     runs: int = 5000,
     seed: int = 0,
 ) -> Iterator[Finding]:
-    """Audit the release path of every relation with every mechanism, on the pairs of :mod:`npmdask.privacy.audit.instances`;
+    """Audit the release path of every relation with every mechanism, on the pairs of
+    :mod:`npmdask.privacy.audit.instances`;
     of stochastic oracles on those of :mod:`npmdask.privacy.audit.oracle_paths`.
 
     Parameters

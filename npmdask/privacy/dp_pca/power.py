@@ -4,8 +4,9 @@
 
 Hardt and Price 2014, Figure 3, with p = 1 and records for neighbours; the deflation around it is that of Jambulapati
 et al. 2024, whose theorem is for one fixed matrix, here the mean of the records. The k T releases share the budget by
-exact Gaussian composition, so noise grows with sqrt(k T). It is what :class:`~npmdask.privacy.dp_pca.exact_oracle.TightOracle` is
-without ranges and predictions; a step is one pass, not two.
+exact Gaussian composition, so noise grows with sqrt(k T). It is what
+:class:`~npmdask.privacy.dp_pca.exact_oracle.TightOracle` is without ranges and predictions; a step is one pass, not
+two.
 """
 
 from __future__ import annotations

@@ -99,13 +99,13 @@ class RunOfReleases:
 
 # What released products tell of other products: public post-processing, no access to data.
 #
-# From answers ``G_s = M w_s + noise of stddev_s`` (M the mean of the records, d x d, never formed) the best linear guess
-# of M, for entries that are independent N(0, size^2 / d) beforehand, is
+# From answers ``G_s = M w_s + noise of stddev_s`` (M the mean of the records, d x d, never formed) the best linear
+# guess of M, for entries that are independent N(0, size^2 / d) beforehand, is
 #
 #     M' = G (W^T W + d diag(stddev^2) / size^2)^-1 W^T
 #
-# so M' w predicts the next answer. Answers to w of earlier rounds stay true for later ones: P_j P_i = P_j for the nested
-# projections of the deflation.
+# so M' w predicts the next answer. Answers to w of earlier rounds stay true for later ones: P_j P_i = P_j for the
+# nested projections of the deflation.
 
 
 @dataclass(frozen=True)

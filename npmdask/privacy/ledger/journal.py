@@ -21,9 +21,9 @@ from npmdask.errors import RefusedError
 # An entry and its hash: each one is bound to all before it.
 #
 # What is hashed is what is exported, so that a reader of an export can check the chain without the database. Two things
-# may not be readable there: the fingerprint of the data (whoever knows all records but one can compute the fingerprint of
-# each candidate and compare) and clock, process and host (the seconds between two entries are the time of a pass, which
-# the data may influence). Both are in the chain as HMAC-SHA256 under a key that stays in the database.
+# may not be readable there: the fingerprint of the data (whoever knows all records but one can compute the fingerprint
+# of each candidate and compare) and clock, process and host (the seconds between two entries are the time of a pass,
+# which the data may influence). Both are in the chain as HMAC-SHA256 under a key that stays in the database.
 
 GENESIS = "0" * 64
 
@@ -66,8 +66,8 @@ class Entry:
 # the database too, so that even a writer without the lock could not write the same thing twice.
 #
 # Sketches of records (version 2) are too long for the chain and too telling for an export: they lie in a table of their
-# own, and the grant holds the keyed hash of its own one. A book of version 1 is read, and runs write to it, as it is; the
-# first grant makes it one of version 2.
+# own, and the grant holds the keyed hash of its own one. A book of version 1 is read, and runs write to it, as it is;
+# the first grant makes it one of version 2.
 
 VERSION = 2
 READABLE = (1, 2)

@@ -3,9 +3,9 @@
     Y_l = A X_{l-1} + G_l,   scale_l = multiplier * sensitivity(X_{l-1})
 
 The product arrives as integers on a public grid; the noise is the nearest integers to exact Gaussian or Laplace
-deviates (:mod:`npmdask.privacy.mechanisms.sampler`), so what is released is a point of the grid whatever the data are: no low
-bits tell one data set from another. Every float that decides how much noise is drawn is rounded up. The noise is a
-pseudo-random function of the secret key and of everything public about the release: the same release again is the
+deviates (:mod:`npmdask.privacy.mechanisms.sampler`), so what is released is a point of the grid whatever the data are:
+no low bits tell one data set from another. Every float that decides how much noise is drawn is rounded up. The noise is
+a pseudo-random function of the secret key and of everything public about the release: the same release again is the
 same bits; another X, step, scale or configuration gets unrelated noise.
 """
 

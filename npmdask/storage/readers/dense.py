@@ -5,8 +5,8 @@ slab is cut into tiles depends on the array's shape and chunks only, never on me
 that sums are formed in the same order everywhere.
 
 Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard, in shards
-or from an object store are decoded into one (:mod:`npmdask.storage.chunk_access`); everything else (other codecs, big-endian
-values, Fortran order) goes through zarr-python.
+or from an object store are decoded into one (:mod:`npmdask.storage.chunk_access`); everything else (other codecs,
+big-endian values, Fortran order) goes through zarr-python.
 """
 
 from __future__ import annotations
