@@ -1,4 +1,4 @@
-"""Gensim's coherence of the topics of a small corpus, as one JSON line: the numbers that tests/topics are held to.
+"""Gensim's coherence of the topics of a small corpus, as one JSON line: what tests/models/topics are held to.
 
 Run with the Python of the peers: ``python topic_coherence.py``. A window is as long as the longest document.
 """

@@ -1,0 +1,1 @@
+"""Run stores: what is committed, who may write, how a run goes on after a kill."""

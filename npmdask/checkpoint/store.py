@@ -12,8 +12,8 @@
     STORE/telemetry.jsonl    when, how fast, how much memory: for people, never read back into a result
     STORE/entropy            of a private run (folder 0700): the key of its noise, 0600, destroyed at its end
     STORE/ledger.json        of a private run: where the ledger was when the run last wrote to it
-    STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (npmdask/checkpoint/lease.py)
-    STORE/starts.json        how often in a row it was started and died without getting further (npmdask/checkpoint/held_store.py)
+    STORE/lock, lock.taking, epoch    one writer at a time; one that lost its turn cannot commit (``lease``)
+    STORE/starts.json        how often in a row it was started and died without getting further
 
 A store may be a URL (``s3://bucket/name``): then the folder is a local copy, and what is committed there is carried to
 the object store before anybody is told of it (:mod:`npmdask.checkpoint.remote.publish`).

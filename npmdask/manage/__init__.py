@@ -1,0 +1,1 @@
+"""Runs from outside: reports, exports, inspection, status, metrics, garbage collection."""

@@ -1,0 +1,1 @@
+"""Models made of several runs: topics, mixtures, independent components, singular triplets."""

@@ -1,0 +1,1 @@
+"""Dense linear algebra, random streams, moments and units: NumPy only, no files, no runs."""

@@ -1,0 +1,1 @@
+"""Private releases: requests, neighbours, mechanisms, the ledger, and audits of all of it."""

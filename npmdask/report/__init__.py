@@ -1,0 +1,1 @@
+"""What pages are made of: HTML without a framework, plots as data."""

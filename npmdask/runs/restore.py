@@ -48,8 +48,8 @@ def problem_of(held: RunStore) -> Problem:
         return _centre_of(spec)
     if "dilation" in spec.get("lens", {}):
         raise BadInputError(
-            f"{held.path} is a run on the dilation of a matrix: it goes on where npmdask.models.dilation.singular_triplets is "
-            "called again with this store"
+            f"{held.path} is a run on the dilation of a matrix: it goes on where "
+            "npmdask.models.dilation.singular_triplets is called again with this store"
         )
     if "lens" in spec or _is_of_job(held.path.parent):
         raise BadInputError(f"{held.path} is a stage of a longer job; go on with {held.path.parent} instead")

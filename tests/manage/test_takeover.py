@@ -200,7 +200,10 @@ def test_a_closed_store_has_no_holder_and_a_killed_one_is_free(tmp_path: Path) -
     with RunStore(store):
         assert ownership.holder_of(store).alive  # type: ignore[union-attr]
     assert ownership.holder_of(store) is None
-    program = f"import os; from npmdask.checkpoint.store import RunStore; RunStore({str(store)!r}).open(); os.kill(os.getpid(), 9)"
+    program = (
+        f"import os; from npmdask.checkpoint.store import RunStore; RunStore({str(store)!r}).open(); "
+        "os.kill(os.getpid(), 9)"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -signal.SIGKILL
     killed = ownership.holder_of(store)
     assert killed is not None and killed.gone and not killed.alive and not killed.hung

@@ -387,9 +387,10 @@ generate({str(tmp_path / "s")!r}, problem="spiked", rows=300, columns=40, progre
 
 KILL = """
 import os, signal, sys
-from npmdask.storage import generate, journal, planted, sparse_writer
-planted.SLAB_BYTES, planted.TILE = 2**13, 32
-journal.JOURNAL_BYTES, sparse_writer.SparseWriter.CHUNK = 2**14, 1000
+from npmdask.storage.synthetic import generate, matrices
+from npmdask.storage.writers import journal, sparse
+matrices.SLAB_BYTES, matrices.TILE = 2**13, 32
+journal.JOURNAL_BYTES, sparse.SparseWriter.CHUNK = 2**14, 1000
 def progress(done, rows, size):
     if done >= rows // 2:
         os.kill(os.getpid(), signal.SIGKILL)

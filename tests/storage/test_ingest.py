@@ -697,20 +697,21 @@ def test_what_a_killed_overwrite_left_is_no_obstacle(tmp_path: Path) -> None:
 KILL = """
 import json, os, signal, sys
 from importlib import import_module
-from npmdask.storage import ingest, sparse_writer
+from npmdask.storage import ingest
+from npmdask.storage.writers import sparse
 source, dest, options, constants = json.loads(sys.argv[1])
 for module, name, value in constants:
     setattr(import_module("npmdask.storage." + module), name, value)
-sparse_writer.SparseWriter.CHUNK = 1000
+sparse.SparseWriter.CHUNK = 1000
 def progress(done, total, size):
     if done >= 2000:
         os.kill(os.getpid(), signal.SIGKILL)
 ingest.ingest(source, dest, progress=progress, **options)
 """
 SMALL = [
-    ("journal", "JOURNAL_BYTES", 16384),
+    ("writers.journal", "JOURNAL_BYTES", 16384),
     ("formats.raw", "BATCH_BYTES", 30000),
-    ("formats.text", "TEXT_BYTES", 30000),
+    ("formats.raw", "TEXT_BYTES", 30000),
     ("formats.compressed", "BATCH_ENTRIES", 500),
     ("formats.sorting", "BATCH_ENTRIES", 500),
     ("formats.sorting", "BUCKET_BYTES", 20000),

@@ -125,7 +125,8 @@ def test_an_interrupted_write_goes_on_to_the_same_bytes(
 
 KILL = """
 import os, signal, sys
-from npmdask.storage import ingest, journal
+from npmdask.storage import ingest
+from npmdask.storage.writers import journal
 from npmdask.storage.formats import raw
 journal.JOURNAL_BYTES, raw.BATCH_BYTES = 1, 2000
 def progress(done, rows, size):

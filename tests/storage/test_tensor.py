@@ -350,7 +350,8 @@ def test_an_interrupted_write_goes_on_to_the_same_bytes(tmp_path: Path, monkeypa
 
 KILL = """
 import os, signal, sys
-from npmdask.storage import ingest, journal
+from npmdask.storage import ingest
+from npmdask.storage.writers import journal
 journal.JOURNAL_BYTES = 1
 def progress(done, blocks, size):
     if done >= 9:

@@ -226,14 +226,14 @@ def test_what_holds_no_components_is_refused(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import numpy as np
-from npmdask.storage import dense_writer, journal
+from npmdask.storage.writers import dense, journal
 from npmdask.streaming.transform import transform
 
 def rows():
     yield np.load("x.npy", allow_pickle=False)
     os.kill(os.getpid(), 9)
 
-dense_writer.CHUNK_BYTES, journal.JOURNAL_BYTES = 160, 0
+dense.CHUNK_BYTES, journal.JOURNAL_BYTES = 160, 0
 transform(sys.argv[1], rows(), "scores", batch_rows=50)
 """
 

@@ -1,6 +1,6 @@
 """Assumption A from records: exact where a few records are the whole distribution; against matrices that are formed.
 
-How the estimates compare with the closed forms of the generators is in tests/stochastic_experiments.
+How the estimates compare with the closed forms of the generators is in tests/experiments.
 """
 
 from __future__ import annotations

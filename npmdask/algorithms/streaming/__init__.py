@@ -1,0 +1,1 @@
+"""Algorithms that see each row once: streaming power, Oja, MSG, Frequent Directions."""

@@ -1,0 +1,1 @@
+"""The robust tensor power method, its rounds, and its private form."""

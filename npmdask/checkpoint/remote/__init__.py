@@ -1,0 +1,1 @@
+"""Run stores whose place is a URL: fetched into a local copy, every commit published."""

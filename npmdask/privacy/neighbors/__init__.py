@@ -1,0 +1,1 @@
+"""Who the neighbours of a data set are and how far they move a product."""

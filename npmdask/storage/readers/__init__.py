@@ -1,0 +1,1 @@
+"""Stored data as operators read them: dense, CSR, packed symmetric, packed tensor."""

@@ -1,0 +1,1 @@
+"""Data with a known answer: planted spectra, samples and tensors."""

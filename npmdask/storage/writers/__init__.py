@@ -1,0 +1,1 @@
+"""Stores that appear whole: dense, packed symmetric, packed tensor, CSR, and the journal of what is written."""
