@@ -240,7 +240,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_bits(tmp_path: Path, stop: i
     assert whole.solution.data_passes > 3
     with pytest.raises(Stop):
         singular_triplets(source, **asked, store=tmp_path / "cut", threads=2, observer=StopAfter(stop))
-    with pytest.raises(BadInputError, match=r"goes on where npmdask\.dilation\.singular_triplets"):
+    with pytest.raises(BadInputError, match=r"goes on where npmdask\.models\.dilation\.singular_triplets"):
         npmdask.resume(tmp_path / "cut")
     again = singular_triplets(source, **asked, store=tmp_path / "cut", threads=2)
     assert again.solution.data_passes == whole.solution.data_passes - stop
