@@ -46,12 +46,12 @@ class Served:
     def states(self) -> list[str]:
         return [f"{run['state_name']}: {run['state']['message'] or ''}" for run in self.runs()]
 
-    def wait(self, true: Callable[[], bool], seconds: float, what: str) -> None:
+    def wait(self, true: Callable[[], bool], seconds: float, what: str, pause: float = 0.02) -> None:
         def said() -> str:
             log = self.shop.folder / "runs" / ".serve" / "worker.log"
             return f"{self.states()} {self.shop.err[-2000:]} {log.read_text()[-2000:] if log.exists() else ''}"
 
-        wait_until(true, seconds, what, said, 0.5)  # more often, and the server is busy with answering
+        wait_until(true, seconds, what, said, pause)
 
     def ended(self, text: str) -> int:
         """Runs whose last state says so."""
