@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,8 @@ def test_the_first_commands_work_as_they_are_written(tmp_path: Path, monkeypatch
     assert commands.pop(0) == [".", ".venv/bin/activate"]
     assert [command[1] for command in commands] == ["ingest", "init", "plan", "run", "report", "export"]
     for command in commands:
-        assert command[0] == "npmdask" and main(command[1:]) == 0, command
+        assert command[0] == "npmdask"  # a process of its own: this one may have grown beyond the limit of the README
+        subprocess.run([sys.executable, "-m", "npmdask.cli.main", *command[1:]], check=True, capture_output=True)
     told = shell.splitlines()[-1].partition("#")[2]
     with np.load("answer.npz") as answer:
         assert set(answer.files) == set(re.findall(r"\w+", told.partition(";")[0]))

@@ -41,7 +41,7 @@ IN_A_PROCESS = """
 import sys
 import npmdask.checkpoint.remote.publish, npmdask.cli.main
 npmdask.checkpoint.remote.publish.SILENCE = float(sys.argv.pop(1))
-sys.exit(npmdask.cli.main())
+sys.exit(npmdask.cli.main.main())
 """
 
 
