@@ -105,7 +105,7 @@ class Moves:
 
 
 def move(old: str, new: str) -> None:
-    """Move one file; its package gets an ``__init__``, and paths that it counts from its own place are counted anew."""
+    """Move one file; its package gets an ``__init__``, and paths that it counts from its own place follow."""
     place = TREE / new
     place.parent.mkdir(parents=True, exist_ok=True)
     for folder in [place.parent, *place.parent.parents]:

@@ -179,7 +179,7 @@ def best_q(
     spectrum : sizes of eigenvalues, falling; those left out are zero. d : the dimension, if it is not its length.
     by : "steps": least ln(h_0 / acc) / ln(s_k / s_{q+1}), the steps of :func:`improved_recursion` without noise from
         the h_0 of a random start. "noise": the largest standard deviation of Gaussian noise on every entry that
-        :func:`improved_max_noise` allows with its constant 1 (norms: :func:`~npmdask.theory.private.gaussian_norm`).
+        :func:`improved_max_noise` allows with its constant 1 (norms: :func:`~npmdask.theory.start.gaussian_norm`).
 
     Notes
     -----

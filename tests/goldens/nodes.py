@@ -27,7 +27,7 @@ TOKENS = "tokens"  # the file with address and token of each
 
 
 def serve(names: Sequence[str]) -> None:
-    """Start them all; at the end of standard input, which is that of whoever asks them, kill and reap them."""
+    """Start them all; at the end of standard input, which is that of the process that asks them, kill and reap them."""
     assert npmdask.top_k  # imported before the forks, once for all
     children = []
     for name in names:

@@ -64,7 +64,7 @@ def expected(name: str) -> dict[str, Any]:
 
 
 def test_every_kind_has_its_goldens() -> None:
-    """A kind that nobody made, and one that nobody tests, are both seen."""
+    """A kind without fixtures and fixtures without a test are both seen."""
     made = {path.name for path in FIXTURES.iterdir() if not path.name.startswith("source-")}
     wanted = {f"{name}.{which}" for name in KINDS for which in ("interrupted.tar.gz", "json")} | {"manifest.json"}
     assert made == wanted | {f"{name}.finished.tar.gz" for name in ENDS}

@@ -22,7 +22,7 @@ from tests.goldens.kinds import LEDGER, Kind
 
 HERE, HOST = b"@here@", b"@host@"
 HOLDER = re.compile(rb"process \d+ on \S+, since [^,\n]*")
-NOBODY = b"process 4194305 on @host@, since 2020-01-01 00:00:00 +0000"  # of this machine, and none that lives
+NO_PROCESS = b"process 4194305 on @host@, since 2020-01-01 00:00:00 +0000"  # of this machine, and none that lives
 # Of the processes that worked on a store, or made again from what else it holds.
 PASSING = ("lock", "lock.taking", "epoch", "telemetry.jsonl", "starts.json", "ledger.json", "report.html")
 # Keys whose values are of the moment: only their types are compared.
@@ -56,7 +56,7 @@ def packed(folder: Path, leave: Sequence[str] = ()) -> bytes:
 def _without(path: Path, here: bytes) -> bytes:
     data = path.read_bytes()
     if path.name == "lock":
-        data = HOLDER.sub(NOBODY, data)
+        data = HOLDER.sub(NO_PROCESS, data)
     if here not in data:
         return data
     data.decode()  # in the middle of binary numbers a name cannot be replaced
@@ -165,7 +165,7 @@ LATER = {"warnings"}  # names that a later commit added on purpose: what private
 
 
 def differences(wanted: Any, found: Any, tolerance: float = 0.0, where: str = "") -> list[str]:
-    """What of a JSON document is not as it was. Sentences may be worded anew; names, words and numbers may not.
+    """What of a JSON document is not as it was. Sentences may be reworded; names, words and numbers may not.
 
     ``tolerance``: of numbers, where the arithmetic is another one, and a warning may say so; infinite: they may be any,
     where noise is drawn for the very bits of a block.
@@ -200,7 +200,7 @@ def _same(wanted: Any, found: Any, tolerance: float) -> bool:
 
 
 def far_apart(wanted: np.ndarray, found: np.ndarray, tolerance: float) -> bool:
-    """Whether an exported array is another one. The sign of a column is nobody's choice."""
+    """Whether an exported array is another one. The sign of a column is arbitrary."""
     if wanted.shape != found.shape or wanted.dtype != found.dtype:
         return True
     if wanted.dtype.kind != "f":

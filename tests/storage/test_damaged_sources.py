@@ -366,7 +366,7 @@ except NpmdaskError as error:
     print(json.dumps([type(error).__name__, str(error)]))
 """
 # zarr writes the metadata of an array and that of groups above it that may be missing at the same time, in threads. It
-# does not wait for the others when one fails, and asyncio reports at the end what nobody asked for: that a group was
+# does not wait for the others when one fails, and asyncio reports at the end: that a group was
 # there already, which zarr expects. The error that we raise is that of the disk all the same.
 NOT_WAITED_FOR = re.compile(
     r"Future exception was never retrieved\nfuture: <Future finished exception=FileExistsError\(17, 'File exists'\)>\n"
