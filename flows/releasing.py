@@ -14,10 +14,10 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
-from npmdask.planning.private_forecast import require_signal
+from npmdask.privacy.account import KEY, Account
+from npmdask.privacy.concerns import require_signal
 from npmdask.runs.identity import bind
 from npmdask.runs.observers import Observers, ProgressBar
-from npmdask.runs.release import KEY, custody_of
 from npmdask.storage.paths import require_no_link
 
 TIMED = (
@@ -52,7 +52,7 @@ def reserve(config: RunConfig) -> None:
         bind(problem, held, config.resources())
         if held.last_step() is None:
             require_signal(problem)
-        custody_of(problem, held).reserve()
+        Account(problem.private.privacy, problem.source, problem.mechanism, held).reserve()
 
 
 @discreet_step

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
+from npmdask.federated import centre as _centre  # noqa: F401  (registers runs whose data lie with nodes)
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import resolve_rank
+from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
-from npmdask.runs.loop import Driver, Resources, Solution
-from npmdask.runs.observers import Observer
+from npmdask.runs.loop import solve as run_loop
+from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.rank_search import solve_share
 from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of, resources_of
-from npmdask.runs.solution import TemporaryStore
+from npmdask.runs.solution import Resources, Solution, TemporaryStore
 from npmdask.runs.tensor_problem import JOBS
 from npmdask.runs.warm_start import find_start, keep_start
 from npmdask.storage.bundle import read_bundle
@@ -244,14 +246,13 @@ def _resume_stream(path: Path, memory: str | int | None, others: tuple[Any, ...]
 
 def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
     resources.require_possible()
-    if problem.searches:
-        return solve_share(problem, held, resources, observer or Observer())
-    return Driver(problem, held, resources, observer or Observer()).run()
+    told = Observers(Predictor(), observer or Observer())
+    return (solve_share if problem.searches else run_loop)(problem, held, resources, told)
 
 
 def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
-    if problem.parts is not None:
+    if problem.protected:
         raise RefusedError(
             "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
             "noise of every step depends on their number; start a new run, on a new budget"

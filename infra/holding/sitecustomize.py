@@ -52,7 +52,7 @@ def install() -> None:
     from npmdask.config import RunConfig
     from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
     from npmdask.privacy.mechanisms.noise_key import Entropy
-    from npmdask.runs.redaction import Discreet
+    from npmdask.runs.log_observer import Discreet
 
     create = Entropy.create
 

@@ -17,12 +17,12 @@ from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError
 from npmdask.manage.private_report import name_of, nodes_section, private_page
 from npmdask.models.kinds import job_page, kind_of
-from npmdask.planning.predicted_steps import comparison, prediction_facts
+from npmdask.privacy.account import budget_left
 from npmdask.privacy.request import unprotected
 from npmdask.report.html import bytes_text, heading, linked, page, parameters, spectrum_svg, table, tiles
 from npmdask.report.plots import BLUE, GREY, ORANGE, axes, svg
-from npmdask.runs.loop import Solution
-from npmdask.runs.release import budget_left
+from npmdask.runs.predictions import comparison, prediction_facts
+from npmdask.runs.solution import Solution
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import local_path
 from npmdask.streaming.report import stream_page

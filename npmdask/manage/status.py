@@ -16,9 +16,9 @@ from npmdask.manage.inspect import inspect
 from npmdask.models.kinds import kind_of
 from npmdask.numerics.units import time_text
 from npmdask.planning.forecast import seconds_left
-from npmdask.planning.predicted_steps import prediction_facts
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report.html import bytes_text
+from npmdask.runs.predictions import prediction_facts
 from npmdask.storage.paths import local_path
 from npmdask.streaming.status import is_stream
 

@@ -1,4 +1,4 @@
-"""Who keeps the secrets of a run: what a private run does around every step, so that nothing is released twice.
+"""The account of a private run: its budget in the ledger, the key of its noise, and the digests of its releases.
 
 For a step the order is::
 
@@ -19,20 +19,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BudgetError, NpmdaskError, RefusedError
-from npmdask.federated.client import Link, Traffic
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms import Entropy, destroy_key
 from npmdask.privacy.request import Privacy
-from npmdask.runs.problem import Problem
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.source import Source
 
@@ -43,41 +40,6 @@ KEY = "entropy"  # of the file in the folder of the run
 PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
 
 
-class Custody:
-    """Of a run that is not private: the noise of a simulation comes from the seed, and nothing is charged."""
-
-    def __init__(self, seed: int) -> None:
-        self.entropy: Any = seed
-
-    def reserve(self) -> Any:
-        """Charge the whole run; idempotent."""
-
-    def open(self, history: list[dict[str, Any]]) -> None:
-        """Before the first step of this call."""
-
-    def begin(self, step: int) -> None:
-        """Before the data are touched for a step."""
-
-    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
-        """After the noise, before anything is kept; what the history of the run is to say of it."""
-        return {}
-
-    def finish(self) -> None:
-        """After the answer is committed; also where that was long ago."""
-
-    def close(self) -> None:
-        """At the end of this call, whatever ended it."""
-
-
-def custody_of(problem: Problem, store: RunStore) -> Custody:
-    """The custody that a problem needs."""
-    if problem.nodes is not None:
-        return CentreCustody(problem.request.seed, problem.nodes.group.link, store)
-    if problem.private is None:
-        return Custody(problem.request.seed)
-    return PrivateCustody(problem.private.privacy, problem.source, problem.mechanism, store)
-
-
 def name_of_run(store: RunStore) -> str:
     """The name of the run for ledgers and nodes: drawn once, kept in run.json before anything is charged."""
     spec = store.read_spec() or {}
@@ -85,37 +47,6 @@ def name_of_run(store: RunStore) -> str:
         spec = spec | {"release_id": uuid4().hex}
         store.write_spec(spec)
     return str(spec["release_id"])
-
-
-class CentreCustody(Custody):
-    """Of the centre of a distributed run: it has neither data nor secrets, and its nodes keep their own.
-
-    It tells them which release is asked for, so that a release that is asked for again is the same one, and keeps
-    account of what crossed.
-    """
-
-    def __init__(self, seed: int, link: Link, store: RunStore) -> None:
-        super().__init__(seed)
-        self._link, self._store = link, store
-
-    def open(self, history: list[dict[str, Any]]) -> None:
-        self._link.job, self._link.traffic = name_of_run(self._store), Traffic()
-        for step in history:
-            self._link.traffic.add(Traffic(**step["traffic"]))
-        self._before = replace(self._link.traffic)
-        self._link.reopen()
-
-    def begin(self, step: int) -> None:
-        self._link.step = step
-
-    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
-        now, before = asdict(self._link.traffic), asdict(self._before)
-        self._before = replace(self._link.traffic)
-        return {"traffic": {name: now[name] - before[name] for name in now}}
-
-    def close(self) -> None:
-        """Hang up: a node that is in the middle of its pass goes on, and keeps its release until it is asked again."""
-        self._link.close()
 
 
 def _ledger_of(privacy: Privacy) -> Ledger:
@@ -143,30 +74,39 @@ def budget_left(privacy: dict[str, Any], source: str) -> str:
     )
 
 
-def require_room(problem: Problem) -> None:
-    """Check that the ledger covers one more run of a private problem. Nothing is written.
+def require_room(privacy: Privacy, source: Source, mechanism: Any) -> None:
+    """Check that the ledger covers one more run with this mechanism. Nothing is written.
 
     Raises
     ------
     BudgetError
         The budget of the data set does not suffice, the data changed since the grant, or there is none.
     """
-    assert problem.private is not None
-    privacy, mechanism = problem.private.privacy, cast(Any, problem.mechanism)
     _ledger_of(privacy).require_covered(
-        privacy.name_of(problem.source.path),
-        fingerprint=problem.source.fingerprint,
+        privacy.name_of(source.path),
+        fingerprint=source.fingerprint,
         relation=mechanism.relation.spec(),
         charge=mechanism.charge(),
     )
 
 
-class PrivateCustody(Custody):
-    """Of a private run: the ledger is charged, the key of the noise is kept, and destroyed at the end."""
+class Account:
+    """Of one private run: the ledger is charged, the key of the noise is kept, and destroyed when all is settled.
+
+    Parameters
+    ----------
+    privacy : what was asked for: budget, ledger, name of the data set.
+    source : the data, of which only the fingerprint and the name are used.
+    mechanism : says what the whole run costs.
+    store : of the run; the key lies in its folder (0600).
+    """
 
     def __init__(self, privacy: Privacy, source: Source, mechanism: Any, store: RunStore) -> None:
-        self._privacy, self._source, self._mechanism, self._store = privacy, source, mechanism, store
+        self._privacy, self._mechanism, self._store = privacy, mechanism, store
+        self._dataset, self._where = privacy.name_of(source.path), source.path
+        self._fingerprint, self._digested = source.fingerprint, source.digests is not None
         self._path = Path(store.path) / KEY
+        self.entropy: Any = None  # the noise is a function of it; there once the account is open
         self._ledger: Ledger | None = None
         self._run_id = ""
 
@@ -185,9 +125,9 @@ class PrivateCustody(Custody):
         self._require_current(self._ledger)
         try:
             run = self._ledger.reserve(
-                self._privacy.name_of(self._source.path),
+                self._dataset,
                 run_id=self._run_id,
-                fingerprint=self._source.fingerprint,
+                fingerprint=self._fingerprint,
                 relation=self._mechanism.relation.spec(),
                 charge=self._mechanism.charge(),
                 releases=self._mechanism.releases,
@@ -201,9 +141,9 @@ class PrivateCustody(Custody):
 
     def _require_digests(self) -> None:
         """A run that a version without digests began goes on as it began; no other begins without them."""
-        if self._source.digests is None and not self._path.exists():
+        if not self._digested and not self._path.exists():
             raise RefusedError(
-                f"{self._source.path} was ingested by a version that took no SHA-256 of its chunks, so that other data "
+                f"{self._where} was ingested by a version that took no SHA-256 of its chunks, so that other data "
                 "could pass for these; ingest it again (the store itself will do as source), and grant the budget for "
                 "the new store with `npmdask ledger grant --data-changed`, which keeps what is spent"
             )
@@ -247,14 +187,14 @@ class PrivateCustody(Custody):
 
     def _key(self, begun: bool) -> Entropy:
         if self._path.exists():
-            return Entropy.open(self._path, bound_to=self._source.fingerprint)
+            return Entropy.open(self._path, bound_to=self._fingerprint)
         if begun:
             raise RefusedError(
                 f"the secret key of the noise, {self._path}, is gone, and the run has begun: going on with fresh noise "
                 "would release the same products a second time. What it reserved stays spent; start again in a new "
                 "store, if the budget allows"
             )
-        return Entropy.create(self._path, bound_to=self._source.fingerprint)
+        return Entropy.create(self._path, bound_to=self._fingerprint)
 
     def begin(self, step: int) -> None:
         assert self._ledger is not None
@@ -268,14 +208,15 @@ class PrivateCustody(Custody):
         self._keep_place()
 
     def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
+        """After the noise, before anything is kept; returns what the history of the run says of this release."""
         digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
         self.written(step, digest)
         noise = mechanism.noise_stddev(block, rows=len(released))
         said = {"noise_stddev": noise, "image_norm": mechanism.image_norm}
         return {"digest": digest, **said, "release": mechanism.release_kind, "numbers": released.size}
 
-    def finish(self) -> None:
-        """Close the run in the ledger and destroy the key."""
+    def settle(self) -> None:
+        """Close the run in the ledger and destroy the key; after the commit of the answer, also in a later call."""
         if not self._path.exists() and self._ledger is None:
             return  # finished in an earlier call
         ledger = self._ledger or _ledger_of(self._privacy)
