@@ -167,7 +167,7 @@ def noise_of(problem: Problem) -> Loudness:
         summed = problem.nodes.noise_stddev(query.block)
         norm = gaussian_norm(summed / problem.nodes.scale, problem.d, problem.algorithm.iteration_rank)
         return Loudness(first=summed, later=summed, smallest=_in_units(problem, norm))
-    block = operator.prepare(query.block)  # type: ignore[attr-defined]
+    block = operator.prepare(query.block)
     rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
     plain: Any = problem.mechanism_of(operator, query)
     if isinstance(problem.private, TensorParts):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Query, Result, state_fields
+from npmdask.algorithms import Result, state_fields
 from npmdask.algorithms.stopping import Outcome, StepView, remembered, view_of, views_of
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
@@ -28,7 +28,6 @@ from npmdask.operators import ColumnMoments, Operator
 from npmdask.planning.plan import memory_of
 from npmdask.planning.predicted_steps import Foresee, foresee, look_back, prediction_facts
 from npmdask.planning.private_forecast import concerns, require_signal
-from npmdask.privacy.dp_pca_release import of_batch
 from npmdask.runs.certify import assure, told, with_excess
 from npmdask.runs.data_checks import (
     checksum_table,
@@ -147,7 +146,8 @@ class Driver:
                 while outcome is None:
                     query = self.problem.algorithm.query(state)
                     self.custody.begin(state.step + 1)
-                    asked, block = self._asked(operator, query)
+                    asked = operator.asked(query)
+                    block = asked.prepare(query.block)
                     product, record, seconds = self._pass(f"step {state.step + 1}", executor, asked, block)
                     require_scale(self.problem, product, first=not self._history)
                     mechanism = self.problem.mechanism_of(asked, query)
@@ -185,17 +185,6 @@ class Driver:
         arrays, meta = last
         self._history = meta["history"]
         return algorithm.load(arrays, meta["state"]), views_of(self._history)
-
-    def _asked(self, operator: Any, query: Query) -> tuple[Operator, Block]:
-        """The side of the operator that is asked for; and the block, of a private run on the grid of exact products."""
-        asked = operator.transposed() if query.transposed else operator
-        if query.batch is not None:
-            asked = of_batch(asked, query.batch)
-        if query.image_norm is not None:
-            asked = replace(asked, image_norm=query.image_norm)
-        if query.scores:
-            asked = replace(asked, scores=True)
-        return asked, query.block if self.problem.private is None else asked.prepare(query.block)
 
     def _plan(self) -> MemoryPlan:
         plan = memory_of(self.problem, self.resources, tree_rss())
