@@ -276,7 +276,7 @@ class Job:
         return self._make(step, block, form, asked)
 
     def _make(self, step: int, block: Block, form: Form, asked: str) -> Block:
-        prepared = self._problem.operator(None, None).prepare(block)  # type: ignore[attr-defined]
+        prepared = self._problem.operator(None, None).prepare(block)
         self._account.begin(step)
         product = form(prepared)
         self._store.require_turn()

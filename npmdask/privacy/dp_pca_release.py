@@ -7,7 +7,7 @@ The counterpart of :mod:`npmdask.privacy.power_release` for oracles that see ima
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy.concerns import Asked, Loudness, of_epsilon, weak_promise
 from npmdask.privacy.dp_pca.algorithm import Rounds
-from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, indices
+from npmdask.privacy.dp_pca.base import Oracle
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, require_relation
 from npmdask.privacy.dp_pca.private_mean import MOST_RECORDS
 from npmdask.privacy.dp_pca.private_range import DistanceRange
@@ -101,7 +101,8 @@ class RecordsRecipe:
         """Of the first query, which is as large as any: what memory is planned for."""
         first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
         assert isinstance(source.reader, DenseReader)
-        return of_batch(RecordImages(reader=source.reader, side=source.side, rows=range(source.shape[0])), first.batch)
+        every = RecordImages(reader=source.reader, side=source.side, rows=range(source.shape[0]))
+        return every.asked(first)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
         """The release of this query."""
@@ -148,11 +149,6 @@ class RecordsRecipe:
             "'tight' clips to its last range, and 'paper' leaves the direction as it was, at worst random: use larger "
             "batches, or the variant 'tight'"
         ]
-
-
-def of_batch(operator: RecordImages, query: BatchQuery) -> RecordImages:
-    """The operator of the records that a query asks about."""
-    return replace(operator, rows=indices(query, operator.reader.shape[0]), mechanism=query.mechanism)
 
 
 def make_records(

@@ -14,7 +14,7 @@ promised), but no time is written into what is shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from logging import WARNING
 from typing import Any, Protocol
 
@@ -160,18 +160,6 @@ class Recipe(Protocol):
         """The release of a run of ``problem`` in ``session``."""
 
 
-def asked_of(operator: Any, query: Query) -> Any:
-    """The side of an operator that a query asks for."""
-    asked = operator.transposed() if query.transposed else operator
-    if query.batch is not None:
-        from npmdask.privacy.dp_pca_release import of_batch
-
-        asked = of_batch(asked, query.batch)
-    if query.image_norm is not None:
-        asked = replace(asked, image_norm=query.image_norm)
-    return replace(asked, scores=True) if query.scores else asked
-
-
 class PrivateRelease:
     """Products of private data: charged, computed, and given away with calibrated noise only.
 
@@ -204,7 +192,7 @@ class PrivateRelease:
 
     def product(self, query: Query, step: int) -> Released:
         """Charge the step, make one pass, add the noise, and write down the digest of what is released."""
-        asked: Any = asked_of(self._operator, query)
+        asked: Any = self._operator.asked(query)
         block = asked.prepare(query.block)  # on the grid of exact products
         self._account.begin(step)
         exact = self._session.one_pass(f"step {step}", asked, block, keep=False)[0]

@@ -15,7 +15,7 @@ from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments, Operator
-from npmdask.privacy.release import Answer, Released, asked_of
+from npmdask.privacy.release import Answer, Released
 from npmdask.runs.certify import assure, told, with_excess
 from npmdask.runs.data_checks import (
     checksum_table,
@@ -76,7 +76,7 @@ class PlainRelease:
         BadInputError
             The data turn out to be missing, corrupt, not finite, or out of scale.
         """
-        problem, asked = self._problem, asked_of(self._operator, query)
+        problem, asked = self._problem, self._operator.asked(query)
         product, self._record, seconds = self._session.one_pass(f"step {step}", asked, query.block)
         require_scale(problem, product, first=not self._history)
         released = problem.mechanism.release(product, block=query.block, entropy=problem.request.seed, step=step)

@@ -11,6 +11,7 @@ import numpy as np
 from npmdask.algorithms import (
     Algorithm,
     PrivateAlternating,
+    Query,
     Result,
 )
 from npmdask.algorithms.stopping import Rule
@@ -201,7 +202,7 @@ class Problem:
         nothing = np.zeros(self.d)
         first, later = (self.operator(nothing, nothing + 1, first=first) for first in (True, False))
         alternating = isinstance(self.algorithm, PrivateAlternating)
-        return [first, later.transposed() if alternating else later]  # type: ignore[attr-defined]
+        return [first, later.asked(Query(block=np.zeros((0, 0)), transposed=alternating))]
 
     @property
     def needs_moments(self) -> bool:

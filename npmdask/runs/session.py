@@ -233,7 +233,7 @@ def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, sec
             new = {slab for part in parts.values() for slab in part.record.written} - flushed
             flush_left(store.path, new)
             flushed.update(new)
-        store.keep_pass(key, *pack(parts))
+        store.keep_pass(key, *pack(operator, parts))
 
     found = store.read_pass(key)
-    return Keeper(unpack(*found) if found else None, keep, seconds)
+    return Keeper(unpack(operator, *found) if found else None, keep, seconds)
