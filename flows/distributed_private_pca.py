@@ -3,7 +3,7 @@
 import sys
 
 from npmdask.prefect.cli import main
-from npmdask.prefect.distributed_private_pca import distributed_private_pca
+from npmdask.prefect.power_method import distributed_private_pca
 
 if __name__ == "__main__":
     sys.exit(main(distributed_private_pca))

@@ -3,7 +3,7 @@
 import sys
 
 from npmdask.prefect.cli import main_of_parameters
-from npmdask.prefect.latent import latent
+from npmdask.prefect.staged_runs import latent
 
 if __name__ == "__main__":
     sys.exit(main_of_parameters(latent))

@@ -15,7 +15,7 @@ from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.prefect.flow_run import exit_code, say
 from npmdask.prefect.power_method import npm
 from npmdask.prefect.server import ROOT, local_server
-from npmdask.prefect.topics import topics
+from npmdask.prefect.staged_runs import topics
 from npmdask.runs.observers import IngestBar
 from npmdask.storage.synthetic.generate import generate
 

@@ -3,7 +3,7 @@
 import sys
 
 from npmdask.prefect.cli import main
-from npmdask.prefect.flow_run import check_plain
+from npmdask.prefect.parameters import check_plain
 from npmdask.prefect.power_method import npm
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import sys
 
 from npmdask.prefect.cli import main
-from npmdask.prefect.flow_run import check_plain
-from npmdask.prefect.npm_deflation import npm_deflation
+from npmdask.prefect.parameters import check_plain
+from npmdask.prefect.power_method import npm_deflation
 
 if __name__ == "__main__":
     sys.exit(main(npm_deflation, check=check_plain, more=5))

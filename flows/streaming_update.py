@@ -3,8 +3,7 @@
 import sys
 
 from npmdask.prefect.cli import main
-from npmdask.prefect.streaming_update import streaming_update
-from npmdask.prefect.streams import open_problem
+from npmdask.prefect.streaming_update import open_problem, streaming_update
 
 if __name__ == "__main__":
     sys.exit(main(streaming_update, check=open_problem))

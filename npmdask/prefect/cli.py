@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect.exceptions import ParameterBindError, ParameterTypeError
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.utilities.callables import get_call_parameters
 
 from npmdask.cli.main import NOT_CONVERGED, in_lines
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
-from npmdask.prefect.flow_run import NotConvergedError, at_store, exit_code, place_of, say
+from npmdask.prefect.flow_run import NotConvergedError, exit_code, say
+from npmdask.prefect.parameters import at_store, checked
 from npmdask.prefect.server import local_server
 
 Check = Callable[[RunConfig], Any]
@@ -72,23 +71,6 @@ def load(a: argparse.Namespace, check: Check = RunConfig.check) -> tuple[RunConf
     for warning in config.warnings():
         say(f"warning: {warning}")
     return config, run_id
-
-
-def checked(flow: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a flow, if it takes them.
-
-    Raises
-    ------
-    BadInputError
-        One is unknown, missing or out of range.
-    """
-    try:
-        flow.validate_parameters(get_call_parameters(flow.fn, (), asked, apply_defaults=False))
-    except (ParameterBindError, ParameterTypeError) as error:
-        said = str(error).partition("\nFunction")[0].replace("\n", " ")
-        raise BadInputError(f"the parameters do not fit the flow {flow.name}: {said}") from None
-    place_of(asked.get("folder", "runs"), asked.get("run_id", flow.name))
-    return asked
 
 
 def once(a: argparse.Namespace, flow: Any, parameters: dict[str, Any]) -> int:

@@ -1,12 +1,10 @@
-"""What the flows share: where a run lives, steps as tasks, errors as sentences, the state that a run ends in."""
+"""What the flows share: steps as tasks, errors as sentences, the state that a run ends in."""
 
 import signal
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
 from httpx import HTTPError
 from prefect import task
@@ -15,15 +13,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
 from npmdask.checkpoint.logging import tell
-from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.cli.main import INTERRUPTED, NOT_CONVERGED, end_when_asked
-from npmdask.config import RunConfig
-from npmdask.errors import NpmdaskError, RefusedError
+from npmdask.errors import NpmdaskError
 from npmdask.manage.report import write_report
 from npmdask.prefect.publish import artifact_key, said_of, try_to
 from npmdask.prefect.reports import link_to
 from npmdask.runs.observers import stop_bars
-from npmdask.storage.paths import is_url, require_name
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -70,61 +65,6 @@ def end_state(facts: dict[str, Any]) -> State[Any]:
     if facts["answered"]:
         return Completed(message=facts["sentence"], data=facts)
     return Failed(message=facts["sentence"], data=NotConvergedError(facts))
-
-
-def place_of(folder: str, run_id: str) -> str:
-    """The folder of a run. Its name comes from outside: raises BadInputError where it is none."""
-    require_name(run_id, "run_id")
-    return place_of_store(f"{folder}/{run_id}" if is_url(folder) else Path(folder) / run_id)
-
-
-def at_store(config: RunConfig, run_id: str) -> RunConfig:
-    """The configuration with its store: the one that it names, or ``runs/RUN_ID``.
-
-    Raises
-    ------
-    BadInputError
-        The name of the run cannot be that of a folder.
-    RefusedError
-        A password is in the configuration, which Prefect keeps and shows.
-    """
-    _require_no_secret(config)
-    place = place_of("runs", run_id)
-    store = place_of_store(config.run.store) if config.run.store else place
-    return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
-
-
-def _require_no_secret(config: RunConfig) -> None:
-    ledger = urlsplit((config.privacy and config.privacy.ledger) or "")
-    if ledger.password or "password" in parse_qs(ledger.query):
-        raise RefusedError(
-            "privacy.ledger holds a password, and Prefect keeps and shows the parameters of a run: leave it out and "
-            "set NPMDASK_LEDGER in the environment of the process that runs it, or put the password into its ~/.pgpass"
-        )
-
-
-def require_plain(config: RunConfig) -> None:
-    """Refuse what has a flow of its own, whose steps are other ones: private releases, and data that lie with nodes.
-
-    Raises
-    ------
-    RefusedError
-        The sentence names the flow.
-    """
-    if config.privacy is not None:
-        raise RefusedError(
-            "the configuration asks for a private release: run it with `python -m flows.private_release`"
-        )
-    if config.source.nodes is not None:
-        raise RefusedError(
-            "the data of this configuration lie with nodes: run it with `python -m flows.distributed_private_pca`"
-        )
-
-
-def check_plain(config: RunConfig) -> None:
-    """The same, and what else can be checked without reading: for doors, before a server is started."""
-    require_plain(config)
-    config.check()
 
 
 def publish_report(run_id: str, facts: dict[str, Any]) -> str:

@@ -28,7 +28,6 @@ from npmdask.checkpoint.logging import open_log, tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
-from npmdask.prefect.unheard import print_to_whoever_listens
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -153,3 +152,30 @@ def send_sign(run_id: str) -> None:
     }
     with get_client(sync_client=True) as client:
         client.request("POST", "/events", json=[event])
+
+
+class Unheard:
+    """A text stream that goes on when the pipe below it is broken."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(BrokenPipeError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def print_to_whoever_listens() -> None:
+    """From now on stdout and stderr of this process are of that kind."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, Unheard):
+            setattr(sys, name, Unheard(stream))

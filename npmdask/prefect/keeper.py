@@ -26,7 +26,7 @@ from uuid import UUID
 
 from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
@@ -139,7 +139,8 @@ def _time_of(file: Path) -> float:
 def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
     """Make the schedules known: one deployment each, in the queue of the data that it reads.
 
-    One that is there already in the same version stays as it is: made again, an interval would begin anew.
+    One that is there already in the same version stays as it is: made again, an interval would begin anew. Only where
+    its flow lies may have changed, with the version of this package.
     """
     there = {one.name: one for one in _deployments(client) if TAG in one.tags}
     for one in planned:
@@ -149,6 +150,8 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
             made = _deploy(client, one)
             if one.name not in there and one.begins:
                 client.create_flow_run_from_deployment(made, idempotency_key=f"first-{made}")
+        elif there[one.name].entrypoint != (entrypoint := f"{one.flow.fn.__module__}.{one.flow.fn.__name__}"):
+            client.update_deployment(there[one.name].id, DeploymentUpdate(entrypoint=entrypoint))
     for name in there.keys() - {one.name for one in planned}:
         client.delete_deployment(there[name].id)
 

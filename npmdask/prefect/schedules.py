@@ -31,16 +31,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError, closest
 from npmdask.prefect.benchmark import benchmark
-from npmdask.prefect.cli import checked
-from npmdask.prefect.distributed_private_pca import distributed_private_pca
-from npmdask.prefect.flow_run import at_store, place_of
-from npmdask.prefect.latent import latent
-from npmdask.prefect.npm_deflation import npm_deflation
-from npmdask.prefect.power_method import npm
+from npmdask.prefect.parameters import at_store, checked, place_of
+from npmdask.prefect.power_method import distributed_private_pca, npm, npm_deflation
 from npmdask.prefect.private_release import private_release
-from npmdask.prefect.streaming_update import streaming_update
-from npmdask.prefect.streams import for_ticks
-from npmdask.prefect.topics import topics
+from npmdask.prefect.staged_runs import latent, topics
+from npmdask.prefect.streaming_update import for_ticks, streaming_update
 
 CONFIGURED = (npm, npm_deflation, streaming_update, private_release, distributed_private_pca)
 FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, benchmark)}

@@ -1,8 +1,11 @@
-"""The steps of jobs of several stages (topics, mixtures, independent components), as tasks."""
+"""Jobs of several stages (topics, mixtures, independent components) as flows, and their steps as tasks.
 
-from typing import Any
+No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
+"""
 
-from prefect import get_run_logger
+from typing import Annotated, Any, Literal
+
+from prefect import flow, get_run_logger
 
 from npmdask.models.kinds import job_summary
 from npmdask.models.latent.answers import fit_latent
@@ -10,11 +13,68 @@ from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.prepare import Cut
 from npmdask.models.topics.run import run_topics
 from npmdask.numerics.units import parse_memory
-from npmdask.prefect.flow_run import step
-from npmdask.prefect.heartbeat import require_progress
+from npmdask.prefect.flow_run import end_state, said_in_a_sentence, step
+from npmdask.prefect.heartbeat import require_progress, tended
+from npmdask.prefect.parameters import Folder, Memory, Restarts, RunId, Seed, Threads, Workers, place_of, said
 from npmdask.prefect.publish import LivePublisher
+from npmdask.prefect.tasks import report
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.solution import Resources, Step
+
+
+@flow(name="topics", persist_result=False)
+@said_in_a_sentence
+@tended
+def topics(
+    documents: Annotated[str, said("counts of words: a file or a store")],
+    count: Annotated[int, said("how many topics", ge=1)],
+    vocabulary: Annotated[str | None, said("a file with a word on each line")] = None,
+    alpha0: Annotated[float, said("sum of the Dirichlet parameters of a document; 0: one topic each", ge=0)] = 1.0,
+    half_length: Annotated[float, said("a document of N words counts N / (N + this)", ge=0)] = 100.0,
+    min_df: Annotated[int, said("leave out words in fewer documents", ge=1)] = 1,
+    max_df: Annotated[float, said("leave out words in more than this share of them", gt=0, le=1)] = 1.0,
+    held_out: Annotated[float, said("share of documents for the perplexity; 0: none", ge=0, le=0.5)] = 0.1,
+    moments: Annotated[Literal["held", "implicit"], said("implicit: a pass for each product")] = "held",
+    restarts: Restarts = None,
+    seed: Seed = 0,
+    memory: Memory = None,
+    threads: Threads = None,
+    workers: Workers = 0,
+    run_id: RunId = "topics",
+    folder: Folder = "runs",
+) -> Any:
+    """Topics of documents, out of core. The same run id again: goes on after a kill, or returns the answer."""
+    store = place_of(folder, run_id)
+    cut = Cut(held_out=held_out, min_df=min_df, max_df=max_df)
+    asked = {"alpha0": alpha0, "half_length": half_length, "moments": moments, "restarts": restarts, "seed": seed}
+    look(documents)
+    facts = find_topics(run_id, documents, count, vocabulary, store, cut, asked, (memory, threads, workers))
+    report(run_id, facts)
+    return end_state(facts)
+
+
+@flow(name="latent", persist_result=False)
+@said_in_a_sentence
+@tended
+def latent(
+    kind: Annotated[Literal["mixture", "ica"], said("spherical Gaussians, or independent components")],
+    samples: Annotated[str, said("a Zarr store of rows of numbers")],
+    count: Annotated[int, said("how many components", ge=1)],
+    restarts: Restarts = None,
+    seed: Seed = 0,
+    memory: Memory = None,
+    threads: Threads = None,
+    workers: Workers = 0,
+    run_id: RunId = "latent",
+    folder: Folder = "runs",
+) -> Any:
+    """A mixture of spherical Gaussians, or independent components, out of core; the same run id again goes on."""
+    store = place_of(folder, run_id)
+    asked = {"restarts": restarts, "seed": seed}
+    facts = find_components(run_id, kind, samples, count, store, asked, (memory, threads, workers))
+    report(run_id, facts)
+    return end_state(facts)
+
 
 Means = tuple[str | None, int | None, int]  # memory, threads, workers
 

@@ -181,6 +181,9 @@ def test_prefect_yaml_is_read_by_prefect_and_names_every_flow() -> None:
         assert TAG not in (one.tags or []), "the keeper would take it for its own, and remove it"
         assert set(one.parameters) <= set(flow.parameters.properties)
     assert set(found) == set(FLOWS)
+    for name, flow in FLOWS.items():  # and as deployments name them that were stored before there was npmdask.prefect
+        script = flow.fn.__name__
+        assert load_flow_from_entrypoint(f"flows.{script}.{script}", use_placeholder_flow=False).name == name
     assert made.prefect_version == next(r for r in PROJECT["dependencies"] if r.startswith("prefect==")).split("==")[1]
 
 

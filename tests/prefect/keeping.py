@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.states import Completed, Crashed, Pending, Running, Scheduled
 
 from npmdask.prefect import heartbeat, keeper
@@ -35,6 +36,20 @@ def state_of(client: SyncPrefectClient, run_id: Any) -> str:
     state = client.read_flow_run(run_id).state
     assert state is not None
     return f"{state.name}: {state.message or ''}"
+
+
+def moved(client: SyncPrefectClient, folder: Path) -> dict[str, list[Any]]:
+    """Where the flow of a deployment is, of an older version of the package, before and after a look; and its id."""
+    (folder / "old.toml").write_text(ENTRY.format(name="a", cron="0 2 * * *"))
+    one, seen = keeper.Keeper(folder / "old.toml"), {}
+    one.tend(client)
+    made = client.read_deployments()[0]
+    client.update_deployment(made.id, DeploymentUpdate(entrypoint="flows.topics.topics"))
+    for what in ("before", "after"):
+        found = client.read_deployment(made.id)
+        seen[what] = [found.entrypoint, found.version, found.tags, [str(one.schedule) for one in found.schedules]]
+        one.tend(client)
+    return seen
 
 
 def schedules(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
@@ -124,7 +139,8 @@ def ticks(client: SyncPrefectClient, folder: Path) -> list[str]:
 
 def main(folder: Path) -> None:
     with local_server(), get_client(sync_client=True) as client:
-        found = {"schedules": schedules(client, folder), "lives": lives(client), "ticks": ticks(client, folder)}
+        found: dict[str, Any] = {"moved": moved(client, folder), "schedules": schedules(client, folder)}
+        found |= {"lives": lives(client), "ticks": ticks(client, folder)}
     print(json.dumps(found))
 
 

@@ -37,7 +37,7 @@ def test_a_row_is_measured_once(client: Shop) -> None:
 
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from npmdask.prefect.measuring import _known, _require_scale, choose, facts_of
+    from npmdask.prefect.benchmark import _known, _require_scale, choose, facts_of
 
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     choose = choose.__wrapped__  # without a task around it: no server is needed to refuse

@@ -15,6 +15,10 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
     assert shop.run("-m", "tests.prefect.keeping", shop.folder) == 0, shop.err
     found = json.loads(shop.out.splitlines()[-1])
 
+    before, after = found["moved"]["before"], found["moved"]["after"]
+    assert before[0] == "flows.topics.topics" and after[0] == "npmdask.prefect.staged_runs.topics"
+    assert before[1:] == after[1:], "nothing else of it is touched: its schedule goes on"
+
     seen = found["schedules"]
     assert {name: facts[2] for name, facts in seen["new"].items()} == {"a": "0 2 * * *", "b": "0 3 * * *"}
     assert seen["same"] == seen["new"], "what has not changed is not touched: an interval would begin anew"

@@ -8,7 +8,7 @@ import pytest
 
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError
-from npmdask.prefect.flow_run import at_store, place_of
+from npmdask.prefect.parameters import at_store, place_of
 
 
 def test_where_a_run_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

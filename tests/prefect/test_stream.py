@@ -79,7 +79,7 @@ def handlers() -> Iterator[None]:
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, capsys: Any) -> None:
     """Fails when a configuration is only refused inside a run, or with a sentence that names no door."""
-    from npmdask.prefect import cli, flow_run, power_method, streaming_update, streams
+    from npmdask.prefect import cli, parameters, power_method, streaming_update
 
     write_zarr(tmp_path / "a.zarr", np.ones((20, 10)))
     files = {
@@ -96,18 +96,18 @@ def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, ca
         assert said.count("\n") == 1, "one sentence, before a server is started"
         return said
 
-    stream = partial(cli.main, streaming_update.streaming_update, check=streams.open_problem)
-    plain = partial(cli.main, power_method.npm, check=flow_run.check_plain)
+    stream = partial(cli.main, streaming_update.streaming_update, check=streaming_update.open_problem)
+    plain = partial(cli.main, power_method.npm, check=parameters.check_plain)
     assert "`python -m flows.streaming_update`" in refused(plain, "stream")
     assert "`python -m flows.npm`" in refused(stream, "stored")
     with pytest.raises(BadInputError, match="standard input cannot be read by a schedule"):
-        streams.for_ticks(load_config(tmp_path / "pipe"))
+        streaming_update.for_ticks(load_config(tmp_path / "pipe"))
 
 
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_a_schedule_needs_no_file_to_know_the_width(tmp_path: Path) -> None:
     """Fails when a tick is red because every file was taken away after it had been used."""
-    from npmdask.prefect.streams import for_ticks, open_problem
+    from npmdask.prefect.streaming_update import for_ticks, open_problem
 
     (tmp_path / "days").mkdir()
     np.save(tmp_path / "days" / "a.npy", np.ones((20, 6)))

@@ -13,8 +13,8 @@ from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
 from npmdask.federated.node import open_node
+from npmdask.prefect.private_release import next_store
 from npmdask.prefect.processes import Service, Supervisor
-from npmdask.prefect.releasing import next_store
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.runs.observers import Observer

@@ -22,7 +22,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.gc import Rule, sweep
 from npmdask.manage.status import status_below
-from npmdask.prefect.releasing import next_store
+from npmdask.prefect.private_release import next_store
 from npmdask.storage.ingest import ingest
 from npmdask.storage.lock import locked
 

@@ -16,9 +16,8 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError
-from npmdask.prefect.cli import checked
-from npmdask.prefect.flow_run import at_store, place_of
-from npmdask.prefect.topics import topics
+from npmdask.prefect.parameters import at_store, checked, place_of
+from npmdask.prefect.staged_runs import topics
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.synthetic.generate import generate
