@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.kdppca_oracles import OJAS_RATE, deflated, images, largest_image, steps
-from benchmarks.kdppca_settings import Setting
 from benchmarks.kdppca_trials import FIRST_SEED
 from benchmarks.paper_kdppca import QUICK_TRIALS
 from benchmarks.paper_page import Rows, keep, message
-from benchmarks.stochastic_data import Stream
 from npmdask.accounting import WAYS, Budget, allocation_stddev, mean_stddev
 from npmdask.errors import RefusedError
+from npmdask.experiments.figures import Setting
+from npmdask.experiments.matrix_streams import Stream
+from npmdask.experiments.oracles import OJAS_RATE, deflated, images, largest_image, steps
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import released

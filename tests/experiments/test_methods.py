@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from benchmarks.kdppca_allocation import RUNS
-from benchmarks.kdppca_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
-from benchmarks.kdppca_oracles import (
+from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
+from benchmarks.paper_page import table
+from npmdask.accounting import Budget
+from npmdask.errors import RefusedError
+from npmdask.experiments.compared_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
+from npmdask.experiments.figures import Setting
+from npmdask.experiments.matrix_streams import ROWS, Stream, violation
+from npmdask.experiments.oracles import (
     deflated,
     epsilon_of_k_dp_pca,
     images,
@@ -28,12 +34,6 @@ from benchmarks.kdppca_oracles import (
     tight,
     tight_matched,
 )
-from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
-from benchmarks.kdppca_settings import Setting
-from benchmarks.paper_page import table
-from benchmarks.stochastic_data import ROWS, Stream, violation
-from npmdask.accounting import Budget
-from npmdask.errors import RefusedError
 from npmdask.operators.record_images import images_of_rows
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.noise import SimulatedNoise

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from benchmarks.stochastic_baselines import (
+from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
+from npmdask.experiments.baselines import (
     FAIL_SHARE,
     PaperNoise,
     clip_diagonal,
@@ -28,8 +29,7 @@ from benchmarks.stochastic_baselines import (
     split,
     weights,
 )
-from benchmarks.stochastic_data import Batch, gaussian, signal_and_noise
-from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
+from npmdask.experiments.matrix_streams import Batch, gaussian, signal_and_noise
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.mechanisms import PrivateGaussian

@@ -10,9 +10,9 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from benchmarks import stochastic_data
-from benchmarks.stochastic_data import ROWS, Stream, gaussian, signal_and_noise, spiked, violation
 from npmdask.errors import BadInputError
+from npmdask.experiments import matrix_streams
+from npmdask.experiments.matrix_streams import ROWS, Stream, gaussian, signal_and_noise, spiked, violation
 from npmdask.theory.diagnostics import assumption_a
 
 LAMBDAS = np.array([3.0, 2.0])
@@ -109,12 +109,12 @@ def test_the_mean_and_the_spread_are_those_of_the_model(name: str) -> None:
 @pytest.mark.parametrize("kept", [0, 1, 10])
 def test_every_range_is_the_same_whenever_it_is_asked_for(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether blocks are kept, or drawn again. Mutant: rows drawn in the order of asking."""
-    monkeypatch.setattr(stochastic_data, "KEPT_BYTES", kept * ROWS * 6 * 8)
+    monkeypatch.setattr(matrix_streams, "KEPT_BYTES", kept * ROWS * 6 * 8)
     n = 2 * ROWS + 10
     stream = MAKERS["gaussian"](n, 5)
     whole = np.concatenate([batch.rows for batch in stream.batches()])
     assert whole.shape == (n, 6)
-    held = stochastic_data._kept(stream)
+    held = matrix_streams._kept(stream)
     assert sum(rows.nbytes for rows in held.values()) <= kept * ROWS * 6 * 8 and bool(held) == bool(kept)
     late = stream.batch(ROWS - 3, 2 * ROWS + 5).rows
     np.testing.assert_array_equal(late, whole[ROWS - 3 : 2 * ROWS + 5])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.stochastic_data import Stream, gaussian, signal_and_noise
 from npmdask.errors import BadInputError
+from npmdask.experiments.matrix_streams import Stream, gaussian, signal_and_noise
 from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.theory import (
     Model,

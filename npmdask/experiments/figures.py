@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.stochastic_data import Stream, gaussian, signal_and_noise, spiked
+from npmdask.experiments.matrix_streams import Stream, gaussian, signal_and_noise, spiked
 
 LAMBDA_1 = 10.0
 BESIDE = ("exact", "oja", "tight")  # drawn into every figure

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.stochastic_baselines import FAIL_PROB, clip_trace
-from benchmarks.stochastic_data import ROWS, Stream
 from npmdask.accounting import Budget, gaussian_charge
+from npmdask.experiments.baselines import FAIL_PROB, clip_trace
+from npmdask.experiments.matrix_streams import ROWS, Stream
 from npmdask.numerics.projections import project_out
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, State, indices, released

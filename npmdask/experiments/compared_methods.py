@@ -10,17 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.kdppca_oracles import (
-    deflated,
-    k_dp_ojas,
-    k_dp_ojas_as_printed,
-    k_dp_pca,
-    k_dp_pca_large,
-    plain_oja,
-    tight,
-    tight_matched,
-)
-from benchmarks.stochastic_baselines import (
+from npmdask.accounting import Budget
+from npmdask.experiments.baselines import (
     ExactNoise,
     PaperNoise,
     clip_diagonal,
@@ -33,8 +24,17 @@ from benchmarks.stochastic_baselines import (
     exact_noise,
     leading,
 )
-from benchmarks.stochastic_data import Stream
-from npmdask.accounting import Budget
+from npmdask.experiments.matrix_streams import Stream
+from npmdask.experiments.oracles import (
+    deflated,
+    k_dp_ojas,
+    k_dp_ojas_as_printed,
+    k_dp_pca,
+    k_dp_pca_large,
+    plain_oja,
+    tight,
+    tight_matched,
+)
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import Oracle

@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from benchmarks.private_cases import symmetric_noise
-from benchmarks.stochastic_data import Batch, Stream
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
 from npmdask.algorithms import PrivatePower
+from npmdask.experiments.matrix_streams import Batch, Stream
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.neighbors.registry import Relation, make_relation
 
@@ -224,3 +223,13 @@ def exact_noise(beta: float, relation: str, budget: Budget, releases: int) -> Ex
     """For ``releases`` products of matrices clipped to trace beta^2."""
     made = make_relation(relation, clip_norm=beta)
     return ExactNoise(relation=made, multiplier=gaussian_multiplier(budget, releases))
+
+
+def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
+    """Every coordinate in an orthonormal basis of the symmetric matrices N(0, 1): 1/2 is the variance off the diagonal.
+
+    The original draws entries above the diagonal with variance 1: twice as much for the same promise.
+    """
+    drawn = rng.standard_normal((d, d))
+    upper = np.triu(drawn, 1) / np.sqrt(2)
+    return np.asarray(upper + upper.T + np.diag(np.diag(drawn)))
