@@ -15,7 +15,7 @@ import numpy as np
 
 from npmdask.accounting import Budget, gaussian_multiplier
 from npmdask.api import solve
-from npmdask.experiments.baselines import symmetric_noise
+from npmdask.experiments import symmetric_noise
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.ledger import open_ledger

@@ -28,7 +28,7 @@ from benchmarks.tensor_cases import matched, planted
 from benchmarks.tensor_floor import block_files
 from benchmarks.tensor_floor import programs as contraction_floors
 from benchmarks.topic_cases import topic_errors
-from npmdask.experiments.baselines import symmetric_noise
+from npmdask.experiments import symmetric_noise
 from npmdask.storage.synthetic.generate import generate
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""What the figures of Duengler and Sanyal 2025 vary, over which grids, and which methods they draw."""
+"""The figures of Duengler and Sanyal 2025 (1 to 4): what each varies, over which grid, and which methods it draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.experiments.matrix_streams import Stream, gaussian, signal_and_noise, spiked
+from npmdask.experiments.matrix_streams import MatrixStream, gaussian, signal_and_noise, spiked
 
 LAMBDA_1 = 10.0
 BESIDE = ("exact", "oja", "tight")  # drawn into every figure
@@ -19,7 +19,15 @@ FIVE = ("k-dp-ojas", "k-dp-ojas-paper", *FOUR)
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of a figure: its data. lambda_1 ... lambda_k fall evenly from 10 to ``gap``."""
+    """Describe the data of one point of a figure: lambda_1 ... lambda_k fall evenly from 10 to ``gap``.
+
+    Parameters
+    ----------
+    n, d, k : matrices, their dimension, directions that are looked for.
+    gap : lambda_k, and so the eigengap, of the signal.
+    sigma : standard deviation of the noise z_i.
+    data : "signal" (appendix G) or "gaussian" (Figure 4).
+    """
 
     n: int = 100_000
     d: int = 200
@@ -28,8 +36,8 @@ class Setting:
     sigma: float = 0.025
     data: str = "signal"
 
-    def stream(self, seed: int) -> Stream:
-        """With one vector the records are spiked, +-lambda_1 v + z; with more, the signal is not random."""
+    def stream(self, seed: int) -> MatrixStream:
+        """Return the matrices: with one vector records are spiked, +-lambda_1 v + z; with more, only z is random."""
         lambdas = np.linspace(LAMBDA_1, self.gap, self.k)
         if self.data == "gaussian":
             return gaussian(self.n, self.d, lambdas, self.sigma, seed)
@@ -40,7 +48,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Figure:
-    """What varies along x, over which grid (and a smaller one), in panels of different k."""
+    """Say what varies along x, over which grid (and a smaller one, ``quick``), in panels of different k.
+
+    Examples
+    --------
+    >>> from npmdask.experiments import FIGURES
+    >>> [(point.n, point.sigma) for point in FIGURES["1a"].settings(quick=True)][:2]
+    [(1000, 0.025), (3162, 0.025)]
+    """
 
     title: str
     vary: str
@@ -53,11 +68,11 @@ class Figure:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """By name, of every point."""
+        """Names of the methods, of every point."""
         return (*self.names, *BESIDE)
 
     def settings(self, quick: bool) -> list[Setting]:
-        """All points, panel by panel."""
+        """Return all points, panel by panel."""
         base, grid = (self.quick_base, self.quick) if quick else (self.base, self.grid)
         varied: list[dict[str, Any]] = [{"k": k, self.vary: x} for k in self.panels for x in grid]
         return [replace(base, **one) for one in varied]

@@ -1,5 +1,6 @@
-"""k-DP-PCA, k-DP-Ojas and what improves on them for benchmarks/paper_kdppca.py: oracles with their public parameters.
+"""BlackBoxPCA (Duengler and Sanyal 2025, Algorithm 4) on a stream of matrices, and its oracles with their parameters.
 
+The oracles are k-DP-PCA (Algorithm 2), k-DP-Ojas (Algorithm 3), Oja's method (Algorithm 5) and what improves on them.
 What is "public" is what appendix G gives to its baselines: n, d, k, the true eigenvalues and sigma. Noise is that of a
 seeded generator: right in size, for experiments only.
 """
@@ -14,7 +15,7 @@ import numpy as np
 
 from npmdask.accounting import Budget, gaussian_charge
 from npmdask.experiments.baselines import FAIL_PROB, clip_trace
-from npmdask.experiments.matrix_streams import ROWS, Stream
+from npmdask.experiments.matrix_streams import ROWS, MatrixStream
 from npmdask.numerics.projections import project_out
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, State, indices, released
@@ -30,8 +31,28 @@ BATCHES = 20  # of k-DP-PCA with large ones, in all rounds together
 OJAS_RATE = (1.0, 1.0)  # eta_j = 1 / (1 + j), appendix G
 
 
-def deflated(oracle: Oracle[State], stream: Stream, seed: int) -> Block:
-    """The basis (d x k) of all rounds."""
+def black_box_pca(oracle: Oracle[State], stream: MatrixStream, seed: int) -> Block:
+    """Find k directions, one a round, with an oracle that finds one (BlackBoxPCA, Algorithm 4).
+
+    Parameters
+    ----------
+    oracle : what finds a direction of P A_i P in a round; :func:`k_dp_pca` and others make one, and so can you: any
+        :class:`npmdask.privacy.dp_pca.base.Oracle`.
+    stream : the matrices A_i; no d x d matrix is formed.
+    seed : of the noise, which is simulated: right in size, private in no way.
+
+    Returns
+    -------
+    U (d x k), orthonormal, in the order in which its columns were found.
+
+    Examples
+    --------
+    >>> from npmdask.experiments import black_box_pca, plain_oja, signal_and_noise
+    >>> stream = signal_and_noise(4000, 10, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> basis = black_box_pca(plain_oja(stream, 2, seed=0), stream, seed=0)
+    >>> basis.shape, stream.zeta(basis) < 0.05
+    ((10, 2), True)
+    """
     deflation, noise = Deflation(oracle), SimulatedNoise(seed)
     state = deflation.init(stream.d)
     while not deflation.finished(state):
@@ -40,8 +61,8 @@ def deflated(oracle: Oracle[State], stream: Stream, seed: int) -> Block:
     return state.found
 
 
-def summary(query: BatchQuery, stream: Stream) -> np.ndarray:
-    """Of a batch: the sum over blocks, or of the whole batch at once where summaries do not add up."""
+def summary(query: BatchQuery, stream: MatrixStream) -> np.ndarray:
+    """Summarize a batch: the sum over blocks, or of the whole batch at once where summaries do not add up."""
     mechanism = query.mechanism
     if not mechanism.additive:
         return mechanism.summary(np.concatenate(list(images(query, stream))), query.centre)
@@ -49,8 +70,8 @@ def summary(query: BatchQuery, stream: Stream) -> np.ndarray:
     return np.asarray(sum(parts, start=next(parts)))
 
 
-def images(query: BatchQuery, stream: Stream) -> Iterator[np.ndarray]:
-    """P A_i P w of the records of a query, a part of a block of the stream at a time."""
+def images(query: BatchQuery, stream: MatrixStream) -> Iterator[np.ndarray]:
+    """Yield P A_i P w of the records of a query, a part of a block of the stream at a time."""
     vector, rows = project_out(query.vector, query.found), indices(query, stream.n)
     most, start = max(PART // stream.d // 64, 1) * 64, rows.start
     while start < rows.stop:
@@ -59,16 +80,17 @@ def images(query: BatchQuery, stream: Stream) -> Iterator[np.ndarray]:
         start = stop
 
 
-def plain_oja(stream: Stream, k: int, seed: int) -> PlainOja:
-    """k-DP-PCA without noise: its batches, and its rates."""
+def plain_oja(stream: MatrixStream, k: int, seed: int) -> PlainOja:
+    """Make Oja's method (Algorithm 5): k-DP-PCA without noise, with its batches and its rates."""
     rates = paper_rates(stream, k)
     return PlainOja(records=stream.n, target_rank=k, batch=math.isqrt(stream.n), rates=rates, seed=seed)
 
 
-def k_dp_pca(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
-    """As printed: batches of floor(sqrt(n)), of which one half is used twice and the other half never.
+def k_dp_pca(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
+    """Make ModifiedDP-PCA (Algorithm 2) as printed: batches of floor(sqrt(n)), of which one half is used twice.
 
-    C_1 = 3, which the paper does not give: hardly any bin of PrivRange could survive with 1.
+    The other half is never used. C_1 = 3, which the paper does not give: hardly any bin of PrivRange could survive
+    with 1.
     """
     return ModifiedDPPCA(
         records=stream.n,
@@ -82,23 +104,26 @@ def k_dp_pca(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -
     )
 
 
-def k_dp_pca_large(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
-    """A fairer layout: batches of n / 20, and each half of them is used once, with the whole budget."""
+def k_dp_pca_large(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
+    """Make :func:`k_dp_pca` with a fairer layout: batches of n / 20, each half used once, with the whole budget."""
     printed = k_dp_pca(stream, k, budget, relation, seed)
     return replace(printed, batch=max(stream.n // BATCHES, 2), halves="disjoint")
 
 
-def paper_rates(stream: Stream, k: int) -> tuple[tuple[float, float], ...]:
-    """Appendix G: 1 / (20 sigma lambda_i + (lambda_i - lambda_{i+1}) t / ln n), with the true eigenvalues."""
+def paper_rates(stream: MatrixStream, k: int) -> tuple[tuple[float, float], ...]:
+    """Return the rates of appendix G, from the true eigenvalues.
+
+    Round i has 1 / (20 sigma lambda_i + (lambda_i - lambda_{i+1}) t / ln n) in step t.
+    """
     values, sigma = stream.eigenvalues, math.sqrt(stream.floor)
     gaps = (values[:-1] - values[1:]) / math.log(stream.n)
     return tuple((float(20 * sigma * values[i]), float(gaps[i])) for i in range(k))
 
 
-def k_dp_ojas(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
-    """With noise that is exact for one pass, :func:`steps` batches a round, images clipped to :func:`largest_image`.
+def k_dp_ojas(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
+    """Make DP-Ojas (Algorithm 3) with noise that is exact for one pass, :func:`steps` batches a round.
 
-    More batches mean more noise in each: B = 1, as listed, drowns.
+    Images are clipped to :func:`largest_image`. More batches mean more noise in each: B = 1, as listed, drowns.
     """
     return DPOjas(
         records=stream.n,
@@ -112,10 +137,10 @@ def k_dp_ojas(stream: Stream, k: int, budget: Budget, relation: str, seed: int) 
     )
 
 
-def k_dp_ojas_as_printed(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
-    """alpha with C' = 1, beta = lambda_1 sqrt(d) (K gamma ln(n d / zeta) + 1) with C = K = a = 1, B = floor(sqrt(n)).
+def k_dp_ojas_as_printed(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
+    """Make DP-Ojas (Algorithm 3) as printed. Not private: see its promise.
 
-    Not private: see its promise.
+    alpha with C' = 1, beta = lambda_1 sqrt(d) (K gamma ln(n d / zeta) + 1) with C = K = a = 1, B = floor(sqrt(n)).
     """
     spread = stream.model.gamma * math.log(stream.n * stream.d / FAIL_PROB)
     return DPOjas(
@@ -131,8 +156,11 @@ def k_dp_ojas_as_printed(stream: Stream, k: int, budget: Budget, relation: str, 
     )
 
 
-def tight(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
-    """All records in every step; nothing but the bound of the images comes from the eigenvalues."""
+def tight(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
+    """Make our oracle, which asks all records in every step.
+
+    Nothing but the bound of the images comes from the eigenvalues.
+    """
     return TightOracle(
         records=stream.n,
         target_rank=k,
@@ -144,21 +172,24 @@ def tight(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> T
     )
 
 
-def tight_matched(stream: Stream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
-    """:func:`tight` with what :func:`k_dp_pca` really spends of the budget."""
+def tight_matched(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
+    """Make :func:`tight` with what :func:`k_dp_pca` really spends of the budget."""
     return tight(stream, k, Budget(epsilon_of_k_dp_pca(budget, stream.d), budget.delta), relation, seed)
 
 
 def epsilon_of_k_dp_pca(budget: Budget, d: int) -> float:
-    """What can be proved of k-DP-PCA as printed, at the budget's delta: its range and its mean, half of it each."""
+    """Return what can be proved of k-DP-PCA as printed, at the budget's delta.
+
+    Its range and its mean have half of the budget each.
+    """
     return budget.epsilon / 2 + proven_mean_cost(budget.epsilon / 2, budget.delta / 2, d)[0]
 
 
 def proven_mean_cost(epsilon: float, delta: float, d: int) -> tuple[float, float]:
-    """The (epsilon, delta) of PrivMean, replacing a record, as its proof adds the parts up (exactly: it has less).
+    """Return the (epsilon, delta) of PrivMean, replacing a record, as its proof adds the parts up.
 
-    d histograms of (e, delta / (4 d)) by advanced composition with delta'' = delta / 4 (Dwork, Rothblum and Vadhan
-    2010); the Gaussian by exact accounting, at the delta / 2 that is left.
+    By exact accounting it has less: d histograms of (e, delta / (4 d)) by advanced composition with delta'' = delta / 4
+    (Dwork, Rothblum and Vadhan 2010); the Gaussian by exact accounting, at the delta / 2 that is left.
     """
     share = histogram_epsilon(epsilon, delta, d)
     histograms = share * math.sqrt(2 * d * math.log(4 / delta)) + d * share * math.expm1(share)
@@ -167,13 +198,14 @@ def proven_mean_cost(epsilon: float, delta: float, d: int) -> tuple[float, float
 
 
 def steps(d: int) -> int:
-    """Of a round: ceil(log2(d)). A random start has a tangent of sqrt(d); halved in every step it ends at 1 / sqrt(d).
+    """Return the steps of a round, ceil(log2(d)).
 
-    A rule of public numbers alone, written down before the seeds of the figures were used.
+    A random start has a tangent of sqrt(d); halved in every step it ends at 1 / sqrt(d). A rule of public numbers
+    alone, written down before the seeds of the figures were used.
     """
     return math.ceil(math.log2(d))
 
 
-def largest_image(stream: Stream) -> float:
-    """beta^2 of the baselines, which bounds the trace of A_i and so every |A_i w|."""
+def largest_image(stream: MatrixStream) -> float:
+    """Return beta^2 of the baselines, which bounds the trace of A_i and so every |A_i w|."""
     return clip_trace(stream) ** 2

@@ -12,11 +12,11 @@ from scipy.optimize import brentq
 
 from npmdask.errors import BadInputError
 from npmdask.experiments import matrix_streams
-from npmdask.experiments.matrix_streams import ROWS, Stream, gaussian, signal_and_noise, spiked, violation
+from npmdask.experiments.matrix_streams import ROWS, MatrixStream, gaussian, signal_and_noise, spiked, violation
 from npmdask.theory.diagnostics import assumption_a
 
 LAMBDAS = np.array([3.0, 2.0])
-MAKERS: dict[str, Callable[[int, int], Stream]] = {
+MAKERS: dict[str, Callable[[int, int], MatrixStream]] = {
     "signal": lambda n, seed: signal_and_noise(n, 6, LAMBDAS, 0.8, seed),
     "example 1": lambda n, seed: spiked(n, 6, 1.0, 0.5, seed),
     "appendix": lambda n, seed: spiked(n, 6, 3.0, 0.5, seed),
@@ -26,7 +26,7 @@ MAKERS: dict[str, Callable[[int, int], Stream]] = {
 }
 
 
-def formed(stream: Stream) -> np.ndarray:
+def formed(stream: MatrixStream) -> np.ndarray:
     """All matrices (n x d x d)."""
     batch = stream.batch(0, stream.n)
     shared = (stream.vectors * stream.common) @ stream.vectors.T
@@ -51,7 +51,7 @@ def test_what_a_batch_gives_is_what_its_matrices_give(name: str) -> None:
 Laws = list[list[tuple[float, float, float]]]
 
 
-def laws_of_forms(name: str, stream: Stream) -> Laws:
+def laws_of_forms(name: str, stream: MatrixStream) -> Laws:
     """Of x along the signal (and across it, if that can be worse): shares, centres and deviations of normal parts."""
     if name.startswith("violation"):
         share = 1 - stream.floor
@@ -63,7 +63,7 @@ def laws_of_forms(name: str, stream: Stream) -> Laws:
     return [[(1.0, centre, float(np.sqrt(stream.floor)))]]
 
 
-def tail(stream: Stream, laws: Laws) -> float:
+def tail(stream: MatrixStream, laws: Laws) -> float:
     """K of A.4 with "<= 2": the least t with E exp(|(u^T x)^2 - E (u^T x)^2| / t) <= 2, by quadrature."""
 
     def worst(law: list[tuple[float, float, float]]) -> float:
