@@ -3,7 +3,7 @@
 The centre is not trusted. A node takes a block as what it is (its sensitivity is computed here, from what came), makes
 no more releases of a job than its owner allows, pays for all of them before the first, and keeps each before it is
 answered: asked again, by a centre that crashed or after a crash of its own, it gives the same bytes, and for a step
-that was released it takes no other block. For a release the order is that of :mod:`npmdask.runs.release`::
+that was released it takes no other block. For a release the order is that of :mod:`npmdask.privacy.account`::
 
     begin in the ledger -> one pass -> noise, from the secret key -> digest in the ledger -> kept in the store -> answer
 """
