@@ -154,9 +154,13 @@ class Session:
             Not even one thread fits; the sentence says what would.
         """
         self._memory = memory_for(needs, self.resources, tree_rss())
-        self.observer.on_plan(self._memory)
-        self.log("plan", predicted_peak=self._memory.predicted_peak, **asdict(self._memory))
+        self.tell_plan(self._memory)
         return self._memory
+
+    def tell_plan(self, plan: MemoryPlan) -> None:
+        """Tell whoever watches, and the log, what memory is planned."""
+        self.observer.on_plan(plan)
+        self.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
 
     def start(self, source: str, *, workers: bool = True) -> None:
         """Make what computes passes over the data at ``source``. ``workers``: False where one pass is all there is."""
