@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from npmdask.algorithms import REGISTRY as ALGORITHMS
+from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.checkpoint.store import PRIVATE
@@ -26,6 +28,7 @@ from npmdask.runs.build import checked_rank, make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.tensor_problem import NAME as TENSOR_POWER
 from npmdask.runs.warm_start import find_start
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.source import Source, open_source
@@ -76,30 +79,20 @@ class SourceTable(Table):
         return open_nodes(self.nodes, self.patience)
 
 
+def algorithm_names() -> list[str]:
+    """Names that ``algorithm.name`` may have: all that are registered."""
+    return ["auto", *ALGORITHMS, *RECORD_ORACLES, TENSOR_POWER, *STREAM_REGISTRY]
+
+
 class AlgorithmTable(Table):
     """How."""
 
-    name: Literal[
-        "auto",
-        "power",
-        "krylov",
-        "k-dp-pca",
-        "k-dp-ojas",
-        "k-dp-power",
-        "tensor-power",
-        "spm",
-        "oja",
-        "msg",
-        "rmsg",
-        "mb-msg",
-        "mb-rmsg",
-        "frequent-directions",
-        "online-tensor-power",
-    ] = Field(
+    name: str = Field(
         "auto",
         description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a "
         "tensor: tensor-power (auto); of a stream: spm (auto), oja, msg, rmsg, mb-msg, ...; of its third moment: "
         "online-tensor-power",
+        json_schema_extra=lambda schema: schema.update({"enum": [*algorithm_names()]}),
     )
     target_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
         description="k: how many components; or, like 0.95, a share of the variance"
@@ -115,6 +108,13 @@ class AlgorithmTable(Table):
         description="further parameters of a streaming algorithm, like { gap = 0.1 }, of k-dp-pca, like "
         '{ variant = "tight" }, or of tensor-power, like { restarts = 40 }',
     )
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        if name not in algorithm_names():
+            raise ValueError(f"{name!r} is not an algorithm: {closest(name, algorithm_names())}")
+        return name
 
     @field_validator("target_rank", mode="before")
     @classmethod
@@ -221,7 +221,7 @@ def table_of(annotation: Any) -> type[BaseModel]:
 
 STANDARD_INPUT = "-"
 # algorithms that pass over stored data, again and again
-STORED = ("auto", "power", "krylov", "tensor-power", *RECORD_ORACLES)
+STORED = ("auto", TENSOR_POWER, *RECORD_ORACLES)
 
 
 class RunConfig(Table):
@@ -262,7 +262,7 @@ class RunConfig(Table):
     @property
     def streams(self) -> bool:
         """Whether rows are learnt from once, as they come: a streaming algorithm, or a [stream] table."""
-        return self.stream is not None or self.algorithm.name not in STORED
+        return self.stream is not None or self.algorithm.name not in (*STORED, *ALGORITHMS)
 
     def stream_problem(self) -> StreamProblem:
         """The stream opened and everything checked; nothing is read but held-out rows and the width of files."""
@@ -291,7 +291,7 @@ class RunConfig(Table):
 
     def _require_stream(self) -> None:
         """Refuse what means nothing where rows are used once."""
-        if self.algorithm.name in STORED[1:]:
+        if self.algorithm.name in (*STORED[1:], *ALGORITHMS):
             raise BadInputError(
                 f"{self.algorithm.name} passes over stored data again and again: leave the [stream] table out, or "
                 "choose a streaming algorithm like spm"

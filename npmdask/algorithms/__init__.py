@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from npmdask.algorithms.base import Algorithm, Info, Query, Result, Seen, restored, state_fields
+from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Seen, restored, state_fields
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
@@ -16,8 +16,9 @@ from npmdask.algorithms.streaming.power import StreamPower, StreamPowerState
 from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower, OnlineTensorState
 from npmdask.algorithms.tensor.power import TensorPower, restarts_for
 from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
+from npmdask.errors import BadInputError
 
-REGISTRY = {"power": PowerMethod, "krylov": BlockKrylov}
+REGISTRY: dict[str, type[Any]] = {"power": PowerMethod, "krylov": BlockKrylov}
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
     "oja": Oja,
@@ -28,6 +29,43 @@ STREAM_REGISTRY: dict[str, type[Any]] = {
     "frequent-directions": FrequentDirections,
     "online-tensor-power": OnlineTensorPower,
 }
+
+
+def register_algorithm(kind: type[Any]) -> type[Any]:
+    """Make an algorithm known by its name, to every door.
+
+    Parameters
+    ----------
+    kind : a frozen dataclass with the methods of :class:`Algorithm`, a class method ``make`` and a ``name``.
+
+    Returns
+    -------
+    kind
+        The class itself, so that this may be used as a decorator.
+
+    Raises
+    ------
+    BadInputError
+        The name is taken, or a method is missing.
+
+    Examples
+    --------
+    >>> from npmdask.algorithms import REGISTRY, PowerMethod, register_algorithm
+    >>> @register_algorithm
+    ... class Slow(PowerMethod):
+    ...     name = "slow-power"
+    >>> REGISTRY.pop("slow-power") is Slow
+    True
+    """
+    wanted = ("name", "make", "init", "query", "update", "finalize", "load", "state_blocks")
+    missing = [name for name in wanted if not hasattr(kind, name)]
+    if missing:
+        raise BadInputError(f"{kind.__name__} is no algorithm: it has no {', '.join(missing)}")
+    if REGISTRY.get(kind.name, kind) is not kind or kind.name in STREAM_REGISTRY or kind.name == "auto":
+        raise BadInputError(f"there is an algorithm {kind.name!r} already: give {kind.__name__} another name")
+    REGISTRY[kind.name] = kind
+    return kind
+
 
 __all__ = [
     "MSG",
@@ -56,6 +94,7 @@ __all__ = [
     "PrivateTensorPower",
     "PrivateTensorState",
     "Query",
+    "Question",
     "Result",
     "RowsQuery",
     "Seen",
@@ -66,6 +105,7 @@ __all__ = [
     "StreamPowerState",
     "StreamResult",
     "TensorPower",
+    "register_algorithm",
     "restarts_for",
     "restored",
     "state_fields",

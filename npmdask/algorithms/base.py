@@ -87,11 +87,46 @@ class Result:
     seen: Seen | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What an algorithm is made for; all of it public.
+
+    Parameters
+    ----------
+    d : rows of the blocks.
+    target_rank, iteration_rank : k, and p columns iterated.
+    tol : of the stopping rule, relative to each value.
+    single : the data are float32.
+    noise : products come with noise.
+    random_columns : r, of the p columns of a warm start those that are random; 0 without one.
+    seed : of the run.
+    """
+
+    d: int
+    target_rank: int
+    iteration_rank: int
+    tol: float
+    single: bool = False
+    noise: bool = False
+    random_columns: int = 0
+    seed: int = 0
+
+
 S = TypeVar("S")
 
 
 class Algorithm(Protocol[S]):
-    """Frozen public configuration and four methods."""
+    """Frozen public configuration and what is done with it.
+
+    A class that is registered (:func:`npmdask.algorithms.register_algorithm`) is made by ``make(question, options)``, a
+    class method; ``options`` are those of the request, and what it does not know it refuses. Facts of the class, each
+    False where it is left out:
+
+    ``takes_noise``: products may come with noise; ``residuals_decrease``: from step to step, so that a rate tells how
+    long a run still takes; ``powers_only``: the block is a power of the operator times its start; ``can_be_played``: a
+    run on the diagonal matrix of its eigenvalues takes as many steps. ``start_block(arrays)``, a static method, says
+    what of a checkpoint another run may begin with; without it no run begins with one of this algorithm.
+    """
 
     @property
     def name(self) -> str: ...

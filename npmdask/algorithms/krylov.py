@@ -27,13 +27,14 @@ Knyazev, SIAM J. Sci. Comput. 23 (2001) 517. Musco and Musco, NIPS 2015. Stathop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from npmdask.algorithms._chain import empty_growth, missed, scaled, started
-from npmdask.algorithms.base import Info, Query, Result, Seen
+from npmdask.algorithms.base import Info, Query, Question, Result, Seen
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
@@ -94,6 +95,8 @@ class BlockKrylov:
     """
 
     name: ClassVar[str] = "krylov"
+    residuals_decrease: ClassVar[bool] = True
+    can_be_played: ClassVar[bool] = True
 
     target_rank: int
     iteration_rank: int
@@ -105,6 +108,21 @@ class BlockKrylov:
     def __post_init__(self) -> None:
         if self.basis_blocks < 2:
             raise BadInputError(f"basis_blocks = {self.basis_blocks} is too small; use at least 2 (3 is the default)")
+
+    @classmethod
+    def make(cls, question: Question, options: Mapping[str, Any]) -> BlockKrylov:
+        """Block Krylov for a question, in float64: a change of precision costs what it has kept, one or two passes."""
+        return cls(
+            target_rank=question.target_rank,
+            iteration_rank=question.iteration_rank,
+            tol=question.tol,
+            random_columns=question.random_columns,
+        )
+
+    @staticmethod
+    def start_block(arrays: Mapping[str, np.ndarray]) -> Block:
+        """The Ritz vectors, in order: the unused columns of their basis are zero."""
+        return arrays["basis"][:, arrays["basis"].any(axis=0)]
 
     @property
     def state_blocks(self) -> int:

@@ -14,13 +14,14 @@ The loop over l is the driver's, the only one of the project.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.algorithms._chain import empty_growth, missed, scaled, started
-from npmdask.algorithms.base import Info, Query, Result, Seen
+from npmdask.algorithms.base import Info, Query, Question, Result, Seen
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, RitzPairs, asymmetry, orth, rayleigh_ritz_seen, starting_block
 
@@ -79,12 +80,38 @@ class PowerMethod:
     """
 
     name: ClassVar[str] = "power"
+    takes_noise: ClassVar[bool] = True
+    residuals_decrease: ClassVar[bool] = True
+    powers_only: ClassVar[bool] = True
+    can_be_played: ClassVar[bool] = True
 
     target_rank: int
     iteration_rank: int
     mixed_precision: bool = False
     tol: float = 1e-8
     random_columns: int = 0
+
+    @classmethod
+    def make(cls, question: Question, options: Mapping[str, Any]) -> PowerMethod:
+        """The power method for a question; of float32 data it multiplies in float32 as long as that can do no harm."""
+        return cls(
+            target_rank=question.target_rank,
+            iteration_rank=question.iteration_rank,
+            mixed_precision=question.single and not question.noise,
+            tol=question.tol,
+            random_columns=question.random_columns,
+        )
+
+    @staticmethod
+    def start_block(arrays: Mapping[str, np.ndarray]) -> Block:
+        """The next block X_l, turned so that what lies closest to the Ritz vectors comes first.
+
+        X_l spans A X_{l-1}, which is one step ahead of the Ritz vectors (they lie in range(X_{l-1})). Turned, its first
+        columns can be kept where there is no room for all of them.
+        """
+        locked, basis = arrays["locked_vectors"], arrays["basis"]
+        turn = np.linalg.qr(basis.T @ arrays["ritz_vectors"], mode="complete")[0]
+        return np.concatenate([locked, basis @ turn], axis=1)
 
     @property
     def state_blocks(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.numerics.units import time_text
 from npmdask.planning.simulated_convergence import FLOPS, rehearse
 from npmdask.runs.build import default_rank
@@ -111,13 +112,17 @@ def foretell(
     rule: Any = problem.rule if most is None else replace(problem.rule, max_steps=most)  # type: ignore[type-var]
     algorithm: Any = replace(problem.algorithm, iteration_rank=p)  # type: ignore[type-var]
     stddev, locked = problem.mechanism.stddev, locked_values(problem)
-    found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
+    played = getattr(algorithm, "can_be_played", False)
+    found = None
+    if played:
+        found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
     if found is not None:
         residual = found.residual if stddev else None
         return Foretold(steps=found.steps, reached=found.reached, residual=residual, how="rehearsed")
     definite = not (eigenvalues < 0).any()
     others = np.sort(np.abs(eigenvalues))[::-1][len(locked) :]
-    steps = predict_passes(others, algorithm.target_rank, p, rule.tol, algorithm.name, definite=definite)
+    formula = "krylov" if algorithm.name == "krylov" else "power"  # others are planned as the power method
+    steps = predict_passes(others, algorithm.target_rank, p, rule.tol, formula, definite=definite)
     return Foretold(steps=min(steps, rule.max_steps), reached=steps <= rule.max_steps, residual=None, how="formula")
 
 
@@ -256,7 +261,6 @@ def _count(steps: int) -> str:
 
 # How long a run will still take, told from its history; or nothing, where that says too little.
 
-MONOTONE = ("power", "krylov")  # algorithms whose residuals fall from step to step
 SEEN = 6  # last steps that the rate is taken of
 FEWEST = 4
 UNLIKE = 3.0  # rates of two halves that differ by more: it is no rate
@@ -287,7 +291,8 @@ def seconds_left(spec: dict[str, Any], history: list[dict[str, Any]], telemetry:
     At most until ``max_steps``. Of algorithms that do not converge step by step (tensors) nothing is said.
     """
     passes = [t["seconds"] for t in telemetry if t["event"] == "passed" and str(t["label"]).startswith("step ")]
-    if not passes or spec["algorithm"].get("name") not in MONOTONE:
+    kind = ALGORITHMS.get(spec["algorithm"].get("name"))
+    if not passes or not getattr(kind, "residuals_decrease", False):
         return None
     stop, left = spec["stop"], spec["stop"]["max_steps"] - len(history)
     if stop.get("low_rank_tol"):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
+from npmdask.algorithms import PowerMethod, TensorPower
 from npmdask.algorithms.stopping import ResidualRule
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Cluster, Executor
@@ -34,7 +34,6 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import FORESEEN, HINDSIGHT, foreseen
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
 from npmdask.runs.session import Session
-from npmdask.runs.warm_start import turned
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.source import Source
@@ -153,9 +152,8 @@ def _why_not(problem: Problem) -> str:
         return "the operator is the dilation of the data, of which no sample is drawn"
     if problem.lens is not None:
         return "the operator is made of moments, of which there is no sample"
-    if type(problem.rule) not in (ResidualRule, LowRankRule) or not isinstance(
-        problem.algorithm, PowerMethod | BlockKrylov
-    ):
+    played = getattr(problem.algorithm, "can_be_played", False)
+    if type(problem.rule) not in (ResidualRule, LowRankRule) or not played:
         return "it stops by more than residuals"
     if 4 * _columns(problem) > LARGEST_SIDE:
         return f"{_columns(problem)} columns need a larger sample than is drawn for a prediction"
@@ -347,4 +345,4 @@ def _start(counts: np.ndarray, columns: int, basis: Block) -> Block:
 
 def _basis(state: Any) -> Block:
     arrays = {"locked_vectors": state.locked_vectors, "basis": state.basis, "ritz_vectors": state.ritz_vectors}
-    return turned(arrays, PowerMethod.name)
+    return PowerMethod.start_block(arrays)

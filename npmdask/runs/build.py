@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod
+from npmdask.algorithms import Algorithm, Question
 from npmdask.algorithms.stopping import ResidualRule, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
@@ -70,7 +70,17 @@ def make_problem(
         random = p - start.basis.shape[1] if start.random_columns else 0
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
-    algorithm = _algorithm(request, k, p, tol, source.reader.dtype == np.float32, random)
+    question = Question(
+        d=source.dimension,
+        target_rank=k,
+        iteration_rank=p,
+        tol=tol,
+        single=source.reader.dtype == np.float32,
+        noise=request.mechanism != "none",
+        random_columns=random,
+        seed=request.seed,
+    )
+    algorithm = _algorithm(request, question)
     rule = ResidualRule(
         tol=tol,
         max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps,
@@ -196,21 +206,16 @@ def _require_own_steps(request: Request, algorithm: str) -> None:
         )
 
 
-def _algorithm(request: Request, k: int, p: int, tol: float, single: bool, random: int) -> Algorithm[Any]:
-    """``random``: columns of a warm start that are not from it. ``single``: of float32 data the power method multiplies
-    in float32 as long as that can do no harm.
-
-    Block Krylov does not: the change to float64 costs it what it has kept, one or two passes of some ten.
-    """
-    noise = request.mechanism != "none"
-    if request.algorithm == "krylov" and noise:
+def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
+    """The algorithm that is asked for; of "auto" block Krylov, which keeps its products, unless they have noise."""
+    name = ("power" if question.noise else "krylov") if request.algorithm == "auto" else request.algorithm
+    kind = ALGORITHMS[name]
+    if question.noise and not getattr(kind, "takes_noise", False):
         raise RefusedError(
-            "algorithm = 'krylov' keeps its products and would keep the noise too: use 'power' with a noise mechanism"
+            f"algorithm = {name!r} keeps its products and would keep the noise too: use 'power' with a noise mechanism"
         )
-    if request.algorithm == "power" or noise:
-        mixed = single and not noise
-        return PowerMethod(target_rank=k, iteration_rank=p, mixed_precision=mixed, tol=tol, random_columns=random)
-    return BlockKrylov(target_rank=k, iteration_rank=p, tol=tol, random_columns=random)
+    made: Algorithm[Any] = kind.make(question, request.options or {})
+    return made
 
 
 def checked_rank(rank: Any) -> int | float:
@@ -271,7 +276,8 @@ def _require_options(source: Source, request: Request) -> None:
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    if request.options is not None and request.algorithm not in RECORD_ORACLES and source.kind != "tensor":
+    ours = ("auto", "power", "krylov")  # others say themselves which options they have
+    if request.options is not None and request.algorithm in ours and source.kind != "tensor":
         others = ", ".join((*RECORD_ORACLES, TENSOR))
         raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")
     if request.mechanism not in MECHANISMS:

@@ -142,7 +142,7 @@ def _rounding(precisions: list[str], d: int, size: float, operator: Any) -> floa
 def _rate(evidence: Evidence, problem: Problem) -> float | None:
     """sigma_{p+1} / sigma_k of the power method, as far as Ritz values tell: the last one over the k-th."""
     sizes = np.abs(evidence.values)
-    if problem.algorithm.name != "power" or len(sizes) <= evidence.k or sizes[evidence.k - 1] == 0:
+    if not getattr(problem.algorithm, "powers_only", False) or len(sizes) <= evidence.k or sizes[evidence.k - 1] == 0:
         return None
     return float(sizes[-1] / sizes[evidence.k - 1])
 

@@ -69,10 +69,11 @@ def _require_not_private(earlier: RunStore) -> None:
 def _require_of_matrix(earlier: RunStore) -> None:
     """Steps of streams, tensors and jobs hold no block that a run could begin with."""
     name = (earlier.read_spec() or {})["algorithm"]["name"]
-    if name not in ALGORITHMS:
+    if not hasattr(ALGORITHMS.get(name), "start_block"):
+        known = " or ".join(n for n, kind in ALGORITHMS.items() if hasattr(kind, "start_block"))
         raise RefusedError(
-            f"the run to start from, {earlier.path}, is of {name}: a run can begin with the vectors of "
-            f"{' or '.join(ALGORITHMS)} only; leave `start` out"
+            f"the run to start from, {earlier.path}, is of {name}: a run can begin with the vectors of {known} only; "
+            "leave `start` out"
         )
 
 
@@ -98,27 +99,14 @@ def _basis(earlier: RunStore) -> Block:
     """Of the last step, or of the answer where the steps are gone. One of them in memory at a time: both are large."""
     last = earlier.last_step()
     if last is not None:
-        return turned(last[0], (earlier.read_spec() or {})["algorithm"]["name"])
+        block: Block = ALGORITHMS[(earlier.read_spec() or {})["algorithm"]["name"]].start_block(last[0])
+        return block
     result = earlier.read_part("result")
     if result is not None:
         return result[0]["operator_vectors"]
     raise BadInputError(
         f"the run to start from, {earlier.path}, has no committed step yet: `npmdask resume {earlier.path}`"
     )
-
-
-def turned(arrays: dict[str, np.ndarray], algorithm: str) -> Block:
-    """The next block X_l of a power step, turned so that what lies closest to the Ritz vectors comes first.
-
-    X_l spans A X_{l-1}, which is one power step ahead of the Ritz vectors (they lie in range(X_{l-1})). Turned,
-    its first columns can be kept where there is no room for all of them. Block Krylov keeps its Ritz vectors, in
-    order, in a basis whose unused columns are zero.
-    """
-    if algorithm == "krylov":
-        return arrays["basis"][:, arrays["basis"].any(axis=0)]
-    locked, basis = arrays["locked_vectors"], arrays["basis"]
-    turn = np.linalg.qr(basis.T @ arrays["ritz_vectors"], mode="complete")[0]
-    return np.concatenate([locked, basis @ turn], axis=1)
 
 
 def keep_start(held: RunStore, start: Start) -> None:
