@@ -102,13 +102,13 @@ KILLS = {
 }
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(**KILLS)
 def test_every_row_exactly_once_whatever_is_killed(stores: Made, **case: Any) -> None:
     read_and_kill(stores, **case)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(**KILLS)
 def test_every_row_exactly_once_in_many_cases(stores: Made, **case: Any) -> None:
