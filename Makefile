@@ -33,7 +33,7 @@ check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -m "not slow and not heavy" -x -n 2
+	@$(BIN)/python -m pytest -m "not slow and not heavy" -x -n 2 tests
 
 peers: $(PEERS)     ## the packages that `make bench` compares with, in an environment of their own
 

@@ -332,6 +332,7 @@ def held_rank(store: Path) -> int:
     return int(json.loads((store / "run.json").read_text())["algorithm"]["iteration_rank"])
 
 
+@pytest.mark.slow
 def test_auto_is_chosen_once_and_then_pinned(tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=4000, columns=150, rank=3)
     options: dict[str, Any] = {"iteration_rank": "auto", "threads": 2}

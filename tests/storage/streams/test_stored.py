@@ -78,6 +78,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
     return rows[np.lexsort(rows.T)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_sequential_rows_are_the_rows_of_the_store(stores: Made, name: str) -> None:
     """Fails if a unit begins or ends at a wrong row, e.g. if empty rows at the top of a CSR matrix are forgotten."""
