@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
-.PHONY: env peers run serve private test check bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -23,14 +23,17 @@ serve: env          ## a Prefect server, its keeper and a worker on this machine
 private: env        ## a scheduled private release of the same data, three times, until the budget refuses the fourth
 	@$(BIN)/python -m flows.private_job
 
-test: env           ## everything but the heavy suites, two tests at a time
-	@$(BIN)/python -m pytest -m "not heavy" -n 2 --dist worksteal
+test: env           ## everything but the heavy suites; three at a time, for many only wait for their processes
+	@$(BIN)/python -m pytest -m "not heavy" -n 3 --dist worksteal
+
+full: env           ## every heavy test: what `make test` leaves out, the parts of kills, audit and certificates among it
+	@$(BIN)/python -m pytest -m heavy
 
 check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -m "not slow and not heavy" -x -n 2
+	@$(BIN)/python -m pytest -m "not slow and not heavy" -x -n 2 tests
 
 peers: $(PEERS)     ## the packages that `make bench` compares with, in an environment of their own
 

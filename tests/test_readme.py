@@ -57,6 +57,7 @@ def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> Non
         assert (ROOT / script).exists()
 
 
+@pytest.mark.slow
 def test_the_first_commands_work_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the README, copied line by line: with a file of the name that it uses, and nothing filled in."""
     monkeypatch.chdir(tmp_path)

@@ -91,6 +91,7 @@ def test_an_exact_sum_is_not_rounded() -> None:
     assert not (total + Charge(epsilon=5e-324)).within(Budget(1.0))
 
 
+@pytest.mark.slow
 @given(st.floats(0, 1e308), st.floats(0, 1e308), st.integers(0, 10**6))
 def test_sums_and_products_are_the_next_floats_above_the_exact_ones(a: float, b: float, count: int) -> None:
     """In fractions: no float below would do, the one that is given does. Mutants: plain addition; always one more."""
@@ -108,6 +109,7 @@ def test_single_parts(charge: Charge) -> None:
     assert not charge.within(Budget(0.4, 1e-6)) or not charge.epsilon + charge.mu_squared
 
 
+@pytest.mark.slow
 def test_gaussian_and_laplace_against_privacy_loss_distributions() -> None:
     """Never below Google's composition, rounded down by it; mutants: the pure part dropped, or at half its size."""
     for stddev, scale, delta in itertools.product((3.0, 8.0), (4.0, 30.0), (1e-4, 1e-7)):
@@ -151,6 +153,7 @@ def test_slack_is_paid_for() -> None:
     assert Charge(mu_squared=1.0, delta=1e-12).within(Budget(1000.0, 1e-6))  # a smaller epsilon holds as well
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.floats(-6, 2.8), st.floats(-300, -2), st.integers(1, 10**6), st.floats(-8, -3), st.floats(-20, -3))
 def test_a_multiplier_costs_what_the_budget_has(

@@ -90,6 +90,7 @@ def test_known_values_at_one_in_a_million(epsilon: float, mu: float) -> None:
     assert mu_for(epsilon, 1e-6) == pytest.approx(mu, abs=6e-6)
 
 
+@pytest.mark.slow
 def test_against_privacy_loss_distributions() -> None:
     """Google's dp-accounting: within 1e-6 (a benchmark row has the larger grid), and not below its lower estimate."""
     for epsilon, delta, steps in itertools.product((0.3, 1.0), (1e-3, 1e-8), (1, 1000)):

@@ -134,6 +134,7 @@ def test_a_shuffle_is_refused_where_its_theorem_says_nothing() -> None:
         shuffled_multiplier(Budget(1.0), 10_000)
 
 
+@pytest.mark.slow
 def test_the_ways_compared() -> None:
     """n = 10^4, T = 100, in units of 1 / n. Fails where the noise of a batch is that of a record, or T for its root."""
     found = {way: 1e4 * mean_stddev(way, ONE, 10_000, 100) for way in ("one-pass", "shuffle", "allocation", "reuse")}

@@ -91,6 +91,7 @@ def passes_to_angle(algorithm: Any, values: np.ndarray, angle: float = 1e-4) -> 
 # Accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 @pytest.mark.parametrize(("spectrum", "k"), [(LOGSPACE, 20), (HARMONIC, 10), (HARMONIC, 20), (STEP, 20)])
 def test_right_where_fixed_counts_of_steps_are_wrong(spectrum: np.ndarray, k: int, dtype: str) -> None:
@@ -139,6 +140,7 @@ def test_a_third_of_the_passes_of_the_power_method_on_a_slow_spectrum() -> None:
     assert passes_to_angle(krylov(20, 30, basis_blocks=2), values) <= 0.4 * power
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis_blocks", [2, 3])
 @pytest.mark.parametrize(("k", "p"), [(10, 20), (20, 30), (20, 20)])
 @pytest.mark.parametrize("spectrum", [LOGSPACE**2, HARMONIC**2, CLUSTERED, STEP, np.ones(30)])
@@ -272,6 +274,7 @@ def test_fewer_components_than_asked_for_are_said_so(algorithm: Any, rank: int) 
     np.testing.assert_allclose(run.result.values, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_float64_cannot_resolve_is_called_stagnated(algorithm: Any) -> None:
     a = planted(600, 400, LOGSPACE)[0]

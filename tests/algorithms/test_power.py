@@ -41,6 +41,7 @@ def test_right_where_dask_dask_ml_and_xeofs_are_wrong(spectrum: np.ndarray, k: i
     np.testing.assert_allclose(solution.basis.T @ solution.basis, np.eye(k), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_float64_cannot_resolve_is_not_called_converged() -> None:
     a = planted(2000, 400, LOGSPACE)[0]
     solution = npmdask.top_k(a, 55, kind="matrix")
@@ -114,6 +115,7 @@ def test_columns_that_count_as_constant_but_vary_are_named() -> None:
     assert "columns count" in npmdask.top_k(x, 2, kind="samples", scale=True).warnings[0]
 
 
+@pytest.mark.slow
 def test_nobody_is_sent_on_where_more_steps_will_not_help(tmp_path: Path) -> None:
     """Centring a sparse matrix with large means leaves a floor that its stopping rule does not know."""
     save_npz(tmp_path / "x.npz", csr_matrix(1e4 + np.random.default_rng(0).standard_normal((400, 30))))
@@ -182,6 +184,7 @@ def test_centring_and_scaling_on_the_fly(center: bool, scale: bool) -> None:
     assert solution.data_passes == solution.steps + 1
 
 
+@pytest.mark.slow
 def test_deflation_continues_where_a_run_ended(tmp_path: object) -> None:
     a = planted(1000, 120, 1 / np.sqrt(np.arange(1, 121)))[0]
     npmdask.top_k(a, 5, kind="samples", store=f"{tmp_path}/first")  # kept in memory: only for its answer

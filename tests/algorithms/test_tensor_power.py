@@ -138,6 +138,7 @@ TABLE = [  # k, weights, noise, products of TENSORS by harvest: all within 50; e
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k, largest, noise, most, off", TABLE)
 def test_twenty_components_from_fewer_than_fifty_products(
     k: int, largest: float, noise: float, most: int, off: float
@@ -432,6 +433,7 @@ def oblique(d: int, angle: float, weights: Any) -> np.ndarray:
     return rank_one_sum(np.sqrt(1 - cosine) * turn[:, :k] + np.sqrt(cosine) * turn[:, k:], np.array(weights))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("angle", [30, 40, 60, 75, 85, 90])
 @pytest.mark.parametrize("weights", [(3, 0.4, 0.35, 0.3), (1.5, 1.3, 1.2, 1)])

@@ -42,6 +42,7 @@ def run(capsys: Any, *arguments: str) -> tuple[int, str, str]:
     return code, out, err
 
 
+@pytest.mark.slow
 def test_from_a_file_to_an_answer(folder: Path, capsys: Any) -> None:
     assert run(capsys, "ingest", "a.npy", "a.zarr", "--kind", "matrix")[0] == 0
     code, out, err = run(capsys, "run", "c.toml", "--json")
@@ -80,6 +81,7 @@ def best_rank(a: np.ndarray, k: int) -> np.ndarray:
     return (u[:, :k] * s[:k]) @ vt[:k]
 
 
+@pytest.mark.slow
 def test_store_on_the_command_line_wins_and_the_bytes_are_those_of_the_python_door(folder: Path, capsys: Any) -> None:
     run(capsys, "ingest", "a.npy", "a.zarr", "--kind", "matrix")
     assert run(capsys, "run", "c.toml", "--store", "elsewhere/run", "--quiet")[0] == 0
@@ -180,6 +182,7 @@ def test_generate_and_run_with_a_known_truth(folder: Path, capsys: Any) -> None:
     assert run(capsys, "generate", "spyked", "x.zarr", "--rows", "10", "--columns", "5")[0] == 2
 
 
+@pytest.mark.slow
 def test_deflate_door(folder: Path, capsys: Any) -> None:
     run(capsys, "ingest", "a.npy", "a.zarr", "--kind", "matrix")
     run(capsys, "run", "c.toml", "--quiet")
@@ -189,6 +192,7 @@ def test_deflate_door(folder: Path, capsys: Any) -> None:
     np.testing.assert_allclose(json.loads(out)["values"], true[:7], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_report_is_one_self_contained_page(folder: Path, capsys: Any) -> None:
     run(capsys, "generate", "spectrum", "g.zarr", "--rows", "2000", "--columns", "64", "--rank", "4", "--quiet")
     Path("g.toml").write_text('[source]\npath = "g.zarr"\n[algorithm]\ntarget_rank = 4\n')

@@ -137,6 +137,7 @@ def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, na
         assert total(told) == record.bytes_read - Keeper(done).record().bytes_read
 
 
+@pytest.mark.slow
 def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) -> None:
     for operator in operators(tmp_path).values():
         (run,) = runs_of(operator)
@@ -149,6 +150,7 @@ def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) 
         assert (again == product).all() and known == record
 
 
+@pytest.mark.slow
 def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(tmp_path: Path, monkeypatch: Any) -> None:
     many_runs(monkeypatch)
     operator = operators(tmp_path)["gram"]
@@ -167,6 +169,7 @@ def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(tmp_path: Path
         assert (product == whole).all()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     m=st.integers(1, 70),

@@ -78,6 +78,7 @@ def test_what_is_printed_finds_nothing_here_and_with_large_batches_something() -
     assert isinstance(mechanism, PaperRange) and mechanism.groups > oracle.batch // 2 // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["signal", "spiked", "gaussian", "violation"])
 def test_tight_is_below_the_other_sound_ones_on_data_of_every_kind(name: str) -> None:
     """The last kind (Example 3) is in no figure. Fails where a bound or a rule only suits the data of Figure 1."""
@@ -180,6 +181,7 @@ def test_the_papers_composition_fails_for_large_epsilon() -> None:
     assert proven_mean_cost(60.0, 0.005, 200)[0] > 60.0
 
 
+@pytest.mark.slow
 def test_less_noise_is_less_error() -> None:
     """Known batches, random allocation, all records in every step: in this order, same rate. Fails where records that
     are allocated are seen in every step, or in none."""
@@ -195,6 +197,7 @@ def test_noise_is_that_of_the_seed() -> None:
     assert np.abs(first - other).max() > 0 and not SimulatedNoise(0).private
 
 
+@pytest.mark.slow
 def test_the_page_is_made_of_what_is_kept(tmp_path: Path) -> None:
     """Fails where figures were measured again and the page was not written again, or the other way round."""
     text, found = PAGE.read_text(), kept()

@@ -74,6 +74,7 @@ def test_answers_that_were_given_lazily_are_those_of_one_symmetric_tensor() -> N
         np.testing.assert_allclose(answer, contracted(tensor, block), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_lazy_tensor_has_the_law_of_the_dense_one() -> None:
     """Variances 1, 1/3, 1/6 by how many indices are equal, and no correlations, after questions that depend on answers.
 

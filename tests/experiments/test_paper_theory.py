@@ -74,6 +74,7 @@ def test_searches() -> None:
     assert np.isclose(slope([1, 10, 100], [5, 0.5, 0.05]), -1)
 
 
+@pytest.mark.slow
 def test_contraction_keeps_its_bounds_and_attains_the_constant_free_one() -> None:
     """Mutants: exponent 1 in theorem() (exceeded by pushed runs), a recursion with g / 2 (exceeded), noise / 2."""
     found = small("contraction")
@@ -99,6 +100,7 @@ def test_noise_five_times_as_large_as_allowed_is_borne_and_no_more() -> None:
         assert 0.95 < line["least"] <= line["median"] < 1.1
 
 
+@pytest.mark.slow
 def test_random_starts_have_the_law_and_its_tail() -> None:
     """200 starts: the share below the median of the law is within 4 standard errors; powers of tails within 0.25."""
     found, scale = small("start"), theory_start.SMALL
@@ -112,6 +114,7 @@ def test_random_starts_have_the_law_and_its_tail() -> None:
         assert abs(tail["exponent"] - (tail["p"] + 1 - tail["k"])) < 0.25
 
 
+@pytest.mark.slow
 def test_rows_of_a_stream_are_linear_in_d_and_few_rows_need_more_columns() -> None:
     found = small("streaming")
     tight, wide = found["lines"]
@@ -122,6 +125,7 @@ def test_rows_of_a_stream_are_linear_in_d_and_few_rows_need_more_columns() -> No
     assert theory_streaming.rows_needed((1, 4), np.array([0.9, 0.4]), 0.2) is None
 
 
+@pytest.mark.slow
 def test_the_error_of_private_runs_has_the_powers_of_the_bound() -> None:
     """Mutants: sqrt(L) forgotten in the share of a release, noise of a fixed entry for Hadamard's basis (d: 1/2)."""
     lines = small("private")["lines"]
@@ -164,6 +168,7 @@ def test_the_parts_of_the_low_rank_error_add_up() -> None:
         assert tail[0]["noise"] > 3 * tail[1]["noise"] > 9 * tail[2]["noise"]
 
 
+@pytest.mark.slow
 def test_a_power_law_takes_the_steps_that_best_q_predicts() -> None:
     """Mutants: s_q for s_{q+1} in best_q, noise towards u_{k+1} (which p columns hold)."""
     found = small("powerlaw")
@@ -179,6 +184,7 @@ def test_a_power_law_takes_the_steps_that_best_q_predicts() -> None:
         assert line["dependent"] < line["improved"] <= 1.02 * line["towards"] < line["gaussian"]
 
 
+@pytest.mark.slow
 def test_without_a_gap_the_residual_converges_and_the_angle_does_not() -> None:
     """Mutants: s_k above s_{k+1} in tied() (the angle falls), the residual over s_k + 1."""
     found = small("gapfree")
@@ -194,6 +200,7 @@ def test_without_a_gap_the_residual_converges_and_the_angle_does_not() -> None:
     assert np.isclose(excess(spectrum, np.eye(40, 4)[:, 1:], k), 1), "u_1, twice as large, is left"
 
 
+@pytest.mark.slow
 def test_the_error_of_nodes_grows_as_the_root_of_their_number_and_counts_are_exact() -> None:
     """Mutants: the same key in every node (power 1), noise of variance / s in each (power 0)."""
     found = small("distributed")
@@ -210,6 +217,7 @@ def test_the_error_of_nodes_grows_as_the_root_of_their_number_and_counts_are_exa
     assert min(np.linalg.eigvalsh(part)[0] for part in parts) > -1e-9 * given.spectrum[0]
 
 
+@pytest.mark.slow
 def test_entries_stay_small_and_runs_turn_with_their_matrix_only_if_the_noise_does_not_follow_x() -> None:
     """Mutant: the cap left out of the last rule."""
     found = small("coherence")
@@ -222,6 +230,7 @@ def test_entries_stay_small_and_runs_turn_with_their_matrix_only_if_the_noise_do
     assert capped > 2 * plain, "what the cap costs"
 
 
+@pytest.mark.slow
 def test_noise_that_the_printed_theorem_allows_hides_the_component_as_d_grows() -> None:
     few, many = small("tensor")["lines"]
     seeds = small("tensor")["seeds"]
@@ -236,6 +245,7 @@ def page(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_one_command_measures_prints_keeps_and_publishes(
     page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

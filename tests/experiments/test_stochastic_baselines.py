@@ -80,6 +80,7 @@ def test_the_sum_and_its_gap_move_as_far_as_is_said_and_no_further(name: str) ->
         assert abs(gap(base + one, k) - gap(base + other, k)) <= gap_moves * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELATIONS)
 def test_the_projector_moves_no_further_than_its_gap_allows(name: str) -> None:
     """From either side of the pair. Within a factor 3 of what is attained; mutants: half of it, gap + beta^2."""
@@ -200,6 +201,7 @@ def test_dp_gauss_2_spends_its_budget_and_no_more(name: str, budget: Budget) -> 
     assert 0.999 * budget.delta < total <= budget.delta * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_dp_gauss_2_proposes_a_gap_below_the_true_one() -> None:
     """Where 0.09 of the gaps may be too large, so many are. Mutant: the margin's sign, which gives 0.91.
 
@@ -269,6 +271,7 @@ def test_the_printed_power_method_promises_what_is_said() -> None:
     assert mu == pytest.approx(1 / (2 * math.sqrt(math.log(100)))) and mu < mu_for(1.0, 0.01)
 
 
+@pytest.mark.slow
 def test_dp_power_finds_the_vectors_where_noise_is_small() -> None:
     """And its error is that of the noise: twenty times the matrices, a twentieth of it."""
     errors = []

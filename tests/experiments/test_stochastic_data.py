@@ -81,6 +81,7 @@ def tail(stream: MatrixStream, laws: Laws) -> float:
     return max(map(worst, laws)) / (stream.model.gamma * float(stream.values[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_mean_and_the_spread_are_those_of_the_model(name: str) -> None:
     """Estimated from 100,000 matrices, against closed forms and, of K, quadrature (by how much it comes out low is

@@ -94,6 +94,7 @@ def test_the_target_is_judged_by_the_bands(points: list[Point]) -> None:
             assert cell.startswith(f"{own[key].zeta:.3g} ({own[key].zeta_low:.3g} to ")
 
 
+@pytest.mark.slow
 def test_one_command_writes_both_files_and_draws_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FIGURES, "3", replace(FIGURES["3"], quick=(8, 10), quick_base=Setting(n=300), panels=(1, 2)))

@@ -69,6 +69,7 @@ def test_methods_are_compared_on_the_same_trials() -> None:
     assert trials.of(RELATION, SMALL, ("exact",)) == {"exact": [0.1, 0.3]}
 
 
+@pytest.mark.slow
 def test_figures_share_trials_and_a_part_of_a_grid_can_be_made(tmp_path: Path) -> None:
     """2c needs of 1a's points the two k-DP-Ojas alone. Fails where --largest is forgotten, or trials are made again."""
     base, grid = Setting(n=300, d=8), (300, 400, 500)

@@ -106,6 +106,7 @@ def test_the_scatter_tells_a_single_row(streamed: tuple[Path, np.ndarray], fault
     assert (scatter_error(*last, wrong[fault]) or 0) > 1e6 * SCATTER_TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_comparison_tells_other_bytes_and_other_counts(streamed: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     places = [Place(tmp_path / name) for name in ("whole", "fewer", "damaged")]
     case, rows = CASES["spm"], streamed[1]

@@ -43,6 +43,7 @@ def uncharged(folder: Path) -> bool:
     return not open_ledger(folder / "ledger.sqlite").status("here").runs
 
 
+@pytest.mark.slow
 def test_an_ordinary_node_is_of_no_concern(tmp_path: Path) -> None:
     """The counterpart of the others: with the same records."""
     with ExitStack() as stack:
@@ -50,6 +51,7 @@ def test_an_ordinary_node_is_of_no_concern(tmp_path: Path) -> None:
         assert [node.concerns for node in nodes] == [(), ()] and concerns(centre(nodes)) == ()
 
 
+@pytest.mark.slow
 def test_a_weak_promise_of_a_node_is_said_to_its_owner_and_by_the_centre(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,6 +85,7 @@ def test_rows_that_are_private_are_not_counted(tmp_path: Path) -> None:
         assert all("1,000 records only" in said for said in concerns(centre([few, many])))
 
 
+@pytest.mark.slow
 def test_a_sum_that_noise_buries_is_refused_and_no_node_is_charged(tmp_path: Path) -> None:
     """One such node says so and is no reason to refuse: other nodes may have more. Mutants: the noise or the records
     of one node alone decide at the centre; the refusal left out."""
@@ -97,6 +100,7 @@ def test_a_sum_that_noise_buries_is_refused_and_no_node_is_charged(tmp_path: Pat
         assert solve(centre([lost[0], rich]), tmp_path / "both", Resources(threads=1)).outcome.name == "released"
 
 
+@pytest.mark.slow
 def test_what_one_node_would_lose_many_may_show(tmp_path: Path) -> None:
     """Records of s nodes add up, their noise only as sqrt(s): at the same promise one is refused, and nine are not."""
     with ExitStack() as stack:
@@ -107,6 +111,7 @@ def test_what_one_node_would_lose_many_may_show(tmp_path: Path) -> None:
         assert solve(centre(nodes), tmp_path / "nine", Resources(threads=1)).outcome.name == "released"
 
 
+@pytest.mark.slow
 def test_whether_a_sum_is_refused_does_not_depend_on_the_unit_of_its_values(tmp_path: Path) -> None:
     """Singular values are roots. Mutant: of roots the noise of L releases falls with sqrt(L), too."""
     found = []

@@ -23,6 +23,7 @@ from tests.federated.test_error_growth import source_of
 EPSILON, STEPS = 200.0, 3
 
 
+@pytest.mark.slow
 def test_one_node_promises_and_adds_what_a_run_on_its_own_does(tmp_path: Path) -> None:
     """The same charge, the same noise in every step, and at an epsilon that leaves hardly any the same answer.
 

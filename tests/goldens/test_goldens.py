@@ -96,6 +96,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(name: str, world: Any, toler
         assert [name for name in here if far_apart(here[name], there[name], reach)] == []
 
 
+@pytest.mark.slow
 def test_a_changed_name_and_a_changed_bit_are_seen(world: Any) -> None:
     """A key of run.json, a key of what is said, a number, and a bit of a stored basis whose checksums are right."""
     name = "samples"

@@ -108,6 +108,7 @@ def test_what_pip_audit_says_is_said_and_that_it_says_nothing_is_no_failure(tmp_
     assert "gave no answer" in known_to_be_bad(lock, str(tmp_path / "gone"))[1]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lock = tmp_path / "a.lock"
     lock.write_text("".join(f"{name}=={version} {HASH}\n" for name, version in installed() if name != "numpy"))

@@ -108,6 +108,7 @@ class Dies(Observer):
             raise Crash
 
 
+@pytest.mark.slow
 def test_what_is_committed_does_not_tell_of_deaths(tmp_path: Path) -> None:
     """Fails if a count stays behind, or the time of a start is in a file that is compared or published."""
     make_data(tmp_path)

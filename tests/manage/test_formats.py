@@ -28,6 +28,7 @@ def wrote(store: Path, number: int) -> None:
     (store / "run.json").write_text(json.dumps(spec))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [CHECKPOINT_FORMAT - 1, CHECKPOINT_FORMAT + 1])
 @pytest.mark.parametrize("work", [run, stream, mixture])
 def test_another_format_is_one_sentence(
@@ -59,6 +60,7 @@ def test_another_format_is_one_sentence(
     assert f"in checkpoint format {number}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [run, stream, mixture])
 def test_another_version_is_told_with_what_does_help(tmp_path: Path, work: Callable[..., Any]) -> None:
     """`npmdask resume` does not: it is of this version, too."""

@@ -66,6 +66,7 @@ def same_arrays(left: Path, right: Path) -> bool:
     return a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
 
 
+@pytest.mark.slow
 def test_a_finished_run_does_all_it_did_before(tmp_path: Path) -> None:
     """Report, inspect, export, resume that answers, deflate, warm start; what needs steps says so and loses nothing."""
     make_data(tmp_path)
@@ -98,6 +99,7 @@ def test_a_finished_run_does_all_it_did_before(tmp_path: Path) -> None:
     assert not sweep(tmp_path / "runs", OLD).gone
 
 
+@pytest.mark.slow
 def test_jobs_lose_the_steps_of_their_stages_and_streams_nothing(tmp_path: Path) -> None:
     make_data(tmp_path)
     runs = tmp_path / "runs"
@@ -119,6 +121,7 @@ def test_jobs_lose_the_steps_of_their_stages_and_streams_nothing(tmp_path: Path)
     npmdask.resume(runs / "m")
 
 
+@pytest.mark.slow
 def test_whole_runs_go_only_if_asked_for(tmp_path: Path) -> None:
     make_data(tmp_path)
     runs = tmp_path / "runs"
@@ -180,6 +183,7 @@ def test_what_a_process_has_is_left_alone_also_where_it_hangs(tmp_path: Path) ->
     run(tmp_path, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_of_a_private_run_only_checkpoints_go_and_never_its_key(
     world: World,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -264,6 +268,7 @@ def test_a_home_is_no_folder_of_runs(folder: str, tmp_path: Path) -> None:
         sweep(tmp_path / "link", OLD, dry=True)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_data(tmp_path)
     run(tmp_path, tmp_path / "runs" / "a")

@@ -70,6 +70,7 @@ def test_a_run_by_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {(line["run"], line["owner"]) for line in more} == {("b", "nightly")} and more[-1]["event"] == "end"
 
 
+@pytest.mark.slow
 def test_jobs_say_their_stages_and_streams_their_measurements(tmp_path: Path) -> None:
     make_data(tmp_path)
     open_log(str(tmp_path / "log"))
@@ -83,6 +84,7 @@ def test_jobs_say_their_stages_and_streams_their_measurements(tmp_path: Path) ->
     assert [line["rows"] for line in found if line["event"] == "end" and line["run"] == "s"] == [600]
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_a_line(tmp_path: Path) -> None:
     make_data(tmp_path)
     open_log(str(tmp_path / "log"))
@@ -126,6 +128,7 @@ def test_of_processes_that_are_killed_and_of_those_that_take_over(tmp_path: Path
     assert next(line["step"] for line in found if line["event"] == "step") == 6
 
 
+@pytest.mark.slow
 def test_many_processes_share_a_file(tmp_path: Path) -> None:
     program = """
 import sys
@@ -162,6 +165,7 @@ def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
     assert [lines_of(tmp_path / name)[0]["message"] for name in ("log.1", "log")] == ["before", "after"]
 
 
+@pytest.mark.slow
 def test_without_a_log_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = "from npmdask.checkpoint.logging import tell; import logging; tell('error', 'loud', level=logging.ERROR)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

@@ -105,6 +105,7 @@ def test_a_file_for_node_exporter_and_standard_output(
     assert numbers(Exporter(tmp_path / "nowhere").text()) == {"npmdask_up": 0}
 
 
+@pytest.mark.slow
 def test_a_private_run_and_its_budget(world: World, tmp_path: Path) -> None:  # noqa: F811
     """What status shows of it: no time of a commit, no residual."""
     world.solve("run")
@@ -134,6 +135,7 @@ def test_a_ledger_that_cannot_be_read_costs_its_own_numbers_only(tmp_path: Path)
     assert numbers(Exporter(tmp_path, broken).text()) == {"npmdask_up": 1, "npmdask_ledger_up": 0}
 
 
+@pytest.mark.slow
 def test_without_the_package_a_sentence(tmp_path: Path) -> None:
     hidden = (
         "import sys; sys.modules['prometheus_client'] = None; from npmdask.cli.main import main; sys.exit(main({}))"
@@ -144,6 +146,7 @@ def test_without_the_package_a_sentence(tmp_path: Path) -> None:
     assert "pip install 'npmdask[metrics]'" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_port_that_somebody_has(tmp_path: Path) -> None:
     server, thread = Exporter(tmp_path).serve(0)
     try:

@@ -30,6 +30,7 @@ def states(folder: Path) -> dict[str, RunStatus]:
     return {status.name: status for status in status_below(folder)}
 
 
+@pytest.mark.slow
 def test_finished_runs_of_every_kind(tmp_path: Path) -> None:
     make_data(tmp_path)
     runs = tmp_path / "runs"
@@ -127,6 +128,7 @@ def test_stores_that_are_damaged_or_were_hardly_begun(tmp_path: Path) -> None:
     assert len(lines(list(found.values()))) == 1 + 6 + 3  # damage is said below
 
 
+@pytest.mark.slow
 def test_a_private_run_tells_of_its_releases_only(world: World) -> None:  # noqa: F811
     """Times and sizes of passes follow the rows."""
     world.solve("run")

@@ -195,6 +195,7 @@ def test_whoever_lost_a_store_hears_of_that_and_of_nothing_else(tmp_path: Path) 
         raise FileNotFoundError("the folder of a bundle")
 
 
+@pytest.mark.slow
 def test_a_closed_store_has_no_holder_and_a_killed_one_is_free(tmp_path: Path) -> None:
     store = tmp_path / "run"
     with RunStore(store):
@@ -242,6 +243,7 @@ def test_a_stage_is_lost_with_its_job(tmp_path: Path) -> None:
         job.require_turn()
 
 
+@pytest.mark.slow
 def test_a_commit_that_takes_long_is_waited_for_and_then_told_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

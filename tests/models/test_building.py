@@ -107,6 +107,7 @@ class Died(Exception):
     """As if the process had been killed."""
 
 
+@pytest.mark.slow
 def test_dies_at_every_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks where a group of blocks is forgotten before it is durable, or written twice."""
     source, write = store(tmp_path), RunStore.write_part
@@ -145,6 +146,7 @@ def test_what_was_gathered_of_other_moments_is_not_taken(tmp_path: Path, monkeyp
     assert differences(kept(tmp_path / "other.zarr"), dest) == []
 
 
+@pytest.mark.slow
 def test_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, plain = store(tmp_path), write_zarr(tmp_path / "plain.zarr", ROWS)
     for where, asked, said in (

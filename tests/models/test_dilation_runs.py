@@ -35,6 +35,7 @@ def dilated(b: np.ndarray) -> np.ndarray:
     return np.block([[np.zeros((m, m)), b], [b.T, np.zeros((n, n))]])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(1, 70), st.integers(1, 45)),
@@ -62,6 +63,7 @@ def test_the_product_with_any_layout(layout: Any, p: int, dtype: str, codec: Any
     assert record.bytes_read == operator.reader.nbytes and record.chunks == operator.pass_chunks, "every chunk once"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     m=st.integers(1, 50),
@@ -102,6 +104,7 @@ def stored(folder: Path, kind: str) -> tuple[Any, np.ndarray]:
     return Dilation(reader=open_source(write_zarr(folder / "b.zarr", b, (128, 33), compressors=None)).reader), b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_symmetric_linear_and_the_same_bits_with_any_number_of_threads(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

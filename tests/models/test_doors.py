@@ -49,6 +49,7 @@ def config(store: str, rest: str = "") -> str:
     return f"{store}.toml"
 
 
+@pytest.mark.slow
 def test_every_door_leaves_the_same_bytes(folder: Path, capsys: Any) -> None:
     code, out, err = run(capsys, "run", config("out"), "--json", "--quiet")
     assert code == 0, err

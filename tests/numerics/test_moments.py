@@ -252,6 +252,7 @@ def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "COLUMN_BYTES", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 @pytest.mark.parametrize("rows", [None, range(0, 300), range(40, 230), range(75, 76), range(290, 300)])
 @pytest.mark.parametrize("white", [False, True])

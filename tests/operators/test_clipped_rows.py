@@ -101,6 +101,7 @@ def by_integers(x: np.ndarray, block: np.ndarray, clip_norm: float) -> np.ndarra
     return np.array([[nearest(v * ratio) for v in row] for row in total], np.int64)
 
 
+@pytest.mark.slow
 @settings(**OPTIONS, max_examples=25)
 @given(
     m=st.integers(1, 12),
@@ -146,6 +147,7 @@ def test_so_they_do_in_other_types(dtype: str) -> None:
     require_any_order_gives_the_same(x, 100.0)
 
 
+@pytest.mark.slow
 def test_sparse_records_in_any_order_give_the_same_integers(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 100)
     monkeypatch.setattr(protocol, "COLUMN_BYTES", 1)
@@ -286,6 +288,7 @@ def adversarial(d: int, clip_norm: float, kind: str, seed: int) -> np.ndarray:
 KINDS = ["entry", "huge", "long", "far", "tiny", "denormal", "just over", "nan", "inf", "plain"]
 
 
+@pytest.mark.slow
 @settings(**OPTIONS, max_examples=60)
 @given(
     d=st.integers(4, 40),
@@ -303,6 +306,7 @@ def test_neighbours_are_no_further_apart_than_is_said(
     require_close(x, place, other, clip_norm, p=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sparse_neighbours_are_no_further_apart_than_is_said(kind: str, tmp_path: Path) -> None:
     x = wild(60, 12)
@@ -341,6 +345,7 @@ def mild(m: int = 300, d: int = 33) -> np.ndarray:
     return np.random.default_rng(3).standard_normal((m, d))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mutant", "check"),
     [

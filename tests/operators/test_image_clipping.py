@@ -188,6 +188,7 @@ def require_integers(folder: Path | None, m: int, d: int, clip_norm: float, shar
         np.testing.assert_array_equal(product(replace(operator, image_norm=longest), block), expected)
 
 
+@pytest.mark.slow
 @settings(**OPTIONS, max_examples=25)
 @given(
     m=st.integers(1, 12),
@@ -224,6 +225,7 @@ def test_rows_and_chunks_in_any_order_give_the_same_integers(clip_norm: float, m
     require_any_order_gives_the_same(wild(200, 33), clip_norm, 0.3 * clip_norm)
 
 
+@pytest.mark.slow
 def test_sparse_and_dense_records_have_the_same_images(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 100)
     monkeypatch.setattr(protocol, "COLUMN_BYTES", 1)

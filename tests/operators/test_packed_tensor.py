@@ -119,6 +119,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     d=st.integers(1, 61),
@@ -283,6 +284,7 @@ def task_peak(operator: Operator, block: np.ndarray) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["contraction", "multilinear"])
 @pytest.mark.parametrize(
     ("d", "side", "dtype", "count", "single"),

@@ -110,6 +110,7 @@ def test_totals_and_what_was_skipped(tmp_path: Path, many_runs: None) -> None:
     np.testing.assert_array_equal(sums.frequency, used.sum(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("a0", [0.0, 1.3])
 @pytest.mark.parametrize("chunk", [5, 1000])
 def test_products_with_moments_taken_apart(tmp_path: Path, many_runs: None, a0: float, chunk: int) -> None:
@@ -134,6 +135,7 @@ def test_products_with_moments_taken_apart(tmp_path: Path, many_runs: None, a0: 
     np.testing.assert_allclose(cube, small, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("a0", [0.0, 0.7])
 @pytest.mark.parametrize("side", [1, 2, 3, 7])
 def test_blocks_of_the_explicit_tensor(tmp_path: Path, many_runs: None, a0: float, side: int) -> None:
@@ -232,6 +234,7 @@ def operators(folder: Path) -> dict[str, Operator]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["totals", "pairs", "triples", "white", "cube", "blocks"])
 def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path, many_runs: None, name: str) -> None:
     operator = operators(tmp_path)[name]
@@ -271,6 +274,7 @@ def task_peak(operator: Operator, block: Block) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "length", "m"), [(100, 5, 10), (3000, 50, 30)])
 def test_a_task_on_words_stays_within_what_it_says(tmp_path: Path, words: int, length: int, m: int) -> None:
     count, rng = 400_000 // length, np.random.default_rng(7)
@@ -296,6 +300,7 @@ def test_a_task_on_words_stays_within_what_it_says(tmp_path: Path, words: int, l
             assert said / 8 < peak < said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "chunk"), [(-1.0, 3), (0.5, 17), (np.nan, 17), (np.inf, 1000)])
 def test_counts_that_are_no_counts(tmp_path: Path, many_runs: None, value: float, chunk: int) -> None:
     whole = documents().astype("f8")

@@ -39,6 +39,7 @@ WITHIN, TOO_FEW = 0.95, 0.05  # shares of the cases
 # The number of steps
 
 
+@pytest.mark.slow
 def test_steps_that_are_predicted_come_true() -> None:
     """Kills: tol not divided by SPARE (16 % too few), Chebyshev's formula in place of the rehearsal (krylov)."""
     found = shares([compare(number) for number in range(40)])
@@ -224,6 +225,7 @@ def test_values_whose_squares_are_nothing_are_zeros(tmp_path: Path) -> None:
     assert told.likely == 1 and told.bound == 1
 
 
+@pytest.mark.slow
 def test_a_plan_by_a_given_spectrum_says_what_the_run_takes(tmp_path: Path, capsys: Any) -> None:
     """And the two forms of theory side by side, the noise it could bear, and better parameters."""
     spectrum = np.r_[10.0, 9.0, 8.0, np.linspace(3, 0.1, 77)]
@@ -321,6 +323,7 @@ def test_the_likely_sine_is_what_happens() -> None:
         likely_sine(np.ones(5), [], d=5, k=2, p=3)
 
 
+@pytest.mark.slow
 def test_a_private_plan_by_a_guess(tmp_path: Path) -> None:
     """The two epsilons are where the likely sine is what they say, with the calibration of the product itself."""
     world = make_world(tmp_path, records(4507))
@@ -345,6 +348,7 @@ def test_a_private_plan_by_a_guess(tmp_path: Path) -> None:
     assert "max_steps" in told.lines()["suggest"] and "a larger epsilon" in lost.lines()["suggest"]
 
 
+@pytest.mark.slow
 def test_the_scale_of_a_private_sum_must_be_known(tmp_path: Path) -> None:
     world = make_world(tmp_path, records(4507))
     privacy = replace(world.problem().private.privacy, neighboring_relation="record_add_remove")  # type: ignore[union-attr]

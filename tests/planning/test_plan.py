@@ -40,7 +40,7 @@ from tests.conftest import write_zarr
 NPMDASK = [sys.executable, "-m", "npmdask.cli.main"]
 
 
-def configure(folder: Path, store: str = "x.zarr", rank: int = 4, memory: str = "2GiB", more: str = "") -> Path:
+def configure(folder: Path, store: str = "x.zarr", rank: int = 4, memory: str = "6GiB", more: str = "") -> Path:
     path = folder / "c.toml"
     path.write_text(
         f'[source]\npath = "{store}"\n[algorithm]\ntarget_rank = {rank}\n{more}\n'
@@ -60,7 +60,7 @@ def everything_in(folder: Path) -> dict[str, int]:
 @pytest.mark.slow
 def test_the_run_does_what_the_plan_said_and_the_plan_left_nothing_behind(tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=80_000, columns=200, rank=4, spectrum="harmonic", length=200)
-    configure(tmp_path)
+    configure(tmp_path, memory="2GiB")
     before = everything_in(tmp_path)
     said = command(tmp_path, "plan", "c.toml", "--json")
     assert said.returncode == 0, said.stderr
@@ -332,6 +332,7 @@ def held_rank(store: Path) -> int:
     return int(json.loads((store / "run.json").read_text())["algorithm"]["iteration_rank"])
 
 
+@pytest.mark.slow
 def test_auto_is_chosen_once_and_then_pinned(tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=4000, columns=150, rank=3)
     options: dict[str, Any] = {"iteration_rank": "auto", "threads": 2}

@@ -33,6 +33,7 @@ def told_in(folder: Path, event: str) -> list[dict[str, Any]]:
     return [line for line in RunStore(folder / "run").telemetry() if line["event"] == event]
 
 
+@pytest.mark.slow
 def test_every_report_says_what_was_predicted_and_what_came_true(tmp_path: Path) -> None:
     solution = run(tmp_path, iteration_rank=6)
     facts = summary(solution)
@@ -49,6 +50,7 @@ def test_every_report_says_what_was_predicted_and_what_came_true(tmp_path: Path)
     assert len(told_in(tmp_path, FORESEEN)) == len(told_in(tmp_path, HINDSIGHT)) == 1
 
 
+@pytest.mark.slow
 def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a bit nor a pass. Kills: a sample that is counted, or that draws from the generator of the start."""
     with_it = run(tmp_path / "a")
@@ -75,6 +77,7 @@ def test_a_deflated_run_is_foretold_the_rest(tmp_path: Path) -> None:
     assert few.steps <= 2 and summary(few)["predicted_steps"] == 2, "as many columns as there are dimensions left"
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_compared_with_a_random_one(tmp_path: Path) -> None:
     """Kills: words that promise the warm start as many steps, and a status that does."""
     cold = run(tmp_path / "cold")
@@ -113,6 +116,7 @@ def test_a_resumed_run_keeps_its_first_prediction(tmp_path: Path, monkeypatch: p
     assert [told_in(tmp_path, FORESEEN), len(told_in(tmp_path, HINDSIGHT))] == [[first], 1]
 
 
+@pytest.mark.slow
 def test_a_noisy_run_is_foretold_its_plateau(tmp_path: Path) -> None:
     solution = run(tmp_path, mechanism="gaussian", stddev=1e-6)
     (line,) = told_in(tmp_path, FORESEEN)
@@ -122,6 +126,7 @@ def test_a_noisy_run_is_foretold_its_plateau(tmp_path: Path) -> None:
     assert "plateau of the noise" in write_report(tmp_path / "run").read_text()
 
 
+@pytest.mark.slow
 def test_why_nothing_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that what is wrong with a sample is left to the run to find."""
     data = planted(300, 40, 1 / np.arange(1, 41))[0]
@@ -143,6 +148,7 @@ def test_why_nothing_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert other.basis.tobytes() == first.basis.tobytes()
 
 
+@pytest.mark.slow
 def test_of_a_private_run_nothing_is_predicted_by_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predicted_steps, "draw_sample", lambda *a: pytest.fail("a look that nobody has paid for"))
     world = make_world(tmp_path, records(4507))
@@ -161,6 +167,7 @@ def test_of_plain_chunks_no_more_than_the_rows_of_the_sample_is_read(tmp_path: P
     assert (line["rows"], line["places"]) == (2600, 5), "600 of 700 rows of each, and all 200 of the last"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [True, False])
 def test_neighbouring_rows_that_are_alike_are_no_sample(tmp_path: Path, plain: bool) -> None:
     """A time series: rows change slowly. Of plain chunks single rows are read, from everywhere; of compressed ones it

@@ -29,6 +29,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Path) -> None:
     said: list[str] = []
     with Supervisor(tmp_path, [sleeper(tmp_path, "one"), sleeper(tmp_path, "two")], said.append) as supervisor:
@@ -45,6 +46,7 @@ def test_what_dies_is_started_again_and_nothing_is_left_at_the_end(tmp_path: Pat
     assert gone(again) and gone(other) and not (tmp_path / STATE).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "lost"), [(76, True), (1, False)])
 def test_what_another_one_has_lost_ends_with_it_and_waits_for_it(tmp_path: Path, status: int, lost: bool) -> None:
     """Its second start answers when it is allowed to; before that the other one is not started."""
@@ -80,6 +82,7 @@ def watched(supervisor: Supervisor, over: Callable[[], bool]) -> None:
     assert over()
 
 
+@pytest.mark.slow
 def test_the_next_waits_for_the_one_before(tmp_path: Path) -> None:
     """The second command fails unless the first has written its file."""
     late = Service(
@@ -100,6 +103,7 @@ def test_the_next_waits_for_the_one_before(tmp_path: Path) -> None:
         assert (tmp_path / "ok").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "patience", "said"),
     [
@@ -117,6 +121,7 @@ def test_one_that_does_not_come_up_is_a_sentence_and_the_others_are_ended(
     assert not [child for child in psutil.Process().children() if str(tmp_path) in " ".join(child.cmdline())]
 
 
+@pytest.mark.slow
 def test_when_the_supervisor_is_killed_the_kernel_ends_its_processes(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path

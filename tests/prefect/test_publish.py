@@ -79,6 +79,7 @@ def test_what_falls_is_drawn_falling() -> None:
     assert len(lines) == 2
 
 
+@pytest.mark.slow
 def test_a_flow_loads_no_plots_and_no_ledger_before_it_needs_them() -> None:
     """Seconds and megabytes beside every run."""
     code = "import sys, flows.npm; sys.exit(' '.join({'matplotlib', 'sqlalchemy'} & set(sys.modules)) or 0)"

@@ -22,6 +22,7 @@ BARE = Measurement(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 30, 400])
 def test_pages_of_streams_are_small_enough_for_the_database(count: int) -> None:
     """Fails when a long stream makes an artifact that grows with it, or a curve is left out."""

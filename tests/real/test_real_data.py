@@ -63,6 +63,7 @@ def test_nips_bag_of_words_equal_arpack(tmp_path: Path) -> None:
     np.testing.assert_allclose(solution.values, sigma[:20], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_digits_always(tmp_path: Path) -> None:
     x = load_digits().data
     np.save(tmp_path / "digits.npy", x.astype(np.uint8))

@@ -70,6 +70,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_after_the_end_is_found_by_export_and_rebuilt_by_one_pass(
     tmp_path: Path, whole: Path, damage: str, capsys: pytest.CaptureFixture[str]
@@ -94,6 +95,7 @@ def test_damage_after_the_end_is_found_by_export_and_rebuilt_by_one_pass(
         assert set(mine) == set(first) and all((mine[name] == first[name]).all() for name in mine)
 
 
+@pytest.mark.slow
 def test_no_bit_of_the_description_ends_in_a_traceback(
     tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -227,6 +227,7 @@ def test_chunks_half_written_when_a_run_was_killed_are_swept_away(tmp_path: Path
     same_bytes(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_max_steps_is_not_convergence_and_can_be_extended(tmp_path: Path, source: Path) -> None:
     whole = npmdask.top_k(source, 5, store=tmp_path / "whole", max_steps=200)
     short = npmdask.top_k(source, 5, store=tmp_path / "run", max_steps=3)
@@ -270,6 +271,7 @@ def test_a_checkpoint_that_rotted_is_passed_over(tmp_path: Path, source: Path) -
     same_bytes(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_disk_full_while_committing_keeps_the_last_checkpoint(tmp_path: Path, source: Path) -> None:
     """A file size limit makes the kernel refuse a write in the middle of a commit, as a full disk does."""
     program = f"""

@@ -72,6 +72,7 @@ def eigenvalues(a: np.ndarray) -> np.ndarray:
     return np.linalg.svd(a, compute_uv=False) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.3, 0.8, 0.95, 0.99])
 def test_as_many_as_scikit_learn_finds(share: float) -> None:
     solution = npmdask.top_k(DIGITS, share, kind="samples", center=True, threads=1)
@@ -125,6 +126,7 @@ def test_left_vectors_of_the_components_that_are_left(tmp_path: Path) -> None:
     assert np.allclose(a @ solution.basis, left * solution.values, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_all_passes_are_counted_and_a_second_call_makes_none(tmp_path: Path) -> None:
     store = CountingStore(zarr.storage.MemoryStore())
     a = planted(400, 120, SLOW)[0]
@@ -146,6 +148,7 @@ def test_all_passes_are_counted_and_a_second_call_makes_none(tmp_path: Path) -> 
     assert solution.data_passes < 1.5 * whole.data_passes  # the stages are not lost: the last run starts from them
 
 
+@pytest.mark.slow
 def test_a_stage_costs_a_few_passes_and_saves_some_of_the_last_run() -> None:
     a, heard = planted(400, 120, np.logspace(0, -3, 120))[0], Listener()
     options = {"kind": "samples", "threads": 1, "algorithm": "power"}
@@ -171,6 +174,7 @@ def test_resumed_in_the_same_bits(tmp_path: Path, stage: int, step: int) -> None
     assert npmdask.top_k(a, 0.8, store=tmp_path / "cut").data_passes == 0
 
 
+@pytest.mark.slow
 def test_resume_with_another_tolerance_and_deflate(tmp_path: Path) -> None:
     a = write_zarr(tmp_path / "a.zarr", planted(400, 120, SLOW)[0], (100, 120))
     with pytest.raises(Stop):
@@ -297,6 +301,7 @@ def test_whole_numbers_say_their_share_where_it_costs_nothing(tmp_path: Path) ->
     assert npmdask.top_k(DIGITS, 5, kind="samples", threads=1).explained_share is None
 
 
+@pytest.mark.slow
 def test_from_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     write_zarr(tmp_path / "x.zarr", DIGITS, (600, 64))
@@ -313,6 +318,7 @@ def test_from_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert main(["report", "runs/x"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["samples", "symmetric"])
 def test_a_search_is_foretold_its_steps_and_its_components(tmp_path: Path, kind: str) -> None:
     """Kills: steps of the stages left out."""

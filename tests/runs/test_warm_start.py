@@ -108,6 +108,7 @@ def test_a_warm_start_saves_passes_of_block_krylov(tmp_path: Path, spectrum: str
     assert np.allclose(warm.values, exact(a, later["k"]), rtol=1e-9, atol=0)
 
 
+@pytest.mark.slow
 def test_from_fewer_components(tmp_path: Path) -> None:
     """Where the first run's p columns held the new components, almost nothing is left to do; else nothing is lost."""
     for name, spectrum in (("step", STEP), ("slow", SLOW)):
@@ -119,6 +120,7 @@ def test_from_fewer_components(tmp_path: Path) -> None:
         assert warm.data_passes <= (2 if name == "step" else cold)
 
 
+@pytest.mark.slow
 def test_a_run_outlives_what_it_started_from(tmp_path: Path) -> None:
     a = write_zarr(tmp_path / "a.zarr", samples(SLOW), (100, 120))
     solve(a, 5, store=tmp_path / "first")
@@ -138,6 +140,7 @@ def test_a_run_outlives_what_it_started_from(tmp_path: Path) -> None:
         solve(a, 8, store=tmp_path / "new", **begin)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_and_one_that_did_not_converge_serve_and_it_is_said(tmp_path: Path) -> None:
     a = samples(SLOW)
     with pytest.raises(Stop):
@@ -152,6 +155,7 @@ def test_an_unfinished_run_and_one_that_did_not_converge_serve_and_it_is_said(tm
     assert solve(a, 5, store=tmp_path / "c", start=tmp_path / "a").warnings == ()
 
 
+@pytest.mark.slow
 def test_the_answer_alone_serves_too_and_so_does_a_deflated_run(tmp_path: Path) -> None:
     a = samples(STEP)
     solve(write_zarr(tmp_path / "a.zarr", a), 5, store=tmp_path / "first")
@@ -206,6 +210,7 @@ def test_from_a_configuration_and_from_the_command_line(tmp_path: Path, monkeypa
     assert main(["run", "../first.toml", "--quiet", "--store", "fourth", "--start", "nowhere"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [2.0, 0.3])
 @pytest.mark.parametrize("algorithm", ["power", "krylov"])
 def test_what_the_earlier_run_could_not_know_is_found(
@@ -228,6 +233,7 @@ def test_what_the_earlier_run_could_not_know_is_found(
         assert all(level["sine"] is None or level["sine"] >= sine for level in levels)
 
 
+@pytest.mark.slow
 def test_random_columns_are_others_than_those_of_the_earlier_run_and_are_made_room_for(tmp_path: Path) -> None:
     """The same seed gives another stream: what one start was blind to, the next must not be."""
     a = write_zarr(tmp_path / "a.zarr", samples(SLOW), (1000, 120))
@@ -244,6 +250,7 @@ def test_random_columns_are_others_than_those_of_the_earlier_run_and_are_made_ro
         assert np.linalg.svd(block[:, -10:].T @ cold[:, -10:], compute_uv=False)[0] < 0.9
 
 
+@pytest.mark.slow
 def test_a_warm_start_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     """Its block has no random columns, and its store does not name any: resumed, and by the same call."""
     a = write_zarr(tmp_path / "a.zarr", samples(SLOW), (100, 120))

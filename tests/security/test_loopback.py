@@ -85,6 +85,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, TOKEN: "t" * 40, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.slow
 def test_no_other_address_is_written_down_but_for_containers() -> None:
     """In those every service has a network of its own, and says so in one place."""
     allowed = {"infra/topology.py"}

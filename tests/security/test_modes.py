@@ -40,6 +40,7 @@ def test_what_is_nobody_elses_business_is_closed(umask: str, tmp_path: Path) -> 
     assert {"data", "begun"} <= world, "what is not private is as the umask says"
 
 
+@pytest.mark.slow
 def test_a_file_that_was_open_is_closed_when_it_is_written_again(tmp_path: Path) -> None:
     (tmp_path / "log").touch(mode=0o666)
     (tmp_path / "log").chmod(0o666)

@@ -187,6 +187,7 @@ def test_prefect_keeps_no_results() -> None:
     assert all(task.persist_result is False and task.cache_policy == NO_CACHE for task in tasks)
 
 
+@pytest.mark.slow
 def test_there_is_one_door_to_zarr() -> None:
     """Others open only what they write themselves: the folder aside of a writer."""
     for path in PACKAGE.rglob("*.py"):

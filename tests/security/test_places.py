@@ -95,6 +95,7 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", UNKNOWN)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_refuses_a_place_that_it_does_not_know(
@@ -148,6 +149,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [*UNKNOWN, Path("s3://bucket/a"), Path("gs://bucket/a")], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_refuses_a_place_that_it_does_not_know(

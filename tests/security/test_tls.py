@@ -118,6 +118,7 @@ def test_daskes_own_configuration_will_do(tmp_path: Path) -> None:
         assert security_of(TLS, None).tls_client_cert == str(good / "cert.pem")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_certificates_or_without_a_cluster(tmp_path: Path) -> None:
     """What resume is given takes the place of what the run began with; certificates go with their cluster."""
     path = data(tmp_path)

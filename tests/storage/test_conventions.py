@@ -69,6 +69,7 @@ PACKINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("packing", PACKINGS.values(), ids=PACKINGS)
 def test_values_are_those_that_xarray_reads(tmp_path: Path, packing: dict[str, Any], zarr_format: int) -> None:
@@ -86,6 +87,7 @@ def test_values_are_those_that_xarray_reads(tmp_path: Path, packing: dict[str, A
     np.testing.assert_allclose(found.values, singular_values(truth), rtol=1e-6 if truth.dtype.itemsize == 4 else 1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("packing", PACKINGS.values(), ids=PACKINGS)
 def test_missing_values_are_refused_with_their_number(
@@ -283,6 +285,7 @@ def test_attributes_on_an_ingested_store_are_refused(tmp_path: Path) -> None:
 # HDF5 and NetCDF
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["nc", "h5"])
 @pytest.mark.parametrize("stored", ["i1", "u1", "i2", ">i2", "i4", "f4", "f8"])
 @pytest.mark.parametrize(
@@ -351,6 +354,7 @@ def sea_surface() -> xr.DataArray:
     return found.stack(place=("latitude", "longitude")).reset_index("place", drop=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_real_sea_surface_temperatures(tmp_path: Path, zarr_format: int) -> None:
     sst = sea_surface()
@@ -376,6 +380,7 @@ def test_real_sea_surface_temperatures(tmp_path: Path, zarr_format: int) -> None
     del left
 
 
+@pytest.mark.slow
 def test_of_plain_arrays_nothing_is_decoded() -> None:
     for attributes in ({}, {"units": "K", "long_name": "temperature", "flag_values": [1, 2]}):
         assert conventions_of(attributes, np.dtype("i2"), "here") is None

@@ -165,6 +165,7 @@ def ingested(source: Path, dest: Path) -> np.ndarray | None:
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITE)
 @pytest.mark.filterwarnings("ignore")
 def test_a_damaged_file_is_refused_or_read_right(name: str, tmp_path: Path) -> None:
@@ -277,6 +278,7 @@ def _written(path: Path, layout: str, at: int, new: bytes) -> None:
         file.write(new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", INDEXED)
 def test_a_damaged_index_of_chunks_is_refused_or_read_right(layout: str, tmp_path: Path) -> None:
     """Unfiltered values have nothing that tells them from what else is in the file: their addresses are left alone."""
@@ -394,6 +396,7 @@ def _filled(tmp_path: Path, how: str, inodes: int = 0) -> list[str]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_grow_is_said_to_be_kept(tmp_path: Path) -> None:
     """The limit on file sizes acts as a quota; the same ingest goes on when it is gone."""
     kind, said = _filled(tmp_path, "limit")
@@ -406,7 +409,9 @@ def test_a_file_that_cannot_grow_is_said_to_be_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not _private_mounts(), reason="mounting a small tmpfs needs root and unshare")
-@pytest.mark.parametrize("inodes", [0, *range(2, 14)])
+@pytest.mark.parametrize(
+    "inodes", [0, 2, 5, 9, 13, *(pytest.param(n, marks=pytest.mark.heavy) for n in (3, 4, 6, 7, 8, 10, 11, 12))]
+)
 def test_a_disk_that_is_really_full(inodes: int, tmp_path: Path) -> None:
     """Bytes or inodes run out at every point of an ingest: it is said what remains, never "nothing was changed"."""
     kind, said = _filled(tmp_path, "tmpfs", inodes)

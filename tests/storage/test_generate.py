@@ -172,6 +172,7 @@ def leading_rows(folder: Path, law: str) -> np.ndarray:
     return dense(store) @ basis / np.sqrt(values)
 
 
+@pytest.mark.slow
 def test_rows_are_distributed_as_is_said(tmp_path: Path) -> None:
     """Gaussian by default: kurtosis 3, and a sample of n rows is off by as much as chance has it, regular or not.
     Mutants: cosines as the default; t without the common divisor of a row; sorted by the last component."""
@@ -213,6 +214,7 @@ PROBLEMS = [(problem, {}) for problem in REGISTRY] + [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "options"), PROBLEMS)
 def test_bytes_do_not_depend_on_workers_or_blas_threads(tmp_path: Path, problem: str, options: dict[str, Any]) -> None:
     with threadpool_limits(limits=2):
@@ -223,6 +225,7 @@ def test_bytes_do_not_depend_on_workers_or_blas_threads(tmp_path: Path, problem:
     assert tree(make(tmp_path / "c", problem, seed=1, **options)) != first
 
 
+@pytest.mark.slow
 def test_blas_is_pinned_where_its_threads_would_change_the_bytes(tmp_path: Path) -> None:
     stores = []
     for threads in (1, 2):
@@ -362,6 +365,7 @@ def test_an_existing_store_is_replaced_only_when_told(tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.iterdir()] == ["s"]
 
 
+@pytest.mark.slow
 def test_a_second_generate_is_refused(tmp_path: Path) -> None:
     script = f"""
 import sys

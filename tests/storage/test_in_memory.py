@@ -99,6 +99,7 @@ def test_left_singular_vectors_without_a_store(tmp_path: Path, where: str, optio
     np.testing.assert_allclose(rebuilt, (left[:, :3] * values[:3]) @ right[:3], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_temporary_folder_goes_with_the_solution() -> None:
     found = npmdask.top_k(ROWS, 2)
     store = Path(found.store)

@@ -200,6 +200,7 @@ def test_npz_damage(tmp_path: Path, save: Any) -> None:
     refused(tmp_path, tmp_path / "flipped.npz", "flipped.npz", "corrupt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
 @pytest.mark.parametrize("compressed", [True, False])
@@ -239,6 +240,7 @@ def test_sparse_becomes_dense_and_back(tmp_path: Path, small_batches: None) -> N
 # Tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", [True, False])
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.tsv", "a.CSV"])
 def test_csv(tmp_path: Path, header: bool, name: str) -> None:
@@ -342,6 +344,7 @@ def write_anndata(group: Any, matrix: Any, layout: str) -> None:
             group.create_array(name, data=values, chunks=(50,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["csr", "csc"])
 def test_anndata(tmp_path: Path, small_batches: None, layout: str) -> None:
     matrix = scattered()
@@ -399,6 +402,7 @@ def test_zarr(
     check_dense(tmp_path, path, rows, missing="fill")
 
 
+@pytest.mark.slow
 def test_npmdask_store_is_copied(tmp_path: Path, small_batches: None) -> None:
     np.save(tmp_path / "a.npy", dense())
     first = ingest(tmp_path / "a.npy", tmp_path / "a.zarr", chunks=(20, 17))
@@ -525,6 +529,7 @@ def test_docword(tmp_path: Path, small_batches: None, name: str) -> None:
         refused(tmp_path, tmp_path / name, name, "truncated")
 
 
+@pytest.mark.slow
 def test_real_mnist(tmp_path: Path) -> None:
     path = SHARED / "mnist-10k-images-idx3-ubyte.gz"
     if not path.exists():
@@ -534,6 +539,7 @@ def test_real_mnist(tmp_path: Path) -> None:
     check_dense(tmp_path, path, expected.astype(np.float32), dtype="float32")
 
 
+@pytest.mark.slow
 def test_real_docword(tmp_path: Path) -> None:
     path = SHARED / "nips-docword.txt.gz"
     if not path.exists():
@@ -600,6 +606,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
         ingest(tmp_path / "out.zarr", tmp_path / "out.zarr", overwrite=True)
 
 
+@pytest.mark.slow
 def test_a_second_ingest_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", dense())
     script = f"""

@@ -44,6 +44,7 @@ def check(tmp_path: Path, source: Path, expected: np.ndarray, **options: Any) ->
     return summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("dtype", ["f8", "f4", ">f8", "u1", "i2"])
 def test_npy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any, dtype: str) -> None:
@@ -56,6 +57,7 @@ def test_npy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any, dtype:
     check(tmp_path, tmp_path / "a.npy", matrices, chunks=(7, 11))
 
 
+@pytest.mark.slow
 @settings(**OPTIONS, max_examples=25)
 @given(
     n=st.integers(1, 20),

@@ -170,6 +170,7 @@ FORMATS: list[Callable[[Path, np.ndarray], Path]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__name__)
 def test_rounding_is_an_error_unless_it_is_asked_for(tmp_path: Path, write: Callable[[Path, np.ndarray], Path]) -> None:
     values = np.round(ROWS * 1024) / 1024  # which float32 holds

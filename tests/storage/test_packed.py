@@ -136,6 +136,7 @@ ingest.ingest(sys.argv[1], sys.argv[2], kind="symmetric", chunks=(32, 32), progr
 """
 
 
+@pytest.mark.slow
 def test_a_killed_ingest_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", symmetric(150))
     command = [sys.executable, "-c", KILL, str(tmp_path / "a.npy"), str(tmp_path / "cut")]
@@ -241,6 +242,7 @@ def test_chosen_chunks_are_filled_up_with_little(d: int) -> None:
     assert packed_bytes(d, np.dtype("f4")) <= 4 * d * d
 
 
+@pytest.mark.slow
 def test_generated_packed_stores_do_not_depend_on_workers(tmp_path: Path) -> None:
     stores = []
     for workers in (1, 3):

@@ -402,6 +402,7 @@ def compare(made: Made, folder: Path, damage: str) -> int:
     return refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_way_of_reading_finds_what_zarr_finds_or_names_the_chunk(layout: str, tmp_path: Path) -> None:
@@ -436,6 +437,7 @@ REMOTE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", REMOTE)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_objects_are_held_to_the_same(layout: str, tmp_path: Path) -> None:
@@ -491,6 +493,7 @@ def test_a_row_pointer_that_is_lost_at_the_front_is_no_row_of_zeros(tmp_path: Pa
         open_source(made.path)
 
 
+@pytest.mark.slow
 def test_a_shard_takes_the_memory_that_is_predicted_and_no_more(tmp_path: Path) -> None:
     """It is held as it is stored and decoded, and one inner chunk beside them: zarr took five times a shard."""
     array = zarr.create_array(

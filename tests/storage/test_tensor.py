@@ -175,6 +175,7 @@ def test_readers_of_every_way_give_the_same_blocks(tmp_path: Path, d: int, side:
         assert (reader.side, reader.grid, reader.units, reader.chunks) == (side, n, shape[0], (side,) * 3)
 
 
+@pytest.mark.slow
 def test_blocks_are_indexed_padded_and_a_fifth_of_the_bytes(tmp_path: Path) -> None:
     a = symmetric(19)
     group = zarr.open_group(store(tmp_path / "t", a, 2), mode="r")
@@ -189,6 +190,7 @@ def test_blocks_are_indexed_padded_and_a_fifth_of_the_bytes(tmp_path: Path) -> N
 CLASSES = {"I<J<K": (1, 6, 11), "I=J<K": (1, 2, 10), "I<J=K": (1, 9, 10), "I=J=K": (0, 1, 3), "two equal": (1, 1, 9)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
 def test_an_entry_unlike_any_of_its_mirror_images_is_named(tmp_path: Path, name: str, dtype: str) -> None:
@@ -203,6 +205,7 @@ def test_an_entry_unlike_any_of_its_mirror_images_is_named(tmp_path: Path, name:
             open_source(a, "tensor")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [1, 2, 9])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "g"])
 def test_rounding_of_einsum_is_forgiven_and_mended(tmp_path: Path, dtype: str, side: int) -> None:
@@ -468,6 +471,7 @@ def test_inspect_says_what_a_tensor_store_holds(tmp_path: Path, capsys: pytest.C
 # Planted problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orthogonal", [True, False])
 @pytest.mark.parametrize("noise", ["none", "gaussian", "round", "weak", "adversarial"])
 def test_the_planted_tensor_and_its_noise(tmp_path: Path, noise: str, orthogonal: bool) -> None:

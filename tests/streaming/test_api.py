@@ -56,6 +56,7 @@ def run(capsys: Any, *argv: str) -> tuple[int, str, str]:
     return code, out, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_from_the_command_line_and_from_python(folder: Path, capsys: Any, name: str) -> None:
     """Fails when a door makes another model of the same words: the stores have the same bytes."""
@@ -175,6 +176,7 @@ def test_rows_through_a_pipe_and_then_more_rows(folder: Path) -> None:
     np.testing.assert_allclose(npmdask.StreamingPCA.load("c").mean, rows.mean(axis=0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_scores_from_the_command_line(folder: Path, capsys: Any) -> None:
     run(capsys, "run", written("c.toml", "spm"), "--quiet")
     code, out, _ = run(capsys, "transform", "c", "test.zarr", "scores.zarr", "--json", "--quiet")

@@ -122,6 +122,7 @@ def test_killed_at_some_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert kills > 1
 
 
+@pytest.mark.slow
 def test_from_a_configuration_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The right words everywhere, and no measure of PCA. Fails where weights are called mean squares."""
     np.save(tmp_path / "rows.npy", ROWS)

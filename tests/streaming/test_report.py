@@ -53,6 +53,7 @@ def planted(tmp_path: Path) -> Path:
     return tmp_path / "x.zarr"
 
 
+@pytest.mark.slow
 def test_all_that_is_known_is_on_the_page(planted: Path, tmp_path: Path) -> None:
     """Fails when a measure is left out, when a number is another's, or when the page needs another file."""
     found = stream_pca(planted, K, batch_rows=50, held_out=rows_of(40), store=tmp_path / "s", memory=2**32)
@@ -74,6 +75,7 @@ def test_all_that_is_known_is_on_the_page(planted: Path, tmp_path: Path) -> None
     assert not re.findall(r"(?:src|href)=\"(?!#)([^\"]+)\"", page)
 
 
+@pytest.mark.slow
 def test_steps_are_drawn_where_they_change(tmp_path: Path) -> None:
     """Fails when batch sizes or ranks are never drawn, or drawn where the tiles say it all."""
     for name, algorithm in (("changes", "msg"), ("stays", "spm")):

@@ -114,6 +114,7 @@ def test_of_a_saved_model_and_of_a_stream_that_was_cut_short(tmp_path: Path) -> 
         close(written(tmp_path / f"scores-{name}"), along(tmp_path / "s", X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ingested", [False, True])
 @pytest.mark.parametrize(("center", "scale"), [(False, False), (True, False), (False, True), (True, True)])
 def test_of_a_finished_run(center: bool, scale: bool, ingested: bool, tmp_path: Path) -> None:
@@ -254,6 +255,7 @@ def test_what_a_kill_has_left_is_not_gone_on_with(store: Path, tmp_path: Path, m
 # Cost
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     """Fails when scores or rows are gathered: 64 MB of rows and 32 of scores pass through a chunk and its copy."""
     n, part = 2 * 10**6, np.random.default_rng(0).standard_normal((10**5, 4))
@@ -271,6 +273,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     assert written(tmp_path / "scores").shape == (n, K)
 
 
+@pytest.mark.slow
 def test_progress_is_told(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when a long call gives no sign of life; the clock of signs is turned to always."""
     told: list[tuple[int, int]] = []

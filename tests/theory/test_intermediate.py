@@ -56,6 +56,7 @@ def test_formulas_by_hand() -> None:
     assert not gapfree_noise(1.5, 1, 100, 5, 9).valid and not gapfree_iterations(1.5, 100).valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.0, 0.003, 0.05])
 def test_no_step_exceeds_the_recursion(size: float) -> None:
     """200 matrices, 8 steps: h, angle and residual. Mutants: t_q or sqrt(1 + h^2) left out, s_{q+1} for s_{q+2}."""

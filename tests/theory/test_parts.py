@@ -158,6 +158,7 @@ def test_the_rate_of_oja() -> None:
     assert oja_rate(10**5, 10, top=1.0, second=0.5, deviation=2.0, variance=2.0).value == 1.0
 
 
+@pytest.mark.slow
 def test_the_rate_of_oja_is_not_exceeded() -> None:
     """x = +-e_1 or +-e_2, so that everything is known: 30 runs of 4 beta steps; C = 1, f = 0.5."""
     rng, runs, alpha, gap = np.random.default_rng(0), 30, 2.0, 0.6

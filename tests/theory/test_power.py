@@ -59,6 +59,7 @@ def test_the_law_of_random_starts_in_high_dimension() -> None:
     assert init_tan_quantile(7, 3, 7).value == 0 and not init_tan_quantile(7, 3, 4, 0.99, draws=100).valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "p"), [(2, 2), (2, 3), (1, 3)])
 def test_the_probability_of_a_bad_start_falls_like_tau_to_minus_p_plus_1_minus_k(k: int, p: int) -> None:
     """Its exponent, c = 1: by quantiles at 1 in 30 and 1 in 3000 of 400,000 starts. Mutant: p - k."""
@@ -114,6 +115,7 @@ def test_steps_go_to_the_plateau_from_inside_the_basin_only() -> None:
         assert t == pytest.approx(end, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.0, 0.01, 0.2, 2.0])
 def test_no_step_exceeds_the_recursion(size: float) -> None:
     """200 random matrices, 8 steps each, indefinite. Mutant: sqrt(1 + t^2) left out of either term."""

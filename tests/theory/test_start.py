@@ -61,6 +61,7 @@ def test_bounds_of_errors_hold_in_nine_of_ten_runs_of_random_starts(k: int, p: i
     assert np.mean(found > typical.value) > 0.2 and not typical.valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "k", "p"), [(100, 1, 1), (100, 2, 2), (100, 2, 4), (10**4, 6, 12), (500, 3, 40), (9, 4, 7)]
 )
@@ -80,6 +81,7 @@ def test_the_explicit_start_at_its_ends() -> None:
             init_tan_explicit(**({"d": 10, "k": 2, "p": 3} | wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "p"), [(1, 3), (2, 2), (3, 5), (6, 6)])
 def test_smallest_singular_values_are_above_what_is_said(k: int, p: int) -> None:
     """100,000 blocks: no more than fail_prob below, and nearly as many (all of them for k = 1). 5 standard errors."""

@@ -69,6 +69,7 @@ def _recovered(d: int, size: float, seed: int) -> float:
     return float(abs(v @ best))
 
 
+@pytest.mark.slow
 def test_a_noise_that_the_printed_theorem_allows_hides_the_component() -> None:
     """Every printed condition holds with C_1 = 0.3 for k = 1 in each dimension; the added one says where it fails."""
     few, many = ([_recovered(d, 0.3, seed) for seed in range(3)] for d in (30, 20000))

@@ -51,6 +51,7 @@ def spectra(rng: np.random.Generator, r: int) -> list[np.ndarray]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exactly", [False, True])
 def test_equal_to_the_solver_that_tries_all_faces(exactly: bool) -> None:
     """Fails when a corner is left out, when ties are dropped, or when `<=` is taken for `=`."""
@@ -62,6 +63,7 @@ def test_equal_to_the_solver_that_tries_all_faces(exactly: bool) -> None:
             np.testing.assert_allclose(found, by_faces(mu, total, exactly), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exactly", [False, True])
 def test_bisection_and_kkt(exactly: bool) -> None:
     rng = np.random.default_rng(1)
@@ -112,6 +114,7 @@ def test_rank_test_is_necessary_and_sufficient() -> None:
     assert stays_rank(np.array([1.5]), 1) and stays_rank(np.array([1.5, 0.5]), 1) and not stays_rank(np.zeros(0), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ridged", [False, True])
 def test_near_the_optimum_and_the_mean_no_batch_takes_the_rank_away(ridged: bool) -> None:
     """Lemma 5.2 and its ridged form: where it says so, mu_k - mu_{k+1} >= 1 for every C_t within ``distance`` of C.

@@ -76,6 +76,7 @@ def test_the_registry_is_complete() -> None:
         assert type(algorithm) is STREAM_REGISTRY[name] and algorithm.name == name and algorithm.target_rank == K
 
 
+@pytest.mark.slow
 @of_directions
 def test_finds_the_planted_directions_and_their_variances(algorithm: Any) -> None:
     """Fails when a gradient has the wrong sign, a step size does not fall, or the values are not means."""

@@ -45,6 +45,7 @@ def test_same_iterates_as_with_matrices(algorithm: MSG, size: int, trace: Any) -
         assert info.rank == np.linalg.matrix_rank(p, tol=1e-10)
 
 
+@pytest.mark.slow
 def test_orthonormal_after_many_rows() -> None:
     state = fed(MSG(target_rank=K), stream(3000)[0], batch=1)
     np.testing.assert_allclose(state.vectors.T @ state.vectors, np.eye(len(state.weights)), atol=1e-13)
@@ -101,6 +102,7 @@ def test_the_mini_batch_step_is_the_projected_one_exactly_when_the_test_holds(ki
     assert 10 < held < 140
 
 
+@pytest.mark.slow
 def test_the_sufficient_tests_are_sufficient_and_the_printed_one_is_not() -> None:
     """`lemma` and `sound` imply `exact`; equation (6) does not where ridge > gap(C) / 2."""
     rng = np.random.default_rng(5)
@@ -154,6 +156,7 @@ def test_doubling_ends_at_the_cap_and_begins_again() -> None:
     assert state.rows == 20 + 50 and len(state.pending) == sum(asked) - state.rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "eta0"), [(MiniBatchMSG, 5.0), (MiniBatchRMSG, 1.0)])
 @pytest.mark.parametrize("optimistic", [True, False])
 def test_mini_batches_that_forget_follow_a_drift(kind: Any, eta0: float, optimistic: bool) -> None:

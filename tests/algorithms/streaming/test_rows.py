@@ -18,7 +18,13 @@ from tests.algorithms.streaming.test_capped_simplex import by_faces, spectra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["stream-rows", "stream-update-cost", "stream-memory", "stream-projection"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("stream-rows", "stream-update-cost", "stream-projection"),
+        pytest.param("stream-memory", marks=pytest.mark.heavy),  # what it measures: test_an_update_holds_few_blocks
+    ],
+)
 def test_the_row_runs_and_its_answers_are_right(name: str, tmp_path: Path) -> None:
     """Fails when an algorithm does not answer, or iterates differ from those with matrices."""
     row = next(row for row in all_rows() if row.name == name)

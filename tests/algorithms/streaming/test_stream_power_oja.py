@@ -43,6 +43,7 @@ def test_blocks_have_exactly_their_rows_whatever_the_batches(memory: float) -> N
     assert info.steps == 3 and info.batch_rows == 100
 
 
+@pytest.mark.slow
 def test_memory_takes_all_rows_into_account() -> None:
     """With memory 1 the error falls with all rows, without with those of a block: a factor of about sqrt(40)."""
     rows, truth = stream(4000)

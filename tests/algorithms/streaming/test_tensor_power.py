@@ -67,6 +67,7 @@ def test_finds_skewed_sources_and_their_weights(d: int) -> None:
         assert np.abs(z).max() < 4 and result.said == "3 of 3 components are found"
 
 
+@pytest.mark.slow
 def test_the_standard_errors_are_those_of_the_weights() -> None:
     """Over many streams the mean square of (weight - truth) / standard error is about one."""
     v, z = planted(6, 2, 0), []

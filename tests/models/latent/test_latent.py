@@ -73,6 +73,7 @@ class Watch(Observer):
         self.passes += [label] * (total_bytes == N * D * 8)
 
 
+@pytest.mark.slow
 def test_a_plain_array_is_surveyed_with_the_means_and_held_to_what_they_saw(tmp_path: Path) -> None:
     """Bytes changed under equal times are seen by the checksums of the first pass, also in a later process."""
     source, watch = write_zarr(tmp_path / "x.zarr", mixture()[0], (3000, D)), Watch()
@@ -100,6 +101,7 @@ def test_independent_components_of_both_signs(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.mean, rows.mean(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [fit_mixture, fit_independent_components])
 def test_an_array_in_memory_a_second_call_and_threads(tmp_path: Path, fit: Any) -> None:
     rows = (mixture() if fit is fit_mixture else mixed())[0]

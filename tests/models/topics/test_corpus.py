@@ -69,6 +69,7 @@ def test_the_corpus_is_the_same_in_every_process() -> None:
     assert int(said.stdout) == number_of(small_corpus())
 
 
+@pytest.mark.slow
 def test_documentation_is_real_text() -> None:
     found = small_corpus()
     documents, words = found.counts.shape

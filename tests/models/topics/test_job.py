@@ -65,6 +65,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> TopicAnswer:
     return run_topics(docword(folder / "docword.txt"), K, words(V), store=folder / "run")
 
 
+@pytest.mark.slow
 def test_planted_topics_are_found(answer: TopicAnswer) -> None:
     assert l1_error(answer.model) < 0.15
     np.testing.assert_allclose(answer.model.weights, np.full(K, 1 / K), atol=0.06)
@@ -82,6 +83,7 @@ def test_a_moment_that_is_never_formed_gives_the_same_topics(answer: TopicAnswer
     assert not (tmp_path / "run" / "moments.zarr").exists()
 
 
+@pytest.mark.slow
 def test_threads_and_where_the_counts_lie_change_no_bit(answer: TopicAnswer, tmp_path: Path) -> None:
     write_documents(documents_of(COUNTS), tmp_path / "counts.zarr", words(V))
     run_topics(tmp_path / "counts.zarr", K, store=tmp_path / "run", resources=Resources(threads=1))
@@ -121,6 +123,7 @@ def test_a_second_call_answers_without_a_pass_and_another_request_is_refused(ans
             run_topics(**({"source": source, "vocabulary": words(V), "store": store} | asked))
 
 
+@pytest.mark.slow
 def test_a_few_tiny_documents_ruin_equal_weights_only(tmp_path: Path) -> None:
     """Breaks where weights by length are left out: a table of contents would count as much as a paper."""
     long, rng = corpus(1500, 150, 250), generator(0, "tiny")
@@ -133,6 +136,7 @@ def test_a_few_tiny_documents_ruin_equal_weights_only(tmp_path: Path) -> None:
     assert errors[0] < 0.1 and errors[1] > 2 * errors[0], errors
 
 
+@pytest.mark.slow
 def test_words_that_are_left_out_and_new_documents(tmp_path: Path) -> None:
     stuffed = COUNTS.tolil()
     stuffed[:, 7] = 1  # a word of every document
@@ -158,6 +162,7 @@ def test_words_that_are_left_out_and_new_documents(tmp_path: Path) -> None:
         fitted.transform(new[:, :-2])
 
 
+@pytest.mark.slow
 def test_the_estimator_is_the_job(answer: TopicAnswer, tmp_path: Path) -> None:
     write_documents(documents_of(COUNTS), tmp_path / "counts.zarr", words(V))
     fitted = Topics(K, random_state=0, store=tmp_path / "run").fit(tmp_path / "counts.zarr")
@@ -168,6 +173,7 @@ def test_the_estimator_is_the_job(answer: TopicAnswer, tmp_path: Path) -> None:
         Topics(K, memory="1MiB").fit(COUNTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "error", "said"),
     [
@@ -210,6 +216,7 @@ def test_the_tolerance_is_a_tenth_of_what_sampling_leaves() -> None:
         assert tensor_tol(source, TopicRequest(topics=topics)) == pytest.approx(tol)
 
 
+@pytest.mark.slow
 def test_topics_of_documents_with_a_privacy_budget_say_that_they_are_not_protected_by_it(
     tmp_path: Path, capsys: Any
 ) -> None:
@@ -236,6 +243,7 @@ def test_documents_that_are_too_short_are_counted(tmp_path: Path) -> None:
     assert l1_error(model) < 0.15
 
 
+@pytest.mark.slow
 def test_what_did_not_converge_is_said_and_has_its_exit_code(answer: TopicAnswer, tmp_path: Path, capsys: Any) -> None:
     assert answer.answered and answer.outcome.name == "converged"
     found = run_topics(corpus(N, 30, 60), K, store=tmp_path / "run", iterations=1, restarts=1)
@@ -246,6 +254,7 @@ def test_what_did_not_converge_is_said_and_has_its_exit_code(answer: TopicAnswer
     assert '<p class="outcome bad">not converged: found' in page
 
 
+@pytest.mark.slow
 def test_more_topics_than_there_are(tmp_path: Path) -> None:
     """Of long documents M2 shows that there are no more; of short ones what is not there is noise, and no NaN."""
     with pytest.raises(BadInputError, match=r"M2 supports only 3 of 4 components: .* take k = 3"):
@@ -257,6 +266,7 @@ def test_more_topics_than_there_are(tmp_path: Path) -> None:
     assert max(best) < 0.3
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     docword(Path("docword.small.txt"), corpus(1500))
@@ -293,6 +303,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: An
     assert code == 2 and f"go on with {tmp_path / store} instead" in err
 
 
+@pytest.mark.slow
 def test_a_job_that_was_not_finished_says_how_to_finish_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

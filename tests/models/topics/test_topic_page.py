@@ -74,6 +74,7 @@ class Reader(HTMLParser):
             self.text += data + "\n"
 
 
+@pytest.mark.slow
 def test_every_word_is_escaped_and_every_tag_closed() -> None:
     """Fails when a word of the vocabulary, or anything else that is given, gets into the page as HTML."""
     read = Reader(page := full_page())

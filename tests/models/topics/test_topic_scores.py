@@ -83,6 +83,7 @@ def test_what_is_refused_leaves_nothing(store: Path, tmp_path: Path) -> None:
         transform_documents(store, COUNTS, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_documents(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the documents in a store, of many chunks: fails when all are read, or all shares kept."""
     monkeypatch.setattr("npmdask.storage.writers.sparse.SparseWriter.CHUNK", 2**12)

@@ -139,6 +139,7 @@ def test_without_what_it_breaks_a_mutant_passes() -> None:
     assert OracleMutant(name="none", path="k-dp-ojas", change=lambda path: path, runs=100).audited().passed
 
 
+@pytest.mark.slow
 def test_the_papers_noise_of_dp_ojas_is_shown_not_to_be_epsilon_one() -> None:
     """n = 10^5, claimed 1: the attack alone shows more; the sum of what was published is 136 (there is no shuffle)."""
     mutant = next(mutant for mutant in ORACLE_MUTANTS if "paper's noise" in mutant.name)
@@ -147,6 +148,7 @@ def test_the_papers_noise_of_dp_ojas_is_shown_not_to_be_epsilon_one() -> None:
     assert epsilon_for(found.path_loss, 1e-6) == pytest.approx(136, abs=1)
 
 
+@pytest.mark.slow
 def test_the_command_line_audits_an_oracle(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["audit", "--relation", "record_replace", "--mechanism", "clipped-mean", "--runs", "500"]
     assert main(arguments) == 0

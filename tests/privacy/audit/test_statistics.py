@@ -19,6 +19,7 @@ def gaussian_counts(mu: float, runs: int, seed: int, thresholds: tuple[float, ..
     return [s.count((here, there), thresholds)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.1, 0.2367, 1.0, 2.5])
 def test_the_interval_covers_the_mu_of_exact_gaussians(mu: float) -> None:
     """Fails if alpha is not divided (coverage at 90 % would fall below its binomial limit) or a tail is mistaken."""
@@ -35,6 +36,7 @@ def test_the_interval_is_not_too_wide_to_be_of_use() -> None:
     assert 0.2367 in interval
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("claimed", "runs"), [(0.2367, 60_000), (1.0, 4000), (1.53, 3000)])
 def test_a_factor_of_1_4_is_rejected_at_one_in_a_million_and_the_truth_is_not(claimed: float, runs: int) -> None:
     for seed in range(20):
@@ -43,6 +45,7 @@ def test_a_factor_of_1_4_is_rejected_at_one_in_a_million_and_the_truth_is_not(cl
         assert s.p_value(lambda alpha, c=honest: s.mu_lower_bound(c, alpha), claimed) > ALPHA
 
 
+@pytest.mark.slow
 def test_p_values_of_the_truth_are_not_small_too_often() -> None:
     """P(p <= u) <= u. Fails if one of the two bounds gets all of alpha: the p-values halve."""
     counts = [gaussian_counts(1.0, 1000, seed) for seed in range(300)]

@@ -54,6 +54,7 @@ def test_the_budget_is_spent_on_k_t_releases_of_all_records(relation: str, make)
     assert oracle.charge().epsilon_at(BUDGET.delta) > 0.999999
 
 
+@pytest.mark.slow
 @given(place=st.integers(0, 20), entries=st.lists(st.floats(), min_size=3, max_size=3), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
 def test_one_record_more_or_less_stays_within_the_charge(place: int, entries: list[float], seed: int) -> None:

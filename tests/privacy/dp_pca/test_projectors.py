@@ -106,6 +106,7 @@ class Approximate:
         return inner
 
 
+@pytest.mark.slow
 @examples
 @given(st.integers(4, 10), st.integers(1, 3), st.floats(0, 0.9), st.integers(0, 10**6))
 def test_deflation_loses_no_more_than_its_oracle(d: int, k: int, zeta: float, seed: int) -> None:

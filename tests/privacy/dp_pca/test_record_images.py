@@ -79,6 +79,7 @@ def exact_block(d: int, j: int, rng: np.random.Generator) -> np.ndarray:
     return pack(rng.integers(-3, 4, d) / 4, rng.integers(-9, 9, d) / 2, found)
 
 
+@pytest.mark.slow
 @settings(**OPTIONS, max_examples=80)
 @given(
     n=st.integers(1, 60),
@@ -139,6 +140,7 @@ def test_releases_do_not_see_the_layout(name: str, tmp_path: Path) -> None:
         require_same(summary(RecordImages(reader=reader, rows=rows, mechanism=mechanism), block), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clipped", "plain", "paper range"])
 def test_any_number_of_threads_and_any_known_parts_give_the_same_bits(name: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 5000)

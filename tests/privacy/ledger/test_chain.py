@@ -73,6 +73,7 @@ def test_an_export_can_be_checked_and_says_nothing_secret(used: Ledger, address:
             require_whole_export(broken)
 
 
+@pytest.mark.slow
 def test_an_entry_cannot_be_exchanged_alone(used: Ledger) -> None:
     """Not even with the right hash, and the next one pointing to it: that one's hash would have to change too."""
     lines = [json.loads(line) for line in export_lines(used)]

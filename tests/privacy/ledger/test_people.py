@@ -101,6 +101,7 @@ SAME: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SAME)
 def test_the_same_people_have_one_budget(sqlite: Owner, how: str) -> None:
     x, options = SAME[how](people())
@@ -157,6 +158,7 @@ def test_halves_of_real_and_random_data_have_nearly_nothing_in_common(name: str)
         assert one.overlap_with(other).share < SHARE / 10 and not one.repeats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1, 0.01])
 def test_what_is_shared_is_estimated(share: float) -> None:
     """Of data with far more records than a sketch has hashes."""
@@ -193,6 +195,7 @@ def test_an_overlap_that_was_said_to_be_of_other_people_is_not_warned_of(sqlite:
     assert told == []
 
 
+@pytest.mark.slow
 def test_of_large_data_sets_it_says_how_little_can_be_seen(sqlite: Owner) -> None:
     """Of 100,000 records a sketch holds 4 %. Of 300 other people 12 or so can be looked for, and that is said; of
     60,000 it sees enough, and says what would be too little. Mutant: nothing said of what was not compared."""
@@ -208,6 +211,7 @@ def test_of_large_data_sets_it_says_how_little_can_be_seen(sqlite: Owner) -> Non
     assert 0.15 < least < 0.23 and not any("hardly known" in line and "'town'" in line for line in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "others"), [(6000, 6000), (300, 12_000)])
 def test_the_resolution_is_what_is_seen_in_99_of_100(records: int, others: int) -> None:
     """Of 400 pairs that have so much in common at most 12 are missed (4 expected; by chance with probability 3e-4), and
@@ -339,6 +343,7 @@ def test_sketches_of_a_store_do_not_follow_its_layout(tmp_path: Path) -> None:
 # Exact runs
 
 
+@pytest.mark.slow
 def test_an_exact_run_on_data_with_a_budget_says_so(sqlite: Owner, capsys: pytest.CaptureFixture[str]) -> None:
     store = sqlite.folder / "people.zarr"
     warning = "these data have a privacy budget (as 'people' in the ledger), and this exact answer is not protected"
@@ -357,6 +362,7 @@ def test_an_exact_run_on_data_with_a_budget_says_so(sqlite: Owner, capsys: pytes
     assert not top_k(other, 2, store=sqlite.folder / "other").warnings
 
 
+@pytest.mark.slow
 def test_other_jobs_on_such_data_say_so_too(sqlite: Owner) -> None:
     rng, warning = np.random.default_rng(0), "have a privacy budget"
     x = np.eye(6)[rng.integers(0, 2, 2000)] * 5 + 0.3 * rng.standard_normal((2000, 6))

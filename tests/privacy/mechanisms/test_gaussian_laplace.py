@@ -81,6 +81,7 @@ def test_released_is_a_point_of_the_grid_whatever_the_data(kind: Make, entropy: 
     assert naive[1] > 3 * naive[0]  # the attack works on what it was made for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOTH)
 def test_noise_has_the_distribution_that_is_announced(kind: Make, entropy: Entropy) -> None:
     """Mutants: scale off by 5 %, scale in place of stddev for Laplace, the grid applied twice."""

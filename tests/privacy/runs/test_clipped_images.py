@@ -88,6 +88,7 @@ def test_it_captures_more_where_noise_matters(relation: str, rows: int, key: Ent
     assert means[0] > means[1] + 0.05
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_data_up_to_noise(key: Entropy) -> None:
     """Not of clipped images, although the first release has them; of 40 runs mean 0.14 and standard deviation 0.95 in
     units of the noise. Mutant: the last images clipped, too, which is 40 times the noise."""
@@ -127,6 +128,7 @@ def test_one_release_of_all_columns_is_the_noisy_covariance_matrix(key: Entropy)
     assert captured(lab.x, result.vectors) > captured(lab.x, left)
 
 
+@pytest.mark.slow
 def test_without_need_only_the_first_images_are_clipped(world: World) -> None:
     solution = world.solve("run", world.problem({"epsilon": 1.5, "clip_norm": 1.5}, max_steps=4))
     assert solution.statement is not None

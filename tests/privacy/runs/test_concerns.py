@@ -31,6 +31,7 @@ def test_an_ordinary_promise_is_of_no_concern(tmp_path: Path) -> None:
     assert concerns(make_world(tmp_path, records(ROWS)).problem()) == ()
 
 
+@pytest.mark.slow
 def test_a_weak_promise_is_said_in_the_plan_the_log_the_solution_the_statement_and_on_the_page(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,6 +87,7 @@ def test_noise_that_buries_everything_is_refused_and_nothing_is_charged(tmp_path
     require_signal(world.problem({"epsilon": 1.0}))
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_lost_and_what_goes_through_need_not_be(tmp_path: Path) -> None:
     """All records are the same one, as long as they may be: no data have a larger component. Where it is refused that
     component is not found; with ten times the epsilon it is. Fails where the bound on the noise is a factor off."""

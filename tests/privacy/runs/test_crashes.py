@@ -130,6 +130,7 @@ def test_a_crash_at_any_point_ends_in_the_same_release(
 OF_RECORDS_POINTS = [point for point in POINTS if point[2] in (1, 3) and point[0] is not PrivateGaussian]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("owner", "name", "call"), OF_RECORDS_POINTS, ids=lambda v: getattr(v, "__name__", str(v)))
 @pytest.mark.parametrize("oracle", ["tight", "paper"])
@@ -151,13 +152,16 @@ def test_a_crash_of_a_run_on_a_tensor_too(
     test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
 
 
-def test_a_run_on_a_tensor_that_crashes_before_and_after_every_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("oracle", ["tensor", "tight", "paper"])
+def test_a_run_that_crashes_before_and_after_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str
 ) -> None:
     """One run, again and again: at the first begin, at the first release of a column, ... of every call of resume."""
-    world = undisturbed_run(of_tensor(tmp_path / "world", planted()))
+    world = undisturbed_run(world_of(oracle, tmp_path))
     names = [("reserve", Ledger), ("begin", Ledger), ("release", PrivateGaussian), ("commit", Ledger)]
     names += [("commit_step", RunStore), ("write_part", RunStore), ("finish", Ledger), ("destroy_key", account)]
+    if oracle != "tensor":
+        names.remove(("release", PrivateGaussian))  # of matrices: a run of records draws its noise by itself
     crashes = 0
     for name, owner in names:
         for after in (False, True):
@@ -172,7 +176,8 @@ def test_a_run_on_a_tensor_that_crashes_before_and_after_every_call(
     assert resume(world.folder / "run").answered
     same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
     (run,) = world.ledger.status("people").runs
-    assert run.finished and set(run.committed) == set(range(1, 7))
+    assert run.finished and set(run.committed) == set(range(1, len(run.committed) + 1))
+    assert len(run.committed) == 6 or oracle != "tensor"
 
 
 @pytest.mark.parametrize("oracle", ["tight", "paper"])

@@ -57,6 +57,7 @@ def altered(old: str, new: str, name: str = "other.toml") -> str:
     return name
 
 
+@pytest.mark.slow
 def test_from_plan_to_export(home: World, capsys: Any) -> None:
     code, out, err = say(capsys, "run", "p.toml")
     assert code == 0 and "released 3 noisy products" in err and "step 3: released" in err
@@ -120,6 +121,7 @@ FINISHED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_refused_of_a_finished_release(home: World, capsys: Any) -> None:
     exact = '[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "runs/exact"\n'
     Path("exact.toml").write_text(exact)
@@ -133,6 +135,7 @@ def test_what_is_refused_of_a_finished_release(home: World, capsys: Any) -> None
     assert len(home.ledger.status("people").runs) == 1
 
 
+@pytest.mark.slow
 def test_delta_that_permits_to_publish_a_record_is_said_where_their_number_is_public(home: World, capsys: Any) -> None:
     altered("delta = 1e-6", "delta = 1e-3")
     warned = "1 / (number of records)"
@@ -188,6 +191,7 @@ def test_a_plan_says_what_the_run_then_does(home: World, capsys: Any) -> None:
     assert facts["expense"]["left"] == pytest.approx(home.ledger.status("people").left_epsilon)
 
 
+@pytest.mark.slow
 def test_a_plan_asks_the_ledger(home: World, capsys: Any) -> None:
     def budget(config: str) -> dict[str, Any]:
         code, out, _ = say(capsys, "plan", config, "--json")
@@ -213,6 +217,7 @@ def test_memory_is_not_said_where_the_rows_are_private(home: World, capsys: Any)
     assert "predicted peak" not in out and "sums" in out
 
 
+@pytest.mark.slow
 def test_the_page_names_the_release_and_lists_every_one(home: World, capsys: Any) -> None:
     home.solve("daily/000007")
     assert say(capsys, "report", "daily/000007")[0] == 0

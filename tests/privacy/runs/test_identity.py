@@ -67,6 +67,7 @@ def put_back(world: World, *names: str) -> None:
         shutil.copytree(kept, target) if kept.is_dir() else shutil.copy2(kept, target)
 
 
+@pytest.mark.slow
 def test_other_data_with_the_same_checksums_are_refused_after_a_restored_snapshot(world: World) -> None:
     """The attack of the review: with both answers the noise cancelled, and one record was left."""
     stopped(world, 1)
@@ -81,6 +82,7 @@ def test_other_data_with_the_same_checksums_are_refused_after_a_restored_snapsho
     assert not (world.folder / "run" / "result").exists() and len(world.ledger.status("people").runs[0].committed) == 1
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_put_back_gives_the_same_release(world: World) -> None:
     stopped(world, 1)
     snapshot(world)
@@ -91,6 +93,7 @@ def test_a_snapshot_that_is_put_back_gives_the_same_release(world: World) -> Non
     same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_put_back_meets_a_newer_ledger_with_the_same_release(world: World) -> None:
     stopped(world, 1)
     snapshot(world)
@@ -113,6 +116,7 @@ def test_a_ledger_that_is_older_than_the_run_is_refused(world: World) -> None:
     assert len(world.ledger.entries()) == entries, "nothing is written to a ledger that has forgotten something"
 
 
+@pytest.mark.slow
 def test_another_ledger_is_refused_too(world: World, tmp_path: Path) -> None:
     stopped(world, 1)
     other = make_world(tmp_path / "other", records(4000))
@@ -299,6 +303,7 @@ def test_a_private_run_that_began_on_a_store_of_before_goes_on(world: World, mon
     assert solve(world.problem(), world.folder / "run", Resources()).answered
 
 
+@pytest.mark.slow
 def test_a_store_of_before_is_its_own_source(world: World) -> None:
     """The remedy that the refusal names."""
     without_digests(world.data)

@@ -56,6 +56,7 @@ def captured(world: World, basis: np.ndarray) -> float:
     return float(mine / values[-basis.shape[1] :].sum())
 
 
+@pytest.mark.slow
 def test_the_directions_are_those_of_the_data_and_the_charge_is_exact(tight: World) -> None:
     solution = tight.solve("run")
     assert solution.outcome.name == "released" and solution.answered and solution.steps == 2 * 2 * 3
@@ -97,6 +98,7 @@ def test_one_matrix_for_each_record(tmp_path: Path) -> None:
         replace(world, asked={"target_rank": 2, "max_steps": 2}).solve("other")
 
 
+@pytest.mark.slow
 def test_a_record_more_where_the_number_of_records_is_private(tmp_path: Path) -> None:
     """The guess of their number stands in for it, and nothing public depends on how many there are."""
     world = of_records(tmp_path, "tight")
@@ -127,6 +129,7 @@ def test_threads_and_worker_processes_change_no_bit(tight: World) -> None:
     same_bytes(tight.folder / "run", twin_of, parts=("steps", "result"))
 
 
+@pytest.mark.slow
 def test_the_command_and_the_function_leave_the_same(tight: World, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared(tight)
     shutil.copytree(tight.folder / "run", tight.folder / "other")
@@ -146,6 +149,7 @@ def test_the_command_and_the_function_leave_the_same(tight: World, monkeypatch: 
     assert (np.load(tight.folder / "run" / "result" / "basis.npy") == solution.basis).all()
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_the_run_then_does(tight: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tight.folder)
     Path("p.toml").write_text(TOML)
@@ -168,6 +172,7 @@ def test_a_batch_in_which_nothing_is_found_is_said(tmp_path: Path) -> None:
     assert "found no range" in warning and "'tight'" in warning
 
 
+@pytest.mark.slow
 def test_a_delta_beside_other_runs_is_explained(tmp_path: Path) -> None:
     """(epsilon, delta) of the paper's accounting does not add up as Gaussian losses do."""
     world = make_world(tmp_path / "world", records(4000), budget=Budget(3.0, 1e-6))
@@ -202,6 +207,7 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("privacy", "request_", "sentence"), BAD)
 def test_bad_input_gets_a_sentence(tight: World, privacy: dict, request_: dict, sentence: str) -> None:
     if "privacy" in request_:

@@ -73,6 +73,7 @@ def asked(kind: str, relation: str, folder: Path) -> None:
     make_problem(open_source(folder / f"{kind}.zarr"), request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", [*REGISTRY, *TENSORS])
 @pytest.mark.parametrize("kind", FITS)
 def test_only_what_fits_is_accepted(kind: str, relation: str, stores: dict[str, Path]) -> None:

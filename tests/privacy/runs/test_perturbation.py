@@ -106,6 +106,7 @@ POINTS: list[tuple[Any, str, int]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_point_ends_in_the_same_copy(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_noise_that_buries_a_whole_copy_is_refused_and_nothing_is_charged(world:
     assert not world.ledger.status("people").runs and not (world.folder / "noisy.zarr.perturbing").exists()
 
 
+@pytest.mark.slow
 def test_a_component_is_hidden_where_it_is_said_to_be(tmp_path: Path) -> None:
     """The largest that data can have, in copies whose best component is looked for from everywhere, itself included.
 
@@ -262,6 +264,7 @@ def cosine_of_best(tensor: np.ndarray, seed: int) -> float:
     return float(abs(v[:, np.argmax(sizes)].sum()) / d**0.5)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_promises(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = ["--ledger", str(world.folder / "ledger.sqlite"), "--dataset", "people", "--json"]
     asked = ["--epsilon", "1", "--delta", "1e-6", "--relation", "tensor_entry", "--clip-norm", "40"]

@@ -41,12 +41,14 @@ def test_the_released_directions_are_those_of_the_data(world: World) -> None:
     assert (off < 6 * solution.value_stddevs).all() and (off > 0).all()
 
 
+@pytest.mark.slow
 def test_two_runs_carry_different_noise_and_one_run_always_the_same(world: World) -> None:
     first, second = world.solve("a"), world.solve("b")
     assert (first.basis != second.basis).any()
     assert (world.solve("a").basis == first.basis).all()
 
 
+@pytest.mark.slow
 def test_the_ledger_is_charged_once_for_the_whole_run(world: World) -> None:
     world.solve("run")
     world.solve("run")  # answers from its store
@@ -57,6 +59,7 @@ def test_the_ledger_is_charged_once_for_the_whole_run(world: World) -> None:
     assert mu**2 * (1 - 1e-6) <= status.spent.mu_squared <= mu**2
 
 
+@pytest.mark.slow
 def test_the_budget_ends_and_nothing_more_is_computed(world: World) -> None:
     for store in "abc":
         world.solve(store)
@@ -74,6 +77,7 @@ def test_nothing_of_the_run_folder_is_readable_by_others_and_the_key_is_gone(wor
     assert not (folder / "pass").exists() and not (folder / "telemetry.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_run_is_public(world: World) -> None:
     solution = world.solve("run")
     facts = json.dumps(summary(solution)) + json.dumps(inspect(world.folder / "run"))
@@ -84,6 +88,7 @@ def test_what_is_said_of_a_run_is_public(world: World) -> None:
     assert solution.fingerprint is None and solution.bytes_read is None and solution.peak_rss_bytes is None
 
 
+@pytest.mark.slow
 def test_export_gives_the_release(world: World, tmp_path: Path) -> None:
     solution = world.solve("run")
     export(world.folder / "run", tmp_path / "out.npz")
@@ -179,6 +184,7 @@ def test_a_run_needs_a_grant_and_a_store(world: World) -> None:
         solve(world.problem(), None, Resources())
 
 
+@pytest.mark.slow
 def test_a_refused_run_leaves_its_store_free(world: World) -> None:
     """Whoever follows the advice of the refusal may use the same store; one that has begun stays bound."""
     for store in "abc":
@@ -234,6 +240,7 @@ def product_of(path: Path) -> np.ndarray:
     return np.asarray(Threads(1).run_pass(operator, block, lambda record: None)[0])
 
 
+@pytest.mark.slow
 def test_clipping_everything_is_said_by_the_releases_themselves(tmp_path: Path) -> None:
     world = make_world(tmp_path / "w", records(4000), clip_norm=0.2)
     assert any("nearly every record" in w for w in world.solve("run").warnings)
@@ -277,6 +284,7 @@ def granted(world: Path, data: Path, relation: str, clip_norm: float) -> Privacy
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["packed", "full"])
 @pytest.mark.parametrize("relation", ["symmetric_entry", "spectral_norm", "frobenius_norm"])
 def test_symmetric_matrices_keep_the_signs_of_their_values(tmp_path: Path, layout: str, relation: str) -> None:

@@ -131,6 +131,7 @@ def test_the_taint_test_sees_a_leak(worlds: tuple[World, World], monkeypatch: py
     assert any(one[name] != two[name] for name in one)
 
 
+@pytest.mark.slow
 def test_after_the_last_release_the_data_are_not_needed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Garbage in place of the data after the last release changes nothing, and nobody looks at it."""
     real = RunStore.write_part
@@ -158,6 +159,7 @@ def test_after_the_last_release_the_data_are_not_needed(world: World, monkeypatc
     assert resume(world.folder / "run").answered
 
 
+@pytest.mark.slow
 def test_the_key_is_nowhere_but_in_its_file(world: World, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """Not in the store, the ledger, the record of the run, what is logged, or what an error says."""
     caplog.set_level(logging.DEBUG)
@@ -218,6 +220,7 @@ def test_the_executors_are_given_no_key_and_no_noise(world: World, monkeypatch: 
     world.solve("run")
 
 
+@pytest.mark.slow
 def test_refusals_during_a_private_run_do_not_quote_the_data(world: World) -> None:
     """A product too large for its grid is refused without saying how large it is."""
     with pytest.raises(NpmdaskError) as caught:

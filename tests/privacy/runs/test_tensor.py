@@ -37,6 +37,7 @@ def world(tmp_path: Path) -> World:
     return of_tensor(tmp_path / "world", planted(size=CLEAR_SIZE), clip_norm=CLEAR_SIZE)
 
 
+@pytest.mark.slow
 def test_the_components_are_those_of_the_tensor_and_every_column_is_charged(world: World) -> None:
     """Mutants: scores not charged; L not counted; the multiplier of k (R + 1) releases for all K."""
     solution = world.solve("run", world.problem(options={"restarts": RESTARTS, "iterations": ENOUGH}))
@@ -67,6 +68,7 @@ def test_iterations_that_have_not_come_to_rest_are_no_small_error(world: World) 
     assert sine < 2 * error and error > 0.05, "noise alone would be less"
 
 
+@pytest.mark.slow
 def test_more_components_than_there_are_is_said_to_be_so(world: World) -> None:
     asked = {"target_rank": RANK + 1, "options": {"restarts": RESTARTS, "iterations": ENOUGH}}
     solution = world.solve("run", world.problem(**asked))
@@ -179,6 +181,7 @@ def test_the_test_above_sees_a_leak(two: tuple[World, World], monkeypatch: pytes
     assert any(one[name] != other[name] for name in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("privacy", "request_", "said"),
     [

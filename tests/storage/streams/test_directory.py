@@ -74,6 +74,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 45), min_size=1, max_size=4),

@@ -281,7 +281,7 @@ for first in range(0, 200, 11):
 def test_one_process_pipes_rows_into_another(format: str) -> None:
     """Also from a position on, when the same rows are sent again."""
     expected = ROWS.astype(np.float32).astype(np.float64) if format == "float32" else ROWS
-    for before in (0, 1, 77):
+    for before in (0, 1, 77) if format == "csv" else (77,):
         position = json.dumps({"rows_read": before, "skipped": 0, "columns": 3})
         with subprocess.Popen([sys.executable, "-c", WRITER, format], stdout=subprocess.PIPE) as writer:
             reader = [sys.executable, "-c", READER, format, position]

@@ -78,6 +78,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
     return rows[np.lexsort(rows.T)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_sequential_rows_are_the_rows_of_the_store(stores: Made, name: str) -> None:
     """Fails if a unit begins or ends at a wrong row, e.g. if empty rows at the top of a CSR matrix are forgotten."""
@@ -102,13 +103,13 @@ KILLS = {
 }
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(**KILLS)
 def test_every_row_exactly_once_whatever_is_killed(stores: Made, **case: Any) -> None:
     read_and_kill(stores, **case)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(**KILLS)
 def test_every_row_exactly_once_in_many_cases(stores: Made, **case: Any) -> None:

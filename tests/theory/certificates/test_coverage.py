@@ -28,6 +28,7 @@ def held(tallies: dict[tuple[str, str], Tally]) -> None:
     assert tallies["told", "angle"].claimed >= 0.45 * tallies["told", "angle"].problems
 
 
+@pytest.mark.slow
 def test_coverage_over_two_hundred_problems() -> None:
     """Seeds are fixed. Mutants tried: no sqrt(d - q) in the tangents, degree one too many, t^2 = 0, D without tau."""
     tallies = measure(220)
@@ -69,6 +70,7 @@ def held_of_ties(tallies: dict[tuple[str, str], Tally]) -> None:
     assert tallies["told", "angle"].claimed >= 0.1 * tallies["told", "angle"].problems
 
 
+@pytest.mark.slow
 def test_near_ties_of_more_values_than_columns() -> None:
     """Seeds are fixed. Before pairs in a row were compared, 24 % of the angles and 9 % of the values were wrong."""
     held_of_ties(measure(110, 40_000, draw_ties))
@@ -94,6 +96,7 @@ def clustered(kind: str, width: float, many: int, seed: int, dtype: Any) -> tupl
     return a, values**2 / 200 if kind == "samples" else values, vectors.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(
     "k, p, many, tol", [(3, None, 15, None), (3, 4, 15, 1e-4), (5, None, 40, 1e-6), (3, 3, 15, None)]

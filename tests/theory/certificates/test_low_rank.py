@@ -42,6 +42,7 @@ def left_over(kind: str, a: np.ndarray, basis: np.ndarray) -> float:
     return ratio**2 if kind == "samples" else ratio
 
 
+@pytest.mark.slow
 def test_random_problems_leave_no_more_than_they_say() -> None:
     """Seeds are fixed. Mutants: ||R|| for what is left, the k-th Ritz value for the next, a perturbation left out."""
     stops = measure(60)
@@ -60,6 +61,7 @@ def test_thousands_of_random_problems_leave_no_more_than_they_say() -> None:
     assert wrong(stops) <= 0.01 * len(stops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["power", "krylov"])
 @pytest.mark.parametrize("kind", ["samples", "matrix", "sparse", "symmetric"])
 def test_a_run_without_a_gap_stops_early_and_keeps_its_word(tmp_path: Path, kind: str, algorithm: str) -> None:
@@ -91,6 +93,7 @@ def test_units_of_what_is_left() -> None:
     assert excess_of(replace(evidence, trace=11.0), "samples") == math.inf  # values may be wrong by more than all
 
 
+@pytest.mark.slow
 def test_it_goes_on_to_settled_components_in_the_same_bits(tmp_path: Path) -> None:
     """Killed after two steps and gone on with, stopped by what is left over, and then by the components."""
     np.save(tmp_path / "a.npy", matrix("matrix"))
@@ -110,6 +113,7 @@ def test_it_goes_on_to_settled_components_in_the_same_bits(tmp_path: Path) -> No
     np.testing.assert_array_equal(settled.basis, plain.basis)
 
 
+@pytest.mark.slow
 def test_from_the_command_line_with_a_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0: it is what was asked for. Foretold before the first pass, and said on its page."""
     np.save(tmp_path / "a.npy", matrix("symmetric"))

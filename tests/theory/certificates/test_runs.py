@@ -55,6 +55,7 @@ def exact(kind: str, a: np.ndarray, center: bool) -> tuple[np.ndarray, np.ndarra
     return (sigma**2 / len(a) if kind == "samples" else sigma), vt.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [3, None])
 @pytest.mark.parametrize("algorithm", ["power", "krylov"])
 @pytest.mark.parametrize("kind", ["samples", "samples centred", "matrix", "sparse", "symmetric"])
@@ -92,6 +93,7 @@ def test_bounds_of_runs_hold_and_cost_no_pass(tmp_path: Path, kind: str, algorit
     )
 
 
+@pytest.mark.slow
 def test_a_converged_run_says_how_many_digits_are_right(tmp_path: Path) -> None:
     solution = npmdask.top_k(put(tmp_path, "samples", matrix("samples")), K, store=tmp_path / "run")
     assert solution.certificate is not None and solution.certificate["health"]["word"] == "good"
@@ -101,6 +103,7 @@ def test_a_converged_run_says_how_many_digits_are_right(tmp_path: Path) -> None:
     assert "How wrong can it be" in page and "State of the iteration" in page and solution.assurance[:30] in page
 
 
+@pytest.mark.slow
 def test_the_planted_truth_stands_beside_its_bound(tmp_path: Path) -> None:
     generate(tmp_path / "data", problem="spectrum", rows=300, columns=40, rank=K, dtype="float64")
     solution = npmdask.top_k(tmp_path / "data", K, max_steps=3, store=tmp_path / "run")
@@ -109,6 +112,7 @@ def test_the_planted_truth_stands_beside_its_bound(tmp_path: Path) -> None:
     assert "to the planted truth" in write_report(tmp_path / "run").read_text()
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_run_is_counted_in(tmp_path: Path) -> None:
     store, a = put(tmp_path, "samples", matrix("samples")), matrix("samples")
     solution = npmdask.top_k(store, 2, max_steps=12, store=tmp_path / "run", mechanism="gaussian", stddev=1e-7)

@@ -33,6 +33,7 @@ def test_the_smallest_singular_value_of_a_number_is_exact() -> None:
     assert math.erf(y / math.sqrt(2)) == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_tangents_of_all_q_at_once() -> None:
     """2,000 starts: all of ||Omega_2 Omega_1^+|| below their bounds except with probability 0.1 (and never far off)."""
     d, p, rng = 12, 4, np.random.default_rng(3)

@@ -21,6 +21,7 @@ from npmdask.theory.certificates.wording import tells
 D = 150
 
 
+@pytest.mark.slow
 def test_what_a_start_hides_is_found_or_bounded() -> None:
     """Mutants that fail: the chain of random columns cut, no `missed` in the rule, none in the certificate."""
     told = covered = claimed = 0
@@ -43,6 +44,7 @@ def test_what_a_start_hides_is_found_or_bounded() -> None:
     assert told >= 0.75 * 84
 
 
+@pytest.mark.slow
 def test_a_start_that_knows_a_part_of_a_cluster() -> None:
     """Mutants that fail: no `missed` in the rule, none in the certificate.
 
@@ -92,6 +94,7 @@ def _bound(columns: int, degree: int, mu: float, others: np.ndarray, seed: int) 
     return largest_missed(theta, residual.T @ residual, held, degree, 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [np.linspace(1, 0.9, D), np.arange(1.0, D + 1) ** -1.0], ids=["bulk", "1/i"])
 @pytest.mark.parametrize(("columns", "degree"), [(1, 0), (1, 3), (3, 1), (10, 0), (10, 2), (10, 6)])
 def test_the_bound_of_what_was_missed_holds_in_99_of_100_starts(columns: int, degree: int, others: np.ndarray) -> None:

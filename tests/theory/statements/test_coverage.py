@@ -85,6 +85,7 @@ def require(name: str, pairs: Pairs, least_median: float) -> None:
     assert median >= least_median, f"{name}: so much is said that it means nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_said_is_true_and_means_something(name: str) -> None:
     function, count, least = CASES[name]
@@ -97,6 +98,7 @@ def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda count: bytes(range(count)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_DISK)
 def test_the_same_of_whole_runs(name: str, tmp_path: Path) -> None:
     function, count, least = ON_DISK[name]

@@ -172,6 +172,7 @@ def made_anew(store: Path) -> str:
     return assurance_of(spec, (arrays, meta))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_says_how_wrong_its_answer_can_be(kind: str, tmp_path: Path) -> None:
     told = RUNS[kind](tmp_path)
@@ -181,6 +182,7 @@ def test_a_run_says_how_wrong_its_answer_can_be(kind: str, tmp_path: Path) -> No
     assert made_anew(tmp_path / "run") == said
 
 
+@pytest.mark.slow
 def test_a_stream_without_held_out_rows_says_what_it_does_not_know(tmp_path: Path) -> None:
     told = of_stream("oja", held=False)(tmp_path)
     assert (

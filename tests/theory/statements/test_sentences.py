@@ -26,6 +26,7 @@ from tests.privacy.runs.conftest import make_world, records
 PLANE: dict[str, Any] = {"values": np.array([2.0, 1.0]), "value_stddevs": np.array([0.01, 0.02])}
 
 
+@pytest.mark.slow
 def test_the_same_releases_give_the_same_sentence_whatever_the_data_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
