@@ -1,4 +1,15 @@
-"""Prefect flows: the only place that imports prefect. Every flow calls the same driver as the command line."""
+"""Prefect flows over the driver of the command line, and what schedules and serves them; no other room imports prefect.
+
+* Flows, each beside its steps: :mod:`~npmdask.prefect.power_method` (``npm``, ``npm_deflation``,
+  ``distributed_private_pca``), :mod:`~npmdask.prefect.private_release`, :mod:`~npmdask.prefect.streaming_update`,
+  :mod:`~npmdask.prefect.staged_runs` (``topics``, ``latent``), :mod:`~npmdask.prefect.benchmark`.
+* For a flow of your own: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`,
+  :mod:`~npmdask.prefect.flow_run`, :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
+* What runs them: :mod:`~npmdask.prefect.schedules`, :mod:`~npmdask.prefect.serve`, :mod:`~npmdask.prefect.server`,
+  :mod:`~npmdask.prefect.keeper`.
+
+To import it sets PREFECT_HOME and other settings where the environment does not (:mod:`~npmdask.prefect.settings`).
+"""
 
 from npmdask.prefect import settings
 
