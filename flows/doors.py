@@ -13,9 +13,10 @@ from prefect.utilities.callables import get_call_parameters
 
 from flows.run import NotConvergedError, at_store, exit_code, place_of, say
 from flows.server import local_server
-from npmdask.cli.main import NOT_CONVERGED, in_lines
+from npmdask.cli.models import NOT_CONVERGED
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
+from npmdask.manage.kinds import in_lines
 
 Check = Callable[[RunConfig], Any]
 

@@ -18,7 +18,8 @@ from flows.publish import artifact_key, said_of, try_to
 from flows.reports import link_to
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.remote.mirror import place_of_store
-from npmdask.cli.main import INTERRUPTED, NOT_CONVERGED, end_when_asked
+from npmdask.cli.main import INTERRUPTED, end_when_asked
+from npmdask.cli.models import NOT_CONVERGED
 from npmdask.config import RunConfig
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.manage.report import write_report
