@@ -51,7 +51,7 @@ certificates: env   ## certificates of 3,000 random problems against their answe
 	@$(BIN)/python -m pytest tests/theory/certificates
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
-	@$(BIN)/python -m pytest tests/faults tests/privacy/runs tests/flows -m heavy
+	@$(BIN)/python -m pytest tests/faults tests/privacy/runs tests/prefect -m heavy
 
 matrix: env         ## kill each of seven parts of a local cluster in each of five phases of a private release: an hour
 	@$(BIN)/python -m infra.kill_matrix

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.kdppca_oracles import OJAS_RATE, deflated, images, largest_image, steps
-from benchmarks.kdppca_settings import Setting
 from benchmarks.kdppca_trials import FIRST_SEED
 from benchmarks.paper_kdppca import QUICK_TRIALS
 from benchmarks.paper_page import Rows, keep, message
-from benchmarks.stochastic_data import Stream
 from npmdask.accounting import WAYS, Budget, allocation_stddev, mean_stddev
 from npmdask.errors import RefusedError
+from npmdask.experiments.figures import Setting
+from npmdask.experiments.matrix_streams import MatrixStream
+from npmdask.experiments.oracles import OJAS_RATE, black_box_pca, images, largest_image, steps
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import released
@@ -87,21 +87,21 @@ def measured(trials: int) -> list[dict[str, Any]]:
     return lines
 
 
-def one_pass(stream: Stream, seed: int) -> Block:
-    return deflated(_ojas(stream, seed), stream, seed)
+def one_pass(stream: MatrixStream, seed: int) -> Block:
+    return black_box_pca(_ojas(stream, seed), stream, seed)
 
 
-def shuffled(stream: Stream, seed: int) -> Block:
+def shuffled(stream: MatrixStream, seed: int) -> Block:
     """Records are independent: any order is a uniform one. B = 1, or nothing is gained; the rate of the paper."""
     one = replace(_ojas(stream, seed), batch=1, rates=(OJAS_RATE,) * K, noise="shuffle", shuffled=True)
-    return deflated(one, stream, seed)
+    return black_box_pca(one, stream, seed)
 
 
-def reuse(stream: Stream, seed: int) -> Block:
-    return deflated(replace(_ojas(stream, seed), batch=0, full_steps=steps(D), noise="reuse"), stream, seed)
+def reuse(stream: MatrixStream, seed: int) -> Block:
+    return black_box_pca(replace(_ojas(stream, seed), batch=0, full_steps=steps(D), noise="reuse"), stream, seed)
 
 
-def power(stream: Stream, seed: int) -> Block:
+def power(stream: MatrixStream, seed: int) -> Block:
     oracle = PowerOracle(
         records=stream.n,
         target_rank=K,
@@ -111,10 +111,10 @@ def power(stream: Stream, seed: int) -> Block:
         relation=RELATION,
         seed=seed,
     )
-    return deflated(oracle, stream, seed)
+    return black_box_pca(oracle, stream, seed)
 
 
-def allocated(stream: Stream, seed: int) -> Block:
+def allocated(stream: MatrixStream, seed: int) -> Block:
     """Every record in one step of all rounds, drawn in memory: a simulation of what no store here can do in secret."""
     oracle, noise = _ojas(stream, seed), SimulatedNoise(seed)
     own = generator(seed, "allocation").integers(oracle.releases, size=stream.n)
@@ -132,7 +132,7 @@ def allocated(stream: Stream, seed: int) -> Block:
     return state.found
 
 
-RUNS: dict[str, Callable[[Stream, int], Block]] = {
+RUNS: dict[str, Callable[[MatrixStream, int], Block]] = {
     "one-pass": one_pass,
     "shuffle": shuffled,
     "allocation": allocated,
@@ -141,7 +141,7 @@ RUNS: dict[str, Callable[[Stream, int], Block]] = {
 }
 
 
-def _ojas(stream: Stream, seed: int) -> DPOjas:
+def _ojas(stream: MatrixStream, seed: int) -> DPOjas:
     return DPOjas(
         records=stream.n,
         target_rank=K,

@@ -14,11 +14,11 @@ from benchmarks import kdppca_allocation
 from benchmarks.docs import RESULTS, ROOT
 from benchmarks.kdppca_claims import Curve
 from benchmarks.kdppca_figures import draw
-from benchmarks.kdppca_methods import methods
-from benchmarks.kdppca_settings import FIGURES, Setting
 from benchmarks.paper_kdppca import Point, claims, curves_of, read_csv
 from benchmarks.paper_page import Rows, save, write
 from benchmarks.paper_page import kept as kept_json
+from npmdask.experiments.compared_methods import methods
+from npmdask.experiments.figures import FIGURES, Setting
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 

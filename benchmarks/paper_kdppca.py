@@ -26,10 +26,10 @@ from scipy.stats import t as student
 from benchmarks.docs import ROOT
 from benchmarks.kdppca_claims import CLAIMS, Curve
 from benchmarks.kdppca_figures import draw
-from benchmarks.kdppca_methods import methods
-from benchmarks.kdppca_settings import FIGURES, Setting
 from benchmarks.kdppca_trials import Trials, done
 from benchmarks.paper_page import message, save, table
+from npmdask.experiments.compared_methods import methods
+from npmdask.experiments.figures import FIGURES, Setting
 
 CONFIDENCE = 0.95
 FULL_TRIALS, QUICK_TRIALS = 50, 5

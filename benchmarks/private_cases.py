@@ -15,6 +15,7 @@ import numpy as np
 
 from npmdask.accounting import Budget, gaussian_multiplier
 from npmdask.api import solve
+from npmdask.experiments import symmetric_noise
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.ledger import open_ledger
@@ -128,13 +129,3 @@ def noisy_components(gram: np.ndarray, relation: str, rng: np.random.Generator) 
     distance = make_relation(relation, clip_norm=CLIP_NORM).sensitivity(np.eye(d))
     noise = distance * gaussian_multiplier(BUDGET, 1) * symmetric_noise(d, rng)
     return np.asarray(np.linalg.eigh(gram + noise)[1][:, -K:])
-
-
-def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
-    """Every coordinate in an orthonormal basis of the symmetric matrices N(0, 1): 1/2 is the variance off the diagonal.
-
-    The original draws entries above the diagonal with variance 1: twice as much for the same promise.
-    """
-    drawn = rng.standard_normal((d, d))
-    upper = np.triu(drawn, 1) / np.sqrt(2)
-    return np.asarray(upper + upper.T + np.diag(np.diag(drawn)))

@@ -21,9 +21,10 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.numerics.random import generator
 from npmdask.planning.forecast import Foretold, foretell, locked_values
-from npmdask.planning.predicted_steps import FORESEEN, GRAM_FLOPS, LARGEST_SIDE, MEMORY, SEARCHED, SIDE, with_locked
+from npmdask.planning.predicted_steps import GRAM_FLOPS, LARGEST_SIDE, MEMORY, SIDE, with_locked
 from npmdask.planning.row_sample import Allowance, draw_sample
 from npmdask.runs.build import make_problem
+from npmdask.runs.predictions import FORESEEN, SEARCHED
 from npmdask.runs.problem import Locked, Start
 
 FEW = 150  # rows: fewer than most of these problems have columns

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+collect_ignore = ["tutorial.md"]  # tests/test_readme.py runs it in a process of its own: it sets a limit of memory
+
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,1 @@
-"""Prefect flows: the only place that imports prefect. Every flow calls the same driver as the command line."""
-
-from flows import quiet
-
-quiet.apply()  # before anything below this package imports prefect
+"""Scripts over :mod:`npmdask.prefect`, of a checkout: each runs one flow once, and is an entrypoint of deployments."""

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.npm import npm
-from flows.run import exit_code, say
-from flows.server import ROOT, local_server
-from flows.topics import topics
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.manage.report import write_report
 from npmdask.models.topics.corpus import documentation_corpus
 from npmdask.models.topics.documents import documents_of, write_documents
+from npmdask.prefect.flow_run import exit_code, say
+from npmdask.prefect.power_method import npm
+from npmdask.prefect.server import ROOT, local_server
+from npmdask.prefect.staged_runs import topics
 from npmdask.runs.observers import IngestBar
 from npmdask.storage.synthetic.generate import generate
 

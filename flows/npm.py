@@ -1,33 +1,10 @@
-"""The noisy power method as a Prefect flow, on the same driver as ``npmdask run``; also ``python -m flows.npm``.
-
-No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
-"""
+"""Find the leading components of stored data, once: ``python -m flows.npm CONFIG.toml``."""
 
 import sys
-from typing import Any
 
-from prefect import flow
-
-from flows.doors import main
-from flows.fields import Config, RunId
-from flows.heart import tended
-from flows.run import at_store, check_plain, end_state, require_plain, said_in_a_sentence
-from flows.steps import iterate, plan, report, validate
-
-
-@flow(name="npm", persist_result=False)
-@said_in_a_sentence
-@tended
-def npm(config: Config, run_id: RunId = "npm") -> Any:
-    """Top-k singular vectors out of core. The same run id again: goes on after a kill, or returns the answer."""
-    config = at_store(config, run_id)
-    require_plain(config)
-    validate(config)
-    config = plan(config, run_id)
-    facts = iterate(config, run_id)
-    report(run_id, facts)
-    return end_state(facts)
-
+from npmdask.prefect.cli import main
+from npmdask.prefect.parameters import check_plain
+from npmdask.prefect.power_method import npm
 
 if __name__ == "__main__":
     sys.exit(main(npm, check=check_plain))

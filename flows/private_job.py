@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.main_job import ensure_data
-from flows.processes import Supervisor
-from flows.run import exit_code, say
-from flows.serve import runs_of, services
-from flows.server import ROOT, free_port
 from npmdask.accounting import Budget, epsilon_for, mu_for
 from npmdask.config import load_config
+from npmdask.prefect.flow_run import exit_code, say
+from npmdask.prefect.processes import Supervisor
+from npmdask.prefect.serve import runs_of, services
+from npmdask.prefect.server import ROOT, free_port
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.format import show_lines
 from npmdask.privacy.ledger.granting import grant_source

@@ -23,10 +23,10 @@ from urllib.error import URLError
 
 import psutil
 
-from flows.run import say
-from flows.server import ask
 from infra.local_cluster import LocalCluster
 from npmdask.accounting import Budget
+from npmdask.prefect.flow_run import say
+from npmdask.prefect.server import ask
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.storage.synthetic.generate import generate

@@ -22,10 +22,6 @@ from pathlib import Path
 if __name__ == "__main__":  # run as a script: Python put infra/ on the path, not the folder above it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from flows.processes import Service, Supervisor
-from flows.run import exit_code, say
-from flows.serve import worker
-from flows.server import python_path
 from infra import postgres
 from infra.make_secrets import read_or_make
 from infra.probe import answers
@@ -48,6 +44,10 @@ from infra.topology import (
     probes,
 )
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.prefect.flow_run import exit_code, say
+from npmdask.prefect.processes import Service, Supervisor
+from npmdask.prefect.serve import worker
+from npmdask.prefect.server import python_path
 from npmdask.storage.lock import locked
 
 CLIENTS = ("PREFECT_API_", "AWS_", "NPMDASK_LEDGER", "DASK_SCHEDULER_ADDRESS")  # what cluster.env has

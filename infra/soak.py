@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from flows.quiet import AUTH, read_auth_string
-from flows.server import ask, free_port, python_path
 from npmdask.checkpoint.store import RunStore
+from npmdask.prefect.server import ask, free_port, python_path
+from npmdask.prefect.settings import AUTH, read_auth_string
 
 D, ROWS = 6, 200
 TICK, KILL, CALM = 20.0, 60.0, 240.0  # seconds: between files, between kills, to come to rest at the end
@@ -78,7 +78,7 @@ class Soak:
         env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         env |= {"PREFECT_HOME": str(self.folder / "prefect"), "PYTHONPATH": python_path()}
         with open(self.folder / "serve.log", "ab") as log:
-            command = (sys.executable, "-m", "flows.serve", "schedules.toml", "--port", str(self.port))
+            command = (sys.executable, "-m", "npmdask.prefect.serve", "schedules.toml", "--port", str(self.port))
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )

@@ -7,7 +7,7 @@ two files with what is said here for containers, word by word.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows.serve import keeper_command, server_command, settings, worker_command
+from npmdask.prefect.serve import keeper_command, server_command, settings, worker_command
 
 POSTGRES, OBJECTS, SERVER, KEEPER = "postgres", "object-store", "prefect-server", "keeper"
 WORKER, SCHEDULER, CRUNCHER = "worker", "dask-scheduler", "dask-worker"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npmdask.api import deflate, resume, top_k
 from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
 from npmdask.privacy.request import Privacy
-from npmdask.runs.loop import Solution
+from npmdask.runs.solution import Solution
 
 if TYPE_CHECKING:
     from npmdask.models.latent.estimators import ICA, Mixture

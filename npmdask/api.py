@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
+from npmdask.federated import centre as _centre  # noqa: F401  (registers runs whose data lie with nodes)
 from npmdask.manage.kinds import kind_of
 from npmdask.manage.matrix import drive
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import resolve_rank
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
-from npmdask.runs.loop import Resources, Solution
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of
-from npmdask.runs.solution import TemporaryStore
+from npmdask.runs.solution import Resources, Solution, TemporaryStore
 from npmdask.runs.warm_start import find_start, keep_start
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.source import open_source

@@ -14,17 +14,18 @@ from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.checkpoint.store import PRIVATE
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.federated.release import open_nodes
+from npmdask.federated.centre import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import Plan, plan_run, resolve_rank
 from npmdask.planning.tensor import TensorPlan, plan_tensor
+from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import checked_rank, make_problem
-from npmdask.runs.loop import Resources, Solution
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request, Start
+from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import find_start
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.source import Source, open_source
@@ -375,11 +376,9 @@ class RunConfig(Table):
         return plan_private(problem, self.resources(), self.run.store, asked)
 
     def warnings(self) -> list[str]:
-        """What has to be known of a private run before it starts: public (private_outlook.concerns)."""
+        """What has to be known of a private run before it starts: public (npmdask.privacy.concerns)."""
         if self.privacy is None:
             return []
-        from npmdask.planning.private_forecast import concerns
-
         return list(concerns(self.check()))
 
     def resources(self) -> Resources:

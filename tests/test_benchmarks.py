@@ -20,7 +20,7 @@ from benchmarks.__main__ import BROKEN, MISSED, measure, status
 from benchmarks.data import RECIPES, DataSets
 from benchmarks.docs import PAGE, write_table
 from benchmarks.floor import programs, slab_files
-from benchmarks.private_cases import make_case, symmetric_noise
+from benchmarks.private_cases import make_case
 from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
 from benchmarks.rows.orchestration import PLAIN, _measured
 from benchmarks.rows.tensor_surplus import is_right
@@ -28,6 +28,7 @@ from benchmarks.tensor_cases import matched, planted
 from benchmarks.tensor_floor import block_files
 from benchmarks.tensor_floor import programs as contraction_floors
 from benchmarks.topic_cases import topic_errors
+from npmdask.experiments import symmetric_noise
 from npmdask.storage.synthetic.generate import generate
 
 ROOT = Path(__file__).resolve().parents[1]

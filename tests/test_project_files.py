@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -112,6 +113,26 @@ def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> No
         "what developers need is no extra of users"
     )
     assert told.get_payload().startswith("# npmdask")  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_the_wheel_serves_every_flow_by_itself(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Fails when a deployment names a module that only a checkout has, or the command line loads Prefect."""
+    wheel.extractall(tmp_path / "installed")
+    code = (
+        f"import sys; sys.path[:] = [p for p in sys.path if p != {str(ROOT)!r}]\n"
+        "import npmdask.cli.main\n"
+        "assert 'prefect' not in sys.modules\n"
+        "from npmdask.prefect.schedules import FLOWS\n"
+        "from prefect.flows import load_flow_from_entrypoint as load\n"
+        "assert [load(f'{one.fn.__module__}.{one.fn.__name__}').name for one in FLOWS.values()] == [*FLOWS]\n"
+        "assert 'flows' not in sys.modules; print(npmdask.__file__)"
+    )
+    told = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "PREFECT_HOME": str(tmp_path / "home")}
+    python = (sys.executable, "-P", "-c", code)
+    done = subprocess.run(python, cwd=tmp_path, env=told, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "installed" / "npmdask" / "__init__.py")
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,9 +72,16 @@ def test_the_first_commands_work_as_they_are_written(tmp_path: Path, monkeypatch
     told = shell.splitlines()[-1].partition("#")[2]
     with np.load("answer.npz") as answer:
         assert set(answer.files) == set(re.findall(r"\w+", told.partition(";")[0]))
-    names: dict[str, Any] = {}
-    exec(python, names)
-    assert names["solution"].converged and names["solution"].basis.shape == (12, 10)
+    checks = "\nassert solution.converged and solution.basis.shape == (12, 10)\n"
+    subprocess.run([sys.executable, "-c", python + checks], check=True, capture_output=True)
+
+
+def test_a_page_that_sets_a_limit_of_memory_runs_as_it_is_written(tmp_path: Path) -> None:
+    """In a process of its own: this one has grown with the tests before, and may hold servers."""
+    options = ("ELLIPSIS", "NORMALIZE_WHITESPACE")
+    command = [sys.executable, "-m", "doctest", *(f"--option={option}" for option in options)]
+    done = subprocess.run([*command, ROOT / "docs" / "tutorial.md"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_python_example_uses_names_that_exist() -> None:

@@ -22,10 +22,10 @@ import psutil
 
 from benchmarks.children import ChildFailedError, last_json, started
 from benchmarks.registry import Context, Measured, Row
-from flows.quiet import AUTH, read_auth_string
-from flows.server import ask
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
+from npmdask.prefect.server import ask
+from npmdask.prefect.settings import AUTH, read_auth_string
 from npmdask.storage.ingest import ingest
 
 STEPS, IN_ALL, A_STEP = 100, 5.0, 0.020  # seconds that it may take
@@ -143,8 +143,9 @@ def _step_seconds(store: Path) -> float:
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
     """``npmdask serve`` on a new database, with a schedule that never fires; the address of its API."""
+    command = [sys.executable, "-m", "npmdask.prefect.serve", "schedules.toml"]
     with open(folder / "served", "w+b") as said:
-        with started([sys.executable, "-m", "flows.serve", "schedules.toml"], folder=folder, said=said) as child:
+        with started(command, folder=folder, said=said) as child:
             end = time.monotonic() + PATIENCE
             while " ready after " not in (text := (folder / "served").read_text()):
                 if child.poll() is not None or time.monotonic() > end:

@@ -47,12 +47,12 @@ def held(phase: str, real: Callable[..., Any], call: int = 1) -> Callable[..., A
 
 def install() -> None:
     """Put the holds where the phases are."""
-    import flows.run
     from npmdask.checkpoint.store import RunStore
     from npmdask.config import RunConfig
+    from npmdask.prefect import flow_run
     from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
     from npmdask.privacy.mechanisms.noise_key import Entropy
-    from npmdask.runs.redaction import Discreet
+    from npmdask.runs.log_observer import Discreet
 
     create = Entropy.create
 
@@ -66,7 +66,7 @@ def install() -> None:
     Discreet.on_task = held("mid-pass", Discreet.on_task, 3)  # type: ignore[method-assign]
     PrivateGaussian.release = held("release", PrivateGaussian.release, 2)  # type: ignore[method-assign]
     RunStore.commit_step = held("commit", RunStore.commit_step, 2)  # type: ignore[method-assign]
-    flows.run.publish_report = held("report", flows.run.publish_report)
+    flow_run.publish_report = held("report", flow_run.publish_report)
 
 
 if os.environ.get("PREFECT__FLOW_RUN_ID") and os.environ.get("NPMDASK_HOLD"):

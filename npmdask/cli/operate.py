@@ -109,4 +109,4 @@ def add_serve(commands: Any) -> None:
 
 
 def _serve(a: argparse.Namespace) -> int:
-    os.execv(sys.executable, [sys.executable, "-m", "flows.serve", *a.arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "npmdask.prefect.serve", *a.arguments])

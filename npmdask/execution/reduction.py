@@ -151,13 +151,19 @@ def tasks_of(node: Node, count: int, known: Iterable[Node], level: int) -> list[
     return [task for half in halves for task in tasks_of(half, count, known, level)]
 
 
-def pack(parts: dict[Node, Partial]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+def units_of(node: Node, runs: list[range]) -> range:
+    """The units that a node covers."""
+    which = node.runs(len(runs))
+    return range(runs[which.start].start, runs[which.stop - 1].stop)
+
+
+def pack(operator: Operator, parts: dict[Node, Partial]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """Finished nodes as named arrays and plain facts, for a checkpoint."""
     arrays: dict[str, np.ndarray] = {}
     facts = []
     for i, (node, part) in enumerate(sorted(parts.items())):
         record = part.record
-        arrays[f"{i}-product"] = np.concatenate(part.products)  # more than one: blocks of rows, in order
+        arrays[f"{i}-product"] = operator.stacked(part.sums)
         arrays[f"{i}-checksums"] = np.array([(*at, crc) for at, crc in record.checksums.items()], np.int64)
         arrays[f"{i}-written"] = np.array(list(record.written.items()), np.int64)
         for j, fragment in enumerate(part.fragments):
@@ -173,9 +179,9 @@ def pack(parts: dict[Node, Partial]) -> tuple[dict[str, np.ndarray], list[dict[s
     return arrays, facts
 
 
-def unpack(arrays: dict[str, np.ndarray], facts: list[dict[str, Any]]) -> dict[Node, Partial]:
+def unpack(operator: Operator, arrays: dict[str, np.ndarray], facts: list[dict[str, Any]]) -> dict[Node, Partial]:
     """The inverse of :func:`pack`."""
-    parts = {}
+    parts, runs = {}, runs_of(operator)
     for i, fact in enumerate(facts):
         record = SlabRecord(
             bytes_read=fact["bytes_read"],
@@ -186,5 +192,7 @@ def unpack(arrays: dict[str, np.ndarray], facts: list[dict[str, Any]]) -> dict[N
         fragments = [
             Fragment(row, arrays[f"{i}-indices-{j}"], arrays[f"{i}-data-{j}"]) for j, row in enumerate(fact["rows"])
         ]
-        parts[Node(*fact["node"])] = Partial([arrays[f"{i}-product"]], record, fragments)
+        node = Node(*fact["node"])
+        sums = operator.unstacked(arrays[f"{i}-product"], units_of(node, runs))
+        parts[node] = Partial(sums, record, fragments)
     return parts

@@ -3,7 +3,7 @@
 The centre is not trusted. A node takes a block as what it is (its sensitivity is computed here, from what came), makes
 no more releases of a job than its owner allows, pays for all of them before the first, and keeps each before it is
 answered: asked again, by a centre that crashed or after a crash of its own, it gives the same bytes, and for a step
-that was released it takes no other block. For a release the order is that of :mod:`npmdask.runs.release`::
+that was released it takes no other block. For a release the order is that of :mod:`npmdask.privacy.account`::
 
     begin in the ledger -> one pass -> noise, from the secret key -> digest in the ledger -> kept in the store -> answer
 """
@@ -30,12 +30,12 @@ from npmdask.execution.process_memory import tree_rss
 from npmdask.federated.protocol import Announcement, UnansweredError, decode, digest_of, encode, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
-from npmdask.planning.plan import memory_of
-from npmdask.planning.private_forecast import concerns_of_node
+from npmdask.privacy.account import Account, require_room
+from npmdask.privacy.concerns import concerns_of_node
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.identity import bind
 from npmdask.runs.problem import Problem
-from npmdask.runs.release import custody_of, require_room
+from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import is_url
@@ -100,7 +100,7 @@ class Node:
     def __init__(self, problem: Problem, store: Path, resources: Resources) -> None:
         self.problem, self._store, self._resources = problem, store, resources
         self._operator = _summing(problem)
-        plan = memory_of(problem, resources, tree_rss())
+        plan = memory_for(needs_of(problem), resources, tree_rss())
         self._executor = make_executor(plan, problem.source.path, resources.cluster, resources.certificates)
         self._lock, self._jobs = threading.Lock(), dict[str, Job]()
         self.announcement = self._announce()
@@ -212,7 +212,7 @@ def _require_next(step: int, released: int) -> None:
 
 def _require_room(problem: Problem) -> None:
     try:
-        require_room(problem)
+        require_room(problem.private.privacy, problem.source, problem.mechanism)
     except BudgetError as error:
         raise UnansweredError(NO_BUDGET) from error
 
@@ -232,7 +232,7 @@ class Job:
         self._store = RunStore(path, private=True).open()
         try:
             bind(problem, self._store, resources)
-            self._custody = custody_of(problem, self._store)
+            self._account = Account(problem.private.privacy, problem.source, problem.mechanism, self._store)
             self._history = [{"step": step, "digest": self._kept(step)[1]["digest"]} for step in self._steps()]
             self._open()
         except BudgetError as error:
@@ -248,9 +248,9 @@ class Job:
 
     def _open(self) -> None:
         if len(self._history) < self._releases:
-            self._custody.open(self._history)
+            self._account.open(self._history)
         else:
-            self._custody.finish()  # a kill may have come before this
+            self._account.settle()  # a kill may have come before this
 
     def _steps(self) -> list[int]:
         return sorted(int(path.name) for path in (self._store.path / "releases").glob("[0-9]*"))
@@ -276,16 +276,16 @@ class Job:
         return self._make(step, block, form, asked)
 
     def _make(self, step: int, block: Block, form: Form, asked: str) -> Block:
-        prepared = self._problem.operator(None, None).prepare(block)  # type: ignore[attr-defined]
-        self._custody.begin(step)
+        prepared = self._problem.operator(None, None).prepare(block)
+        self._account.begin(step)
         product = form(prepared)
         self._store.require_turn()
-        released = self._problem.mechanism.release(product, block=prepared, entropy=self._custody.entropy, step=step)
-        said = self._custody.released(step, self._problem.mechanism, prepared, released)
+        released = self._problem.mechanism.release(product, block=prepared, entropy=self._account.entropy, step=step)
+        said = self._account.released(step, self._problem.mechanism, prepared, released)
         self._store.write_part(_part(step), {"block": block, "released": released}, {"asked": asked, **said})
         self._history.append({"step": step, **said})
         if step == self._releases:
-            self._custody.finish()
+            self._account.settle()
         return released
 
 

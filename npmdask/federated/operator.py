@@ -14,7 +14,7 @@ import numpy as np
 from npmdask.federated.client import Link
 from npmdask.federated.protocol import Announcement, size_of
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import Partial, pending_sums
+from npmdask.operators._protocol import OnePass, Partial, pending_sums
 from npmdask.storage.readers.dense import SlabRecord
 
 
@@ -45,7 +45,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeSum:
+class NodeSum(OnePass):
     """``scale`` times the sum of what the nodes release."""
 
     reader: Group
@@ -75,13 +75,10 @@ class NodeSum:
     def partial(self, slabs: range, block: Block) -> Partial:
         answers = [self.reader.link.ask(node, block) for node in slabs]
         record = SlabRecord(bytes_read=sum(size for _, size in answers), chunks=len(answers))
-        return Partial([sum((product for product, _ in answers), np.zeros(block.shape))], record)
-
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
+        return Partial({"product": sum((product for product, _ in answers), np.zeros(block.shape))}, record)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        return np.asarray(total.products[0] * self.scale)
+        return np.asarray(total.sums["product"] * self.scale)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of asking one node: the request, the answer, and the block that it holds, twice."""

@@ -6,32 +6,33 @@ so knows, without asking, how much noise each release carries: independent in ev
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.accounting import Budget
-from npmdask.algorithms import Result
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.federated.client import PATIENCE, Link, require_address
+from npmdask.algorithms import Query, Result
+from npmdask.algorithms.stopping import Outcome, StepView
+from npmdask.federated.client import Traffic
 from npmdask.federated.operator import Group, NodeSum
-from npmdask.federated.protocol import Announcement, tokens_for
-from npmdask.numerics.random import Rounding
+from npmdask.federated.protocol import Announcement
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy.neighbors.registry import make_relation
-from npmdask.privacy.power_release import MECHANISMS, likely_sine, released_arrays
+from npmdask.privacy.account import name_of_run
+from npmdask.privacy.concerns import Asked, Loudness, concerns, first_query, largest_of, weak_promise
+from npmdask.privacy.power_release import likely_sine, released_arrays
+from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
+from npmdask.runs.plain_release import PlainRelease
+from npmdask.runs.problem import Problem
+from npmdask.runs.session import Session
 from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm
+from npmdask.theory.start import gaussian_norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodesParts:
-    """The pieces of a distributed run that the rest of the problem does not have.
+class NodesRecipe:
+    """Nodes that release, each its own products: a :class:`npmdask.privacy.release.Recipe`.
 
     ``mechanisms``: of each node, None of one without noise.
     """
@@ -42,17 +43,65 @@ class NodesParts:
     target_rank: int
     releases: int | None
 
+    distributed: ClassVar[bool] = True
+
     @property
     def private(self) -> bool:
         """Whether any of the nodes adds noise."""
         return any(mechanism is not None for mechanism in self.mechanisms)
 
     @property
+    def disclosure(self) -> Disclosure:
+        """Sizes are those of what crosses; of private nodes times follow the rows."""
+        return Disclosure(partial_sums=True, sizes=True, times=not self.private)
+
+    def release_for(self, problem: Problem, session: Session) -> FederatedRelease:
+        """The release of a run of ``problem`` in ``session``."""
+        return FederatedRelease(problem, session)
+
+    @property
     def most_steps(self) -> int:
         """The most products that every node makes for one job."""
         return min(announced.max_steps for announced in self.group.announced)
 
-    def operator(self) -> NodeSum:
+    def tables(self) -> dict[str, Any]:
+        """The table of run.json that only a distributed run has."""
+        return {"nodes": {a.node: a.as_dict() for a in self.group.announced}}
+
+    def loudness(self, problem: Asked) -> Loudness:
+        """How loud the noise of all nodes together is at the public start block."""
+        summed = self.noise_stddev(first_query(problem).block)
+        norm = gaussian_norm(summed / self.scale, problem.d, problem.algorithm.iteration_rank)
+        return Loudness(first=summed, later=summed, smallest=self._as_released(norm, problem.source))
+
+    def largest(self, source: Source) -> float | None:
+        """The largest value that data within the bounds of all nodes can have; None where one of them has none."""
+        each = [
+            None if mechanism is None else largest_of(mechanism.relation, announced.shape)
+            for announced, mechanism in zip(self.group.announced, self.mechanisms, strict=True)
+        ]
+        known = [value for value in each if value is not None]
+        return self._as_released(sum(known), source) if len(known) == len(each) else None
+
+    def _as_released(self, norm: float, source: Source) -> float:
+        """A norm as a value: singular values of sparse data, of whose A^T A it is."""
+        scaled = norm * self.scale
+        return math.sqrt(scaled) if source.kind == "sparse" else scaled
+
+    def promise_concerns(self, source: Source) -> list[str]:
+        """What makes promises weak: each sentence once, with the nodes that it is about."""
+        about: dict[str, list[str]] = {}
+        for number, (announced, mechanism) in enumerate(zip(self.group.announced, self.mechanisms, strict=True), 1):
+            if mechanism is not None:
+                for said in weak_promise(mechanism.budget, mechanism.relation, announced.shape):
+                    about.setdefault(said, []).append(str(number))
+        return [f"node {', '.join(numbers)}: {said}" for said, numbers in about.items()]
+
+    def noise_concern(self) -> str | None:
+        """None: what the noise leaves is compared with what data can have."""
+        return None
+
+    def operator(self, source: Source) -> NodeSum:
         """The sum of the nodes."""
         return NodeSum(reader=self.group, scale=self.scale)
 
@@ -139,107 +188,59 @@ def _promise_of(url: str, announced: Announcement, mechanism: Any) -> dict[str, 
     }
 
 
-def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
-    """The nodes at ``urls`` as a source, their public facts asked for.
+class FederatedRelease(PlainRelease):
+    """Of the centre of a distributed run: it has neither data nor secrets, and its nodes keep their own.
 
-    Raises
-    ------
-    BadInputError
-        An address that is none, nodes that do not fit together, no token.
-    LostError
-        One of them is away.
+    It tells them which release is asked for, so that a release that is asked for again is the same one, and keeps
+    account of what crossed.
     """
-    if isinstance(urls, str) or not all(isinstance(url, str) for url in urls):
-        raise BadInputError('nodes must be a list of addresses, like ["http://127.0.0.1:9001"]')
-    addresses = tuple(url.rstrip("/") for url in urls)
-    for url in addresses:
-        require_address(url)
-    link = Link(urls=addresses, tokens=tokens_for(addresses), patience=patience)
-    group = Group(link=link, announced=link.announced())
-    reader: Any = group
-    return Source(
-        path=" ".join(link.urls),
-        kind=_kind_of(group.announced),
-        reader=reader,
-        fingerprint=_fingerprint(group.announced),
-        registered=True,
-    )
 
+    def __init__(self, problem: Problem, session: Session) -> None:
+        super().__init__(problem, session)
+        self._recipe: NodesRecipe = problem.nodes
+        self._link = self._recipe.group.link
+        self._before = Traffic()
+        self._concerns: tuple[str, ...] = ()
 
-def _fingerprint(announced: tuple[Announcement, ...]) -> str:
-    """Of what is public: the same nodes, in the same order, with the same promises."""
-    return hashlib.sha256(json.dumps([a.as_dict() for a in announced], sort_keys=True).encode()).hexdigest()
+    def open(self, history: list[dict[str, Any]]) -> None:
+        """Say what is weak before any node is asked, and tell the nodes which run this is."""
+        store = self._session.store
+        if self._recipe.private:
+            self._concerns = concerns(self._problem)
+            warn_before_charge(self._problem, self._concerns, store, history)
+        self._link.job, self._link.traffic = name_of_run(store), Traffic()
+        for step in history:
+            self._link.traffic.add(Traffic(**step["traffic"]))
+        self._before = replace(self._link.traffic)
+        self._link.reopen()
+        super().open(history)
 
+    def product(self, query: Query, step: int) -> Released:
+        """What the nodes release of this step, summed."""
+        self._link.step = step
+        released = super().product(query, step)
+        return replace(released, seconds=0.0) if self._recipe.private else released
 
-def _kind_of(announced: tuple[Announcement, ...]) -> str:
-    """What the values of the sum are: of samples, of a symmetric matrix, or singular values of all rows together."""
-    for name in ("columns", "iteration_rank"):
-        found = [getattr(a, name) for a in announced]
-        if len(set(found)) > 1:
-            raise BadInputError(f"the nodes differ in {name} ({', '.join(map(str, found))}): one sum needs one shape")
-    if len({a.node for a in announced}) < len(announced):
-        raise BadInputError("two of the addresses are the same node: its data would count twice")
-    kinds = {"sparse" if a.kind == "matrix" else a.kind for a in announced}
-    if len(kinds) > 1:
-        raise BadInputError(f"the nodes hold data of kinds {', '.join(sorted(kinds))}: a sum of those has no meaning")
-    return kinds.pop()
+    def _said(self) -> dict[str, Any]:
+        now, before = asdict(self._link.traffic), asdict(self._before)
+        self._before = replace(self._link.traffic)
+        return {"traffic": {name: now[name] - before[name] for name in now}}
 
+    def answer(
+        self, state: Any, result: Result, view: StepView, outcome: Outcome, history: list[dict[str, Any]]
+    ) -> Answer:
+        """Of private nodes what their releases and public numbers make; otherwise as of any sum."""
+        if self._recipe.private:
+            return released_answer(self._problem, self._concerns, state, result, outcome, history)
+        return super().answer(state, result, view, outcome, history)
 
-def make_parts(source: Source, k: int, p: int | None, max_steps: int | None) -> NodesParts:
-    """Hold what is asked to what the nodes announce.
+    def _stated(self, view: StepView) -> dict[str, Any]:
+        return {"statement": self._recipe.statement(view.step)}
 
-    Raises
-    ------
-    BadInputError
-        A rank or a number of steps that the nodes do not allow, or an announcement that cannot be understood.
-    """
-    group: Any = source.reader
-    announced, width = group.announced, group.block_shape[1]
-    if p not in (None, width) or k > width:
-        asked = f"iteration_rank = {p}" if p not in (None, width) else f"target_rank = {k}"
-        raise BadInputError(f"{asked}: the nodes multiply blocks of {width} columns; leave iteration_rank out")
-    mechanisms = tuple(_mechanism_of(a) for a in announced)
-    releases = _releases(announced, max_steps)
-    rows = [a.rows for a in announced]
-    mean = source.kind == "samples" and all(count is not None for count in rows)
-    scale = 1.0 / sum(rows) if mean else 1.0
-    return NodesParts(group=group, mechanisms=mechanisms, scale=scale, target_rank=k, releases=releases)
+    def shown(self, solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:
+        """The statement of the nodes; of private ones no time, which would follow their rows."""
+        return stated(solution, arrays, meta) | ({"seconds": None} if self._recipe.private else {})
 
-
-def _releases(announced: tuple[Announcement, ...], max_steps: int | None) -> int | None:
-    """How many releases there will be, where nodes are private; each has calibrated its noise for a number."""
-    fixed = sorted({a.max_steps for a in announced if a.private})
-    if len(fixed) > 1 or (fixed and max_steps not in (None, fixed[0])):
-        asked = "" if max_steps is None else f" and max_steps = {max_steps} is asked for"
-        raise BadInputError(
-            f"the nodes have calibrated their noise for {' and '.join(map(str, fixed))} releases{asked}: these numbers "
-            "must be one (max_steps in every configuration; it may be left out at the centre)"
-        )
-    steps = fixed[0] if fixed else max_steps
-    most = min(a.max_steps for a in announced)
-    if steps is not None and steps > most:
-        raise BadInputError(f"max_steps = {steps}: a node makes at most {most} products for one job")
-    return fixed[0] if fixed else None
-
-
-def _mechanism_of(announced: Announcement) -> Any:
-    """The mechanism that a node announces, made anew from its public numbers; None without noise."""
-    event = announced.mechanism
-    if not announced.private:
-        return None
-    try:
-        made = MECHANISMS[str(event["mechanism"]).removeprefix("private-")](
-            relation=make_relation(**event["relation"]),
-            budget=Budget(**event["budget"]),
-            releases=event["releases"],
-            rounding=Rounding(**event["rounding"]),
-            calibration=event["calibration"],
-        )
-    except (KeyError, TypeError, ValueError, NpmdaskError) as error:
-        raise BadInputError(f"node {announced.node} announces a mechanism that makes no sense here: {error}") from None
-    if json.dumps(made.event(), sort_keys=True) != json.dumps(event, sort_keys=True):
-        raise RefusedError(
-            f"node {announced.node} announces other noise than this version computes for the same promise: use the "
-            "same npmdask on the centre and on every node"
-        )
-    return made
+    def close(self) -> None:
+        """Hang up: a node that is in the middle of its pass goes on, and keeps its release until it is asked again."""
+        self._link.close()

@@ -23,7 +23,7 @@ from npmdask.checkpoint.lease import holder_of
 from npmdask.checkpoint.store import REPLACED, RunStore
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.kinds import KINDS, Keeps, kind_of
-from npmdask.runs.release import KEY
+from npmdask.privacy.account import KEY
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import local_path, require_no_link

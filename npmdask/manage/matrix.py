@@ -18,13 +18,14 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, named
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.forecast import seconds_left
-from npmdask.planning.predicted_steps import prediction_facts
+from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Report
 from npmdask.runs.build import make_problem
 from npmdask.runs.left_vectors import left_blocks, left_height
-from npmdask.runs.loop import Driver
-from npmdask.runs.observers import Observer
+from npmdask.runs.loop import solve as run_loop
+from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
 from npmdask.runs.rank_search import solve_share
 from npmdask.runs.restore import problem_of, require_run, resources_of
@@ -167,9 +168,8 @@ class Copy(RunKind):
 def drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
     """Run a problem to its end in a store that is held."""
     resources.require_possible()
-    if problem.searches:
-        return solve_share(problem, held, resources, observer or Observer())
-    return Driver(problem, held, resources, observer or Observer()).run()
+    told = Observers(Predictor(), observer or Observer())
+    return (solve_share if problem.searches else run_loop)(problem, held, resources, told)
 
 
 def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _resources(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again."""
-    if problem.parts is not None:
+    if problem.protected:
         raise RefusedError(
             "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
             "noise of every step depends on their number; start a new run, on a new budget"

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.privacy.account import budget_left
 from npmdask.report import Plot, Report, Section, Table, Text
 from npmdask.report.blocks import section, series, table, tiles, warnings
-from npmdask.runs.release import budget_left
 from npmdask.theory.certificates.statements import assurance_of
 from npmdask.theory.start import gaussian_norm
 

@@ -11,10 +11,10 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.manage.private_report import nodes_sections, private_report
-from npmdask.planning.predicted_steps import comparison, prediction_facts
 from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum, table, tiles, warnings
+from npmdask.runs.predictions import comparison, prediction_facts
 from npmdask.theory.certificates.statements import assurance_of
 
 VALUES = {"matrix": "singular value", "sparse": "singular value", "tensor": "weight"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -20,24 +20,67 @@ COLUMN_BYTES = 2**10  # of data in a run for each column: four times the sum tha
 STRIP_BYTES = 4 * 2**20  # of a tile in another dtype: measured 1.35 times faster in float64 than the whole tile at once
 
 
+Sums = dict[str, np.ndarray]
+
+
 @dataclass
 class Partial:
-    """The product of a run of slabs: row blocks to stack or one sum, cut rows, and what the reading cost."""
+    """What a run of slabs gives: sums by name, cut rows, and what the reading cost."""
 
-    products: list[Block]
+    sums: Sums
     record: SlabRecord
     fragments: list[Fragment] = field(default_factory=list)
 
 
+def joined(left: Sums, right: Sums) -> Sums:
+    """The sums of two neighbours: what both have is added; what one has alone, rows of its own, is kept in order."""
+    both = {name: left[name] + right[name] if name in right else left[name] for name in left}
+    return both | {name: values for name, values in right.items() if name not in left}
+
+
+def own_rows(units: range) -> str:
+    """The name of rows of the product that some units give, and no others: it sorts nothing, but is theirs alone."""
+    return f"rows from unit {units.start}"
+
+
+def split_rows(stacked: np.ndarray, rows: dict[str, int]) -> Sums:
+    """So many ``rows`` for each name, in order; the last name has what is left."""
+    edges = np.cumsum(list(rows.values()))[:-1]
+    return dict(zip(rows, np.split(stacked, edges), strict=True))
+
+
+class Query(Protocol):
+    """What is asked of an operator: :class:`npmdask.algorithms.Query`, of which this room knows the names only."""
+
+    @property
+    def block(self) -> Block: ...
+    @property
+    def transposed(self) -> bool: ...
+    @property
+    def image_norm(self) -> float | None: ...
+    @property
+    def batch(self) -> Any: ...
+    @property
+    def scores(self) -> bool: ...
+
+
 class Operator(Protocol):
-    """A map applied to blocks (d x p), one pass over the data each time; linear, unless the data are a tensor."""
+    """A map applied to blocks (d x p), one pass over the data each time; linear, unless the data are a tensor.
+
+    ``asked`` is the operator that answers a query, and ``prepare`` the block as it is multiplied: of a private release
+    rounded to what is multiplied exactly (or with a known error), of all others as it is.
+    """
 
     @property
     def reader(self) -> Any: ...
+    def asked(self, query: Query) -> Operator: ...
+    def prepare(self, block: Block) -> Block: ...
     @property
     def block_rows(self) -> int: ...
     def partial(self, slabs: range, block: Block) -> Partial: ...
     def join(self, left: Partial, right: Partial) -> Partial: ...
+    def stacked(self, sums: Sums) -> np.ndarray: ...
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums: ...
     def finish(self, total: Partial, block: Block) -> np.ndarray: ...  # a Block; integers for a private release
     def task_bytes(self, p: int, runs: list[range]) -> int: ...
     def pending_bytes(self, p: int, runs: list[range]) -> int: ...
@@ -57,16 +100,61 @@ class Operator(Protocol):
 class PrivateOperator(Operator, Protocol):
     """An operator whose product is a basis for a private release: int64 multiples of a public grid.
 
-    ``prepare`` rounds a block to what is multiplied exactly (or with a known error); ``rounding`` says what the
-    arithmetic adds to the sensitivity of the product with it. Neither depends on the data. Nothing that an
-    operator of this kind does fails, warns or is left out because of a value: that would tell of it.
+    ``rounding`` says what the arithmetic adds to the sensitivity of the product with a prepared block. Neither that nor
+    ``prepare`` depends on the data. Nothing that an operator of this kind does fails, warns or is left out because of a
+    value: that would tell of it.
     """
 
-    def prepare(self, block: Block) -> Block: ...
     def rounding(self, p: int) -> Rounding: ...
 
 
-class BySlabs:
+class OnePass:
+    """What operators share: how queries are answered, and how the sums of a pass are joined and kept.
+
+    An operator answers queries for the product as it is, and what it lists in ``answers``: options of its own, fields
+    of the same names. One that answers in another way (:class:`BoundedProduct`, :class:`RecordImages`) says how in
+    ``asked``.
+    """
+
+    answers: ClassVar[tuple[str, ...]] = ()
+
+    def asked(self, query: Query) -> Self:
+        """The operator that answers ``query``: itself, or with the options of the query.
+
+        Raises
+        ------
+        TypeError
+            Something is asked that this operator has no answer to.
+        """
+        wanted = beyond_product(query)
+        for name in wanted.keys() - set(self.answers):
+            raise TypeError(f"{type(self).__name__} has no answer to a query with {name} = {wanted[name]!r}")
+        return replace(self, **wanted) if wanted else self  # type: ignore[type-var]
+
+    def prepare(self, block: Block) -> Block:
+        """The block as it is multiplied: here, as it is."""
+        return block
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        """The partial product of two neighbouring runs."""
+        return Partial(joined(left.sums, right.sums), left.record.add(right.record), left.fragments + right.fragments)
+
+    def stacked(self, sums: Sums) -> np.ndarray:
+        """Sums as the one array that a checkpoint keeps: their rows one under the other, in the order of the names."""
+        return np.concatenate([values.reshape(-1, values.shape[-1]) for values in sums.values()])
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        """The inverse of ``stacked``, for the sums of some ``units``."""
+        return {"product": stacked}
+
+
+def beyond_product(query: Query) -> dict[str, Any]:
+    """What is asked in ``query`` other than the plain product, by name."""
+    wanted = {name: getattr(query, name) for name in ("transposed", "image_norm", "batch", "scores")}
+    return {name: value for name, value in wanted.items() if value is not None and value is not False}
+
+
+class BySlabs(OnePass):
     """An operator whose units are the slabs (rows of chunks) of its reader, all of which a pass reads."""
 
     reader: Any
@@ -101,7 +189,7 @@ class BySlabs:
         self.reader.read_ahead(units[:1])
 
 
-class ByBlocks:
+class ByBlocks(OnePass):
     """An operator whose units are the blocks that stand for all of a symmetric array; a pass reads each of them."""
 
     reader: Any
@@ -125,9 +213,6 @@ class ByBlocks:
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined: two of d x p for each level of the tree."""
         return pending_sums(self.block_rows, p, runs)
-
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
 
 
 def pending_sums(rows: int, p: int, runs: list[range]) -> int:
@@ -200,9 +285,9 @@ def tile_bytes(reader: DenseReader, p: int) -> int:
     return reader.buffer_bytes + cast + 2 * reader.chunks[0] * p * 8
 
 
-def require_finite(product: Block, reader: DenseReader | CsrReader | TriangleReader, slabs: range) -> None:
-    """One look at the product finds any NaN or infinity of the data; only then is it searched for."""
-    if np.isfinite(product).all():
+def require_finite(sums: Sums, reader: DenseReader | CsrReader | TriangleReader, slabs: range) -> None:
+    """One look at the sums finds any NaN or infinity of the data; only then is it searched for."""
+    if all(np.isfinite(values).all() for values in sums.values()):
         return
     for slab in slabs:
         position = _find_non_finite(reader, slab)

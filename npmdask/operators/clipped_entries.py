@@ -20,8 +20,11 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
     Partial,
+    Query,
+    Sums,
     add_product,
     least_run,
+    own_rows,
     pending_sums,
     strip_rows,
     strips,
@@ -97,7 +100,7 @@ class Bounded:
     def finish(self, total: Partial, block: Block) -> np.ndarray:
         """The product as int64 multiples of the grid of ``rounding``; raises BadInputError if X was not prepared."""
         require_prepared(block)
-        product = np.concatenate(total.products)
+        product = np.concatenate(list(total.sums.values()))
         product /= self._grid
         return np.rint(product, out=product).astype(np.int64)
 
@@ -121,9 +124,11 @@ class BoundedProduct(Bounded, BySlabs):
 
     reader: DenseReader
 
-    def transposed(self) -> BoundedTransposed:
-        """The other side of alternating products."""
-        return BoundedTransposed(reader=self.reader, clip_norm=self.clip_norm, change=self.change)
+    def asked(self, query: Query) -> BoundedProduct | BoundedTransposed:  # type: ignore[override]
+        """The product, or the other side of alternating products."""
+        if query.transposed:
+            return BoundedTransposed(reader=self.reader, clip_norm=self.clip_norm, change=self.change)
+        return super().asked(query)
 
     @property
     def run_bytes(self) -> int:
@@ -137,10 +142,10 @@ class BoundedProduct(Bounded, BySlabs):
             here = slice(rows.start - first + part.start, rows.start - first + part.stop)
             for columns, values in tile:
                 add_product(product[here], self._bounded(values[part]), block[columns])
-        return Partial([product], record)
+        return Partial({own_rows(slabs): product}, record)
 
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial(left.products + right.products, left.record.add(right.record))
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return {own_rows(units): stacked}
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """The rows of the product, then put together."""
@@ -185,10 +190,7 @@ class BoundedTransposed(Bounded, BySlabs):
             some = block[rows.start + part.start : rows.start + part.stop]
             for columns, values in tile:
                 add_product(product[columns], self._bounded(values[part]).T, some)
-        return Partial([product], record)
-
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
+        return Partial({"product": product}, record)
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         return pending_sums(self._rows, p, runs)
@@ -211,7 +213,7 @@ class BoundedTriangle(Bounded, Triangle):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record = SlabRecord()
-        return Partial([np.ascontiguousarray(self._sum(slabs, block, record))], record)
+        return Partial({"product": np.ascontiguousarray(self._sum(slabs, block, record))}, record)
 
     def _tile(self, values: np.ndarray, dtype: Any) -> np.ndarray:
         return self._bounded(values)

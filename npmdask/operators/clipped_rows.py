@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BySlabs, Partial, strip_rows, tile_bytes
+from npmdask.operators._protocol import BySlabs, Partial, Sums, split_rows, strip_rows, tile_bytes
 from npmdask.operators.clipping import FAR_VALUES, Clipping, clip_records
 from npmdask.operators.exact_sums import (
     CLIP_ERROR,
@@ -37,6 +37,8 @@ from npmdask.operators.exact_sums import (
 )
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
 
+LIMBS = ("upper", "lower")  # of an exact sum: see exact_sums
+
 
 @dataclass(frozen=True, kw_only=True)
 class Records(BySlabs):
@@ -45,6 +47,7 @@ class Records(BySlabs):
     reader: Any
     clip_norm: float
     image_norm: float | None = None  # what images X^T a are clipped to, if they are: public
+    answers: ClassVar[tuple[str, ...]] = ("image_norm",)
 
     def __post_init__(self) -> None:
         _ = self.clipping
@@ -101,14 +104,20 @@ class Records(BySlabs):
         return images if self.image_norm is None else clip_images(images, self.image_norm, grid)
 
     def join(self, left: Partial, right: Partial) -> Partial:
-        total = (left.products[0] + right.products[0]).reshape(2, self.block_rows, -1)
-        product = carry(total, self.clipping.unit).reshape(2 * self.block_rows, -1)
-        return Partial([product], left.record.add(right.record), left.fragments + right.fragments)
+        total = np.stack([left.sums[limb] + right.sums[limb] for limb in LIMBS])
+        return Partial(self._carried(total), left.record.add(right.record), left.fragments + right.fragments)
+
+    def _carried(self, total: np.ndarray) -> Sums:
+        """An exact sum (2 x d x p), carried, as its two limbs by name."""
+        return dict(zip(LIMBS, carry(total, self.clipping.unit), strict=True))
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return split_rows(stacked, dict.fromkeys(LIMBS, self.block_rows))
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
         """The sum as int64 multiples of the grid of ``rounding``; raises BadInputError if X was not prepared."""
         require_prepared(block)
-        return as_integers(total.products[0].reshape(2, *block.shape), self.clipping.unit)
+        return as_integers(np.stack([total.sums[limb] for limb in LIMBS]), self.clipping.unit)
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         return 2 * super().pending_bytes(p, runs)  # a sum has two limbs
@@ -128,7 +137,7 @@ class ClippedGram(Records):
             images = self._images(records @ block)
             np.matmul(records.T, images, out=product)
             add_exactly(total, product, unit)
-        return Partial([carry(total, unit).reshape(2 * len(block), -1)], record)
+        return Partial(self._carried(total), record)
 
     def _records(self, slabs: range, record: SlabRecord) -> Iterator[np.ndarray]:
         """Strips of clipped records that stay in cache; the memory of one is reused by the next."""

@@ -9,13 +9,12 @@ from scipy.sparse import csr_matrix
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import Partial
-from npmdask.operators.clipped_rows import Records
+from npmdask.operators.clipped_rows import LIMBS, Records
 from npmdask.operators.clipping import FAR_VALUES, Clipping, factors, shortened
 from npmdask.operators.exact_sums import (
     IMAGE_SPLIT,
     SPLIT_ROWS,
     add_exactly,
-    carry,
     round_to,
 )
 from npmdask.operators.sparse import cut_rows
@@ -40,13 +39,13 @@ class ClippedSparseGram(Records):
                 fragments.append(piece)
             else:
                 self._add(total, piece, block)
-        return Partial([carry(total, self.clipping.unit).reshape(2 * len(block), -1)], record, fragments)
+        return Partial(self._carried(total), record, fragments)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
-        held = total.products[0].reshape(2, *block.shape).copy()
+        held = np.stack([total.sums[limb] for limb in LIMBS])
         with np.errstate(over="ignore", invalid="ignore"):
             self._add(held, cut_rows(self.reader, total.fragments), block)
-        return super().finish(Partial([carry(held, self.clipping.unit)], total.record), block)
+        return super().finish(Partial(self._carried(held), total.record), block)
 
     def _add(self, total: np.ndarray, rows: csr_matrix, block: Block) -> None:
         """Add the products of whole rows, some at a time and without the empty ones."""

@@ -75,7 +75,7 @@ class BoundedTensor(Bounded, PackedTensor):
         for place, values in self.reader.blocks(slabs, record):
             held = scratch("bounded tensor block", (self.reader.side**3,), np.float64)[: values.size]
             contraction.add(place, self._bounded_in(held.reshape(values.shape), values))
-        return Partial([contraction.product], record)
+        return Partial({"product": contraction.product}, record)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
         """Multiples of the grid of ``rounding``; raises BadInputError if the block was not prepared."""

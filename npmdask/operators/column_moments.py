@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BySlabs, Partial, require_finite
+from npmdask.operators._protocol import BySlabs, Partial, Sums, require_finite
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.writers.dense import Moments
@@ -27,12 +27,12 @@ class ColumnMoments(BySlabs):
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, total = SlabRecord(), np.zeros((3, self.block_rows))
+        record, table = SlabRecord(), np.zeros((3, self.block_rows))
         if isinstance(self.reader, CsrReader):
             for piece in self.reader.blocks(slabs, record):
                 values = piece.data.astype(np.float64)
-                total[1] += np.bincount(piece.indices, values, self.block_rows)
-                total[2] += np.bincount(piece.indices, values**2, self.block_rows)
+                table[1] += np.bincount(piece.indices, values, self.block_rows)
+                table[2] += np.bincount(piece.indices, values**2, self.block_rows)
         else:
             columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
             parts = [Moments(c.stop - c.start) for c in columns]
@@ -40,23 +40,26 @@ class ColumnMoments(BySlabs):
                 for _, tile in self.reader.tiles(slab, record):
                     for part, (_, values) in zip(parts, tile, strict=True):
                         part.add(values)
-            total = np.concatenate([part.table() for part in parts], axis=1)
-        require_finite(total, self.reader, slabs)
-        return Partial([total], record)
+            table = np.concatenate([part.table() for part in parts], axis=1)
+        sums = self.unstacked(table, slabs)
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        """Of CSR plain sums of values and squares (their count is not used), of dense data means and deviations."""
+        names = ("count", "total", "squares") if isinstance(self.reader, CsrReader) else ("count", "mean", "m2")
+        return dict(zip(names, stacked, strict=True))
 
     def join(self, left: Partial, right: Partial) -> Partial:
         if isinstance(self.reader, CsrReader):
-            total = left.products[0] + right.products[0]
-        else:
-            merged, (count, mean, m2) = Moments(self.block_rows), left.products[0]
+            return super().join(left, right)
+        merged = Moments(self.block_rows)
+        for count, mean, m2 in (left.sums.values(), right.sums.values()):
             merged.merge(int(count[0]), mean, m2)
-            count, mean, m2 = right.products[0]
-            merged.merge(int(count[0]), mean, m2)
-            total = merged.table()
-        return Partial([total], left.record.add(right.record))
+        return Partial(self.unstacked(merged.table(), range(0)), left.record.add(right.record))
 
     def finish(self, total: Partial, block: Block) -> Block:
-        _, mean, spread = total.products[0]
+        _, mean, spread = total.sums.values()
         rows = self.reader.shape[0]
         if isinstance(self.reader, CsrReader):
             mean = mean / rows

@@ -16,11 +16,14 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
     Partial,
+    Sums,
     add_back,
     add_product,
     as_dtype,
+    own_rows,
     pending_sums,
     require_finite,
+    split_rows,
     strips,
     tile_bytes,
     zeros_for_sum,
@@ -32,8 +35,8 @@ from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 @dataclass(frozen=True, kw_only=True)
 class Dilated(BySlabs):
-    """What both have in common: a run gives the sum ``B^T X_1`` (n rows) over its own rows, and these rows of
-    ``B X_2``. A partial product is the sum, then the rows (which follow in the same array if it was kept on disk)."""
+    """What both have in common: a run gives the sum ``back``, ``B^T X_1`` (n rows) over its own rows, and these rows of
+    ``B X_2``."""
 
     reader: Any
 
@@ -46,18 +49,11 @@ class Dilated(BySlabs):
         m = self.reader.shape[0]
         return block[:m], block[m:]
 
-    def _apart(self, part: Partial) -> tuple[Block, list[Block]]:
-        n = self.reader.shape[1]
-        first, *rest = part.products
-        return first[:n], rest or [first[n:]]
-
-    def join(self, left: Partial, right: Partial) -> Partial:
-        (one, above), (other, below) = self._apart(left), self._apart(right)
-        record, fragments = left.record.add(right.record), left.fragments + right.fragments
-        return Partial([one + other, *above, *below], record, fragments)
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return split_rows(stacked, {"back": self.reader.shape[1], own_rows(units): 0})
 
     def finish(self, total: Partial, block: Block) -> Block:
-        back, rows = self._apart(total)
+        back, *rows = total.sums.values()
         return np.concatenate([*rows, back])
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
@@ -83,9 +79,9 @@ class Dilation(Dilated):
                         here = slice(rows.start + part.start, rows.start + part.stop)
                         add_product(product[here.start - first : here.stop - first], some, right[columns])
                         add_back(back[columns], some, left[here])
-        require_finite(product, self.reader, slabs)
-        require_finite(back, self.reader, slabs)
-        return Partial([np.ascontiguousarray(back), product], record)
+        sums = {"back": np.ascontiguousarray(back), own_rows(slabs): product}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -112,9 +108,9 @@ class SparseDilation(Dilated):
             product[here.start - rows.start : here.stop - rows.start] = some @ right
             back += some.T @ left[here]
             at = here.stop
-        require_finite(product, self.reader, slabs)
-        require_finite(back, self.reader, slabs)
-        return Partial([back, product], record, fragments)
+        sums = {"back": back, own_rows(slabs): product}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record, fragments)
 
     def _rows(self, slabs: range) -> range:
         """The rows that a run stands for: to that which the next run begins in, itself left out."""

@@ -12,11 +12,13 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
     Partial,
+    Sums,
     add_back,
     as_dtype,
     divided,
     like,
     require_finite,
+    split_rows,
     strips,
     tile_bytes,
     zeros_for_sum,
@@ -48,8 +50,9 @@ class Gram(BySlabs):
         for _, tile, z in self._products(slabs, block, record):
             for columns, values in tile:
                 add_back(product[columns], values, z)
-        require_finite(product, self.reader, slabs)
-        return Partial([np.ascontiguousarray(product)], record)
+        sums = {"product": np.ascontiguousarray(product)}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
 
     def _products(self, slabs: range, block: Block, record: SlabRecord) -> Iterator[tuple[slice, Any, Block]]:
         """For each strip: its rows, its centred values by columns, and their product with the block."""
@@ -75,11 +78,8 @@ class Gram(BySlabs):
             values, self.mean[columns], out=like(values, dtype, columns.start), dtype=dtype, casting="unsafe"
         )
 
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial([left.products[0] + right.products[0]], left.record.add(right.record))
-
     def finish(self, total: Partial, block: Block) -> Block:
-        return divided(total.products[0] * self.weight, self.scale)
+        return divided(total.sums["product"] * self.weight, self.scale)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -99,22 +99,24 @@ class LeftProduct(Gram):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, block = SlabRecord(), divided(block, self.scale)
-        product = np.zeros((len(block) + block.shape[1], block.shape[1]))
+        back, gram = np.zeros(block.shape), np.zeros((block.shape[1], block.shape[1]))
         for slab in self.reader.ahead(slabs):
             kept = []
             for _, tile, z in self._products(range(slab, slab + 1), block, record):
                 for columns, values in tile:
-                    add_back(product[columns], values, z)
-                product[block.shape[0] :] += z.T @ z
+                    add_back(back[columns], values, z)
+                gram += z.T @ z
                 kept.append(z)
             left = np.concatenate(kept)
             record.written[slab] = crc32c(left)
             if self.expected is None or record.written[slab] == int(self.expected[slab]):
                 self.target[self.reader.slab_rows(slab)] = left
-        require_finite(product, self.reader, slabs)
-        return Partial([product], record)
+        sums = {"back": back, "gram": gram}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return split_rows(stacked, {"back": self.block_rows, "gram": stacked.shape[1]})
 
     def finish(self, total: Partial, block: Block) -> Block:
-        product = total.products[0]
-        d = block.shape[0]
-        return np.concatenate([divided(product[:d], self.scale), product[d:]])
+        return np.concatenate([divided(total.sums["back"], self.scale), total.sums["gram"]])

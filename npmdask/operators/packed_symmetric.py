@@ -12,10 +12,12 @@ from npmdask.operators._protocol import (
     ByBlocks,
     BySlabs,
     Partial,
+    Sums,
     add_back,
     add_product,
     as_dtype,
     least_run,
+    own_rows,
     require_finite,
     strips,
     tile_bytes,
@@ -47,9 +49,9 @@ class Triangle(ByBlocks):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record = SlabRecord()
-        product = self._sum(slabs, block, record)
-        require_finite(product, self.reader, slabs)
-        return Partial([np.ascontiguousarray(product)], record)
+        sums = {"product": np.ascontiguousarray(self._sum(slabs, block, record))}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
 
     def _sum(self, slabs: range, block: Block, record: SlabRecord) -> Block:
         product = zeros_for_sum(len(block), block)
@@ -67,7 +69,7 @@ class Triangle(ByBlocks):
         return as_dtype(values, dtype)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        return total.products[0]
+        return total.sums["product"]
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns."""
@@ -105,14 +107,15 @@ class Symmetric(BySlabs):
                     for part in strips(len(values), values.shape[1], block.dtype):
                         here = slice(rows.start - first + part.start, rows.start - first + part.stop)
                         add_product(product[here], as_dtype(values[part], block.dtype), block[columns])
-        require_finite(product, self.reader, slabs)
-        return Partial([product], record)
+        sums = {own_rows(slabs): product}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
 
-    def join(self, left: Partial, right: Partial) -> Partial:
-        return Partial(left.products + right.products, left.record.add(right.record))
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return {own_rows(units): stacked}
 
     def finish(self, total: Partial, block: Block) -> Block:
-        return np.concatenate(total.products)
+        return np.concatenate(list(total.sums.values()))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""

@@ -6,12 +6,13 @@ The product is not linear in u, which no driver minds: one block goes in, one co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, symmetric_part
-from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial
+from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial, Sums
 from npmdask.operators.block_strips import Strips, room_bytes
 from npmdask.operators.tensor_contraction import Contraction
 from npmdask.storage.readers.dense import SlabRecord
@@ -43,17 +44,18 @@ class PackedTensor(OfTensor):
     """
 
     scores: bool = False
+    answers: ClassVar[tuple[str, ...]] = ("scores",)
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, contraction = SlabRecord(), Contraction(block, self.reader.side)
         for place, values in self.reader.blocks(slabs, record):
             contraction.add(place, values)
-        product = contraction.product
-        require_finite(product, self.reader, slabs)
-        return Partial([product], record)
+        sums = {"product": contraction.product}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        (product,) = total.products
+        product = total.sums["product"]
         if not self.scores:
             return product
         scores: Block = np.einsum("dl,dl->l", product, block)[None]
@@ -64,15 +66,15 @@ class PackedTensor(OfTensor):
         return self.reader.buffer_bytes + room_bytes(self.reader.side, p) + 5 * self.block_rows * p * 8
 
 
-def require_finite(product: np.ndarray, reader: TensorReader, units: range) -> None:
-    """One look at the product finds any NaN or infinity of the data; only then is it searched for.
+def require_finite(sums: Sums, reader: TensorReader, units: range) -> None:
+    """One look at the sums finds any NaN or infinity of the data; only then is it searched for.
 
     Raises
     ------
     BadInputError
         The product is not finite: the entry that is to blame is named, if there is one.
     """
-    if np.isfinite(product).all():
+    if all(np.isfinite(values).all() for values in sums.values()):
         return
     for place, values in reader.blocks(units, SlabRecord()):
         for within in np.argwhere(~np.isfinite(values))[:1]:
@@ -109,8 +111,9 @@ class PackedMultilinear(OfTensor):
         strips, form = Strips(self.reader.side, m, block.dtype), np.zeros((m, m, m))
         for place, values in self.reader.blocks(slabs, record):
             self._add(form, place, values, block, strips)
-        require_finite(form, self.reader, slabs)
-        return Partial([form.reshape(m, m * m)], record)
+        sums = {"product": form.reshape(m, m * m)}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
 
     def _add(self, form: np.ndarray, place: Place, values: np.ndarray, block: Block, strips: Strips) -> None:
         """Add the form of one block, the contracted index first."""
@@ -126,7 +129,7 @@ class PackedMultilinear(OfTensor):
     def finish(self, total: Partial, block: Block) -> Block:
         """The form, unfolded. Raises BadInputError if the widths are not those of the block."""
         m = block.shape[1]
-        form = symmetric_part(total.products[0].reshape(m, m, m))
+        form = symmetric_part(total.sums["product"].reshape(m, m, m))
         if self.widths is not None:
             if sum(self.widths) != m:
                 raise BadInputError(f"widths {self.widths} do not add up to the {m} columns of the block: give [A B C]")

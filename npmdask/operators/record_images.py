@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar, Protocol
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import OfRows, Partial, least_run
+from npmdask.operators._protocol import OfRows, Partial, Query, Sums, least_run, own_rows
 from npmdask.operators.clipped_rows import gather
 from npmdask.operators.clipping import sum_in_one_order
 from npmdask.operators.exact_sums import round_to
@@ -178,9 +178,12 @@ class RecordImages(OfRows):
         """The least that a run reads; what it returns is small, or as large as what it read."""
         return least_run(0)
 
-    def prepare(self, block: Block) -> Block:
-        """The block itself: images have no need of a grid, as mechanisms round them."""
-        return block
+    def asked(self, query: Query) -> RecordImages:
+        """The images of the records that a query names; as many as there are is for the pass alone, and private."""
+        if query.batch is None:
+            return super().asked(query)
+        rows = range(self.reader.shape[0]) if query.batch.rows is None else query.batch.rows
+        return replace(self, rows=rows, mechanism=query.batch.mechanism)
 
     def partial(self, slabs: range, block: Block) -> Partial:
         """The summary of the rows of the batch in some units; or their images, of a mechanism that is not additive."""
@@ -188,23 +191,18 @@ class RecordImages(OfRows):
         vector, centre, found = unpack(block)
         images = self._images(slabs, vector, found, record)
         if mechanism.additive:
-            product = reduce(np.add, (mechanism.summary(some, centre) for some in images))
-        else:
-            product = np.concatenate(list(images))
-        return Partial([product], record)
+            return Partial({"product": reduce(np.add, (mechanism.summary(some, centre) for some in images))}, record)
+        return Partial({own_rows(slabs): np.concatenate(list(images))}, record)
 
-    def join(self, left: Partial, right: Partial) -> Partial:
-        products = left.products + right.products
-        if self._known().additive:
-            products = [left.products[0] + right.products[0]]
-        return Partial(products, left.record.add(right.record))
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return {"product" if self._additive else own_rows(units): stacked}
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
         """The summary of the batch, as the mechanism wants it: integers for most."""
-        mechanism, (product, *others) = self._known(), total.products
+        mechanism, parts = self._known(), list(total.sums.values())
         if mechanism.additive:
-            return product
-        return mechanism.summary(np.concatenate(total.products) if others else product, unpack(block)[1])
+            return parts[0]
+        return mechanism.summary(parts[0] if len(parts) == 1 else np.concatenate(parts), unpack(block)[1])
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block."""

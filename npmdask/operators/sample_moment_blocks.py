@@ -67,9 +67,9 @@ class SampleBlocks(Gram):
                         if self.mean is not None:
                             whole[:, columns] -= self.mean[columns]
                     self._add(sums, whole)
-        product = sums.reshape(-1, b)
+        product = {"product": sums.reshape(-1, b)}
         require_finite(product, self.reader, slabs)
-        return Partial([product], record)
+        return Partial(product, record)
 
     def _add(self, sums: np.ndarray, rows: np.ndarray) -> None:
         b, pairs, held = self.side, None, None
@@ -81,7 +81,7 @@ class SampleBlocks(Gram):
             values += pairs.T @ rows[:, k * b : (k + 1) * b]
 
     def finish(self, total: Partial, block: Block) -> Block:
-        product: Block = total.products[0] / self.reader.shape[0]
+        product: Block = total.sums["product"] / self.reader.shape[0]
         return product
 
     def task_bytes(self, p: int, runs: list[range]) -> int:

@@ -21,12 +21,14 @@ from npmdask.operators._protocol import (
     STRIP_BYTES,
     OfRows,
     Partial,
+    Sums,
     add_back,
     as_dtype,
     divided,
     least_run,
     pending_sums,
     require_finite,
+    split_rows,
 )
 from npmdask.operators.gram import Gram
 from npmdask.storage.readers.dense import SlabRecord
@@ -47,6 +49,7 @@ class SampleTriples(OfRows, Gram):
     whitening: Block | None = None
     rows: range | None = None
     scores: bool = False
+    answers: ClassVar[tuple[str, ...]] = ("scores",)
     extra: ClassVar[int] = 0  # further sums of d x L that the moment needs
 
     def __post_init__(self) -> None:
@@ -74,8 +77,9 @@ class SampleTriples(OfRows, Gram):
             white = divided(self.whitening, self.scale).astype(block.dtype, copy=False)
             for _, _, images in self._products(self.slabs_of(slabs), white, record):
                 add_back(product, images, self._powers(images @ block))
-        require_finite(product, self.reader, self.slabs_of(slabs))
-        return Partial([np.ascontiguousarray(product)], record)
+        sums = {"product": np.ascontiguousarray(product)}
+        require_finite(sums, self.reader, self.slabs_of(slabs))
+        return Partial(sums, record)
 
     def _powers(self, along: Block) -> Block:
         """What the rows are multiplied by and summed, of ``along`` = x^T u."""
@@ -89,7 +93,7 @@ class SampleTriples(OfRows, Gram):
         return [slice(start, min(start + height, last)) for start in range(first, last, height)]
 
     def finish(self, total: Partial, block: Block) -> Block:
-        product = self._moment(total.products[0] / len(self.batch), block) * self.weight
+        product = self._moment(total.sums["product"] / len(self.batch), block) * self.weight
         return np.einsum("dl,dl->l", product, block)[None] if self.scores else product
 
     def _moment(self, means: Block, block: Block) -> Block:
@@ -181,16 +185,20 @@ class MixtureSpread(Gram):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         d, record = len(block), SlabRecord()
-        product = np.zeros((d + 1, 1))
+        weighted, total = np.zeros((d, 1)), np.zeros((1, 1))
         for _, tile, z in self._products(slabs, block, record):
             squares = -np.einsum("nj,nj->n", z, z, dtype=np.float64)
             for _, values in tile:
                 squares += np.einsum("nd,nd->n", values, values, dtype=np.float64)
             for columns, values in tile:
-                product[columns, 0] += as_dtype(values, np.float64, ("squares", columns.start)).T @ squares
-            product[d] += squares.sum()
-        require_finite(product, self.reader, slabs)
-        return Partial([product], record)
+                weighted[columns, 0] += as_dtype(values, np.float64, ("squares", columns.start)).T @ squares
+            total += squares.sum()
+        sums = {"weighted": weighted, "squares": total}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record)
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return split_rows(stacked, {"weighted": self.block_rows, "squares": 1})
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -198,7 +206,7 @@ class MixtureSpread(Gram):
 
     def finish(self, total: Partial, block: Block) -> Block:
         d, j = block.shape
-        product = total.products[0] / (self.reader.shape[0] * (d - j))
+        weighted, squares = (values / (self.reader.shape[0] * (d - j)) for values in total.sums.values())
         if self.mean is not None:
-            product[:d] += product[d] * self.mean[:, None]
-        return product
+            weighted += squares * self.mean[:, None]
+        return np.concatenate([weighted, squares])

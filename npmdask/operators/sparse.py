@@ -41,16 +41,13 @@ class SparseGram(BySlabs):
                 fragments.append(piece)
             else:
                 product += _sparse_gram(piece, block)
-        require_finite(product, self.reader, slabs)
-        return Partial([product], record, fragments)
-
-    def join(self, left: Partial, right: Partial) -> Partial:
-        joined = left.products[0] + right.products[0]
-        return Partial([joined], left.record.add(right.record), left.fragments + right.fragments)
+        sums = {"product": product}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record, fragments)
 
     def finish(self, total: Partial, block: Block) -> Block:
         scaled = divided(block, self.scale)
-        product = total.products[0] + _sparse_gram(cut_rows(self.reader, total.fragments), scaled)
+        product = total.sums["product"] + _sparse_gram(cut_rows(self.reader, total.fragments), scaled)
         if self.mean is not None:
             product = product - self.reader.shape[0] * np.outer(self.mean, self.mean @ scaled).reshape(product.shape)
         return divided(product * self.weight, self.scale)

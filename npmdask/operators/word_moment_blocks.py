@@ -12,7 +12,7 @@ from scipy.sparse import csc_matrix, csr_matrix
 from npmdask.numerics.moments.blocks import blocks_of
 from npmdask.numerics.moments.lda import cube_share, triple_share
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import Partial, least_run, pending_sums
+from npmdask.operators._protocol import Partial, Sums, least_run, pending_sums, split_rows
 from npmdask.operators.sparse import SPARSE_ROWS, row_strips
 from npmdask.operators.word_moments import ByDocuments, WordSums, over_words, require_alpha0, words_of
 from npmdask.storage.readers.sparse import CsrReader
@@ -56,7 +56,7 @@ class TripleBlocks(ByDocuments):
         return least_run(self._rows * self.side // 32)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        blocks, pairs = self._views(self._whole(total, block) / self.sums.total)
+        blocks, pairs = (values / self.sums.total for values in self._whole(total, block).values())
         for values, places in zip(blocks, self._places, strict=True):
             self._without_repeats(values, pairs, places)
             if self.alpha0:
@@ -81,12 +81,6 @@ class TripleBlocks(ByDocuments):
     def _rows(self) -> int:
         """Rows of the sum, of b numbers."""
         return len(self.wanted) * self.side**2 + len(self._block_rows) * 2 * self._width
-
-    def _views(self, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The blocks (units, b, b, b), and over three and over two words the pairs (block rows, 2, b, d padded)."""
-        b, entries = self.side, len(self.wanted) * self.side**2
-        blocks = sums[:entries].reshape(-1, b, b, b)
-        return blocks, sums[entries:].reshape(-1, 2, b, self._width)
 
     def _span(self, row: int) -> slice:
         return slice(row * self.side, (row + 1) * self.side)
@@ -125,11 +119,24 @@ class TripleBlocks(ByDocuments):
         block = self._pair(pairs, 2, row, column)
         return block if row != column else block - np.diag(self._of_words(self.sums.second, row))
 
-    def _nothing(self, block: Block) -> np.ndarray:
-        return np.zeros((self._rows, self.side))
+    def _nothing(self, block: Block) -> Sums:
+        """The blocks (units, b, b, b), and over three and over two words the pairs (block rows, 2, b, d padded)."""
+        b = self.side
+        pairs = np.zeros((len(self._block_rows), 2, b, self._width))
+        return {"blocks": np.zeros((len(self.wanted), b, b, b)), "pairs": pairs}
 
-    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
-        blocks, pairs = self._views(sums)
+    def stacked(self, sums: Sums) -> np.ndarray:
+        """In rows of b numbers."""
+        return np.concatenate([values.reshape(-1, self.side) for values in sums.values()])
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        b = self.side
+        sums = split_rows(stacked, {"blocks": len(self.wanted) * b * b, "pairs": 0})
+        pairs = sums["pairs"].reshape(-1, 2, b, self._width)
+        return {"blocks": sums["blocks"].reshape(-1, b, b, b), "pairs": pairs}
+
+    def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
+        blocks, pairs = sums["blocks"], sums["pairs"]
         for part in row_strips(documents, np.float64):
             part = csr_matrix((part.data, part.indices, part.indptr), shape=(part.shape[0], pairs.shape[-1]))  # padded
             lengths, columns = words_of(part), part.tocsc()

@@ -21,6 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -29,7 +30,16 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.moments import lda
 from npmdask.numerics.moments.whitening import require_rows
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BySlabs, Partial, least_run, pending_sums, require_finite
+from npmdask.operators._protocol import (
+    BySlabs,
+    Partial,
+    Sums,
+    joined,
+    least_run,
+    pending_sums,
+    require_finite,
+    split_rows,
+)
 from npmdask.operators.sparse import SPARSE_ROWS, cut_rows, row_strips
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.sparse import CsrReader, Fragment
@@ -52,28 +62,23 @@ class ByDocuments(BySlabs, ABC):
             else:
                 self._add(sums, piece, block)
         require_finite(sums, self.reader, slabs)
-        return Partial([self._reduced(sums, block)], record, fragments)
+        return Partial(self._reduced(sums, block), record, fragments)
 
-    def join(self, left: Partial, right: Partial) -> Partial:
-        joined = left.products[0] + right.products[0]
-        return Partial([joined], left.record.add(right.record), left.fragments + right.fragments)
-
-    def _whole(self, total: Partial, block: Block) -> np.ndarray:
+    def _whole(self, total: Partial, block: Block) -> Sums:
         """The sums over all documents, those cut by the borders between runs included."""
         sums = self._nothing(block)
         self._add(sums, cut_rows(self.reader, total.fragments), block)
-        whole: np.ndarray = total.products[0] + self._reduced(sums, block)
-        return whole
+        return joined(total.sums, self._reduced(sums, block))
 
     @abstractmethod
-    def _nothing(self, block: Block) -> np.ndarray:
+    def _nothing(self, block: Block) -> Sums:
         """Sums before the first document."""
 
     @abstractmethod
-    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+    def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
         """Add what whole documents say."""
 
-    def _reduced(self, sums: np.ndarray, block: Block) -> np.ndarray:
+    def _reduced(self, sums: Sums, block: Block) -> Sums:
         """What is kept of the sums of a run."""
         return sums
 
@@ -140,10 +145,13 @@ class WordTotals(ByDocuments):
                 _require_counts(self.reader, piece.data, piece.indptr, row)
                 self._add(sums, piece, block)
                 row += piece.shape[0]
-        return Partial([sums], record, fragments)
+        return Partial(sums, record, fragments)
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return split_rows(stacked, {"of words": self.block_rows, "of all": 1})
 
     def finish(self, total: Partial, block: Block) -> Block:
-        return self._whole(total, block)
+        return np.concatenate(list(self._whole(total, block).values()))
 
     def sums_of(self, product: Block) -> WordSums:
         """The product of a pass, read.
@@ -173,16 +181,16 @@ class WordTotals(ByDocuments):
             total=total,
         )
 
-    def _nothing(self, block: Block) -> np.ndarray:
-        return np.zeros((self.block_rows + 1, 4))
+    def _nothing(self, block: Block) -> Sums:
+        return {"of words": np.zeros((self.block_rows, 4)), "of all": np.zeros((1, 4))}
 
-    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+    def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
         for part in row_strips(documents, np.float64):
             lengths = words_of(part)
             used = lengths >= FEWEST_WORDS
             orders = [over_words(lengths, order, self.half_length) for order in (1, 2, 3)]
-            sums[:-1] += part.T @ np.stack([*orders, used], axis=1)
-            sums[-1, :3] += used.sum(), lengths[used].sum(), over_words(lengths, 0, self.half_length).sum()
+            sums["of words"] += part.T @ np.stack([*orders, used], axis=1)
+            sums["of all"][0, :3] += used.sum(), lengths[used].sum(), over_words(lengths, 0, self.half_length).sum()
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``); no block is used."""
@@ -208,17 +216,17 @@ class WordPairs(ByDocuments):
         require_alpha0(self.alpha0)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        second = self._whole(total, block) / self.sums.total - self.sums.second[:, None] * block
+        second = self._whole(total, block)["product"] / self.sums.total - self.sums.second[:, None] * block
         return lda.pairs(second, self.sums.mean, block, self.alpha0)
 
-    def _nothing(self, block: Block) -> np.ndarray:
-        return np.zeros(block.shape)
+    def _nothing(self, block: Block) -> Sums:
+        return {"product": np.zeros(block.shape)}
 
-    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+    def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
         height = strip_height(*block.shape)
         for part in row_strips(documents, block.dtype, height):
             weights = over_words(words_of(part), 2, self.sums.half_length).astype(block.dtype, copy=False)
-            sums += part.T @ (weights[:, None] * (part @ block))
+            sums["product"] += part.T @ (weights[:, None] * (part @ block))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -243,6 +251,7 @@ class WordTriples(ByDocuments):
     alpha0: float = 0.0
     whitening: Block | None = None
     scores: bool = False
+    answers: ClassVar[tuple[str, ...]] = ("scores",)
 
     def __post_init__(self) -> None:
         require_alpha0(self.alpha0)
@@ -257,11 +266,11 @@ class WordTriples(ByDocuments):
         return least_run(2 * int(self.reader.shape[1]))
 
     def finish(self, total: Partial, block: Block) -> Block:
-        words, columns, sums = self._words(block), block.shape[1], self.sums
-        whole = self._whole(total, block) / sums.total
-        third = whole[:, :columns] + self._back(2 * words**2 * sums.third[:, None])
+        words, sums = self._words(block), self.sums
+        whole = self._whole(total, block)
+        third = whole["third"] / sums.total + self._back(2 * words**2 * sums.third[:, None])
         if self.alpha0:
-            second = whole[:, columns:] - self._back(words * sums.second[:, None])
+            second = whole["second"] / sums.total - self._back(words * sums.second[:, None])
             third = lda.triples(third, second, self._back(sums.mean), block, self.alpha0)
         return np.einsum("dl,dl->l", third, block)[None] if self.scores else third
 
@@ -277,10 +286,10 @@ class WordTriples(ByDocuments):
     def _back(self, values: np.ndarray) -> np.ndarray:
         return values if self.whitening is None else self.whitening.T @ values
 
-    def _nothing(self, block: Block) -> np.ndarray:
-        return np.zeros((self.reader.shape[1], self._sums_kept * block.shape[1]))
+    def _nothing(self, block: Block) -> Sums:
+        return {"factors": np.zeros((self.reader.shape[1], self._sums_kept * block.shape[1]))}
 
-    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+    def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
         words = self._words(block)
         d, columns = words.shape
         both = np.concatenate([words, words**2], axis=1)
@@ -290,13 +299,22 @@ class WordTriples(ByDocuments):
             thirds, seconds = (one[:, None].astype(block.dtype, copy=False) for one in weights)
             along, squares = images[:, :columns], images[:, columns:]
             factors = [thirds * (along**2 - squares), thirds * along, seconds * along]
-            sums += part.T @ np.concatenate(factors[: self._sums_kept], axis=1)
+            sums["factors"] += part.T @ np.concatenate(factors[: self._sums_kept], axis=1)
 
-    def _reduced(self, sums: np.ndarray, block: Block) -> np.ndarray:
-        """E3(I, u, u) but for its last term, beside E2 u but for its diagonal."""
-        columns = block.shape[1]
-        third = sums[:, :columns] - 2 * self._words(block) * sums[:, columns : 2 * columns]
-        return np.concatenate([self._back(third), self._back(sums[:, 2 * columns :])], axis=1)
+    def _reduced(self, sums: Sums, block: Block) -> Sums:
+        """E3(I, u, u) but for its last term; for LDA also E2 u but for its diagonal."""
+        factors, columns = sums["factors"], block.shape[1]
+        third = factors[:, :columns] - 2 * self._words(block) * factors[:, columns : 2 * columns]
+        reduced = {"third": self._back(third)}
+        return reduced | ({"second": self._back(factors[:, 2 * columns :])} if self.alpha0 else {})
+
+    def stacked(self, sums: Sums) -> np.ndarray:
+        """Side by side."""
+        return np.concatenate(list(sums.values()), axis=1)
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        names = ("third", "second") if self.alpha0 else ("third",)
+        return dict(zip(names, np.split(stacked, len(names), axis=1), strict=True))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""

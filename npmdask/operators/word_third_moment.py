@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 from npmdask.numerics.moments import lda
 from npmdask.numerics.moments.whitening import require_rows
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import Partial, least_run, pending_sums
+from npmdask.operators._protocol import Partial, Sums, least_run, pending_sums, split_rows
 from npmdask.operators.sparse import row_strips
 from npmdask.operators.word_moments import (
     ByDocuments,
@@ -64,10 +64,10 @@ class WhitenedTriples(ByDocuments):
 
     def finish(self, total: Partial, block: Block) -> Block:
         m, white, sums = self.side, self.whitening, self.sums
-        whole = self._whole(total, block) / sums.total
-        different = _mirrored(whole[: m * m].reshape(m, m, m))
-        second = whole[m * m : m * m + m] - white.T @ (sums.second[:, None] * white)
-        repeated = _weighted_cube(white, whole[m * m + m :] - 2 / 3 * sums.third[:, None] * white)
+        whole = {name: values / sums.total for name, values in self._whole(total, block).items()}
+        different = _mirrored(whole["cubes"])
+        second = whole["pairs"] - white.T @ (sums.second[:, None] * white)
+        repeated = _weighted_cube(white, whole["repeated"] - 2 / 3 * sums.third[:, None] * white)
         third = different - lda.in_three_orders(repeated)
         return lda.cube(third, second, white.T @ sums.mean, self.alpha0).reshape(m * m, m)
 
@@ -75,19 +75,25 @@ class WhitenedTriples(ByDocuments):
     def _rows(self) -> int:
         return self.side**2 + self.side + int(self.reader.shape[1])
 
-    def _nothing(self, block: Block) -> np.ndarray:
-        return np.zeros((self._rows, self.side))
-
-    def _add(self, sums: np.ndarray, documents: csr_matrix, block: Block) -> None:
+    def _nothing(self, block: Block) -> Sums:
         m = self.side
-        cubes = sums[: m * m].reshape(m, m, m)
+        return {"cubes": np.zeros((m, m, m)), "pairs": np.zeros((m, m)), "repeated": np.zeros(self.whitening.shape)}
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        m = self.side
+        sums = split_rows(stacked, {"cubes": m * m, "pairs": m, "repeated": len(self.whitening)})
+        return sums | {"cubes": sums["cubes"].reshape(m, m, m)}
+
+    def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
+        m = self.side
+        cubes = sums["cubes"]
         for part in row_strips(documents, np.float64, strip_height(len(self.whitening), 3 * m)):
             lengths, images = words_of(part), part @ self.whitening
             weighted = over_words(lengths, 3, self.sums.half_length)[:, None] * images
             for a in range(m):  # entries a <= b, c: the others are the same
                 cubes[a, a:, a:] += (weighted[:, a : a + 1] * images[:, a:]).T @ images[:, a:]
-            sums[m * m : m * m + m] += images.T @ (over_words(lengths, 2, self.sums.half_length)[:, None] * images)
-            sums[m * m + m :] += part.T @ weighted
+            sums["pairs"] += images.T @ (over_words(lengths, 2, self.sums.half_length)[:, None] * images)
+            sums["repeated"] += part.T @ weighted
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``); no block is used."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.execution.memory_plan import MemoryPlan, largest_rank, plan_memory
+from npmdask.execution.memory_plan import MemoryPlan, largest_rank
 from npmdask.execution.process_memory import tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
@@ -23,6 +23,7 @@ from npmdask.planning.row_sample import sample_said
 from npmdask.planning.throughput import MOST_COLUMNS, Measurement, measure
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.problem import Problem, Request
+from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import LayoutAdvice, Reading, advise, how_read
 from npmdask.storage.source import Source
@@ -79,31 +80,6 @@ class Plan:
         return asdict(self) | {"shape": list(self.shape)} | more
 
 
-def memory_of(problem: Problem, resources: Resources, base: int) -> MemoryPlan:
-    """The memory plan of a run of ``problem`` in processes that hold ``base`` bytes already.
-
-    Raises
-    ------
-    RefusedError
-        Not even one thread fits; the sentence says what would.
-    """
-    plans = [
-        plan_memory(
-            operator,
-            problem.algorithm.iteration_rank,
-            problem.algorithm.state_blocks + (problem.start is not None),
-            limit=resources.memory,
-            base=base,
-            threads=1 if resources.cluster else resources.threads,  # the tasks are elsewhere
-            workers=resources.workers,
-            locked=_locked(problem),
-            columns="restarts" if problem.kind == "tensor" else "an iteration_rank",
-        )
-        for operator in problem.sides()  # what fits both takes fewer threads, or more memory
-    ]
-    return min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
-
-
 def _operator(problem: Problem) -> Any:
     """The operator of all steps but the first, with made-up column statistics: enough for its sizes."""
     return problem.sides()[-1]
@@ -131,7 +107,7 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
         The memory limit is too small, as for the run itself.
     """
     base = tree_rss()
-    memory = memory_of(problem, resources, base)
+    memory = memory_for(needs_of(problem), resources, base)
     wide = widest(problem, memory, base)
     measured = measure(problem, memory, wide)
     with single_threaded_blas():  # small matrices
@@ -230,7 +206,7 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
         return replace(request, iteration_rank=held if held >= request.target_rank else None)
     problem = make_problem(source, replace(request, iteration_rank=None))
     base = tree_rss()
-    memory = memory_of(problem, resources, base)
+    memory = memory_for(needs_of(problem), resources, base)
     measured = measure(problem, memory, widest(problem, memory, base))
     chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
     return replace(request, iteration_rank=max(chosen, default_rank(int(request.target_rank), source.shape[1])))

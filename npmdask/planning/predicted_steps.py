@@ -19,6 +19,7 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, TensorPower
 from npmdask.algorithms.stopping import ResidualRule
+from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Cluster, Executor
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.numerics.random import generator
@@ -29,7 +30,10 @@ from npmdask.planning.simulated_convergence import SPARE, TINY, Played, play, th
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns, smallest_rank
 from npmdask.runs.low_rank_stopping import LowRankRule
+from npmdask.runs.observers import Observer
+from npmdask.runs.predictions import FORESEEN, HINDSIGHT, foreseen
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
+from npmdask.runs.session import Session
 from npmdask.runs.warm_start import turned
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
@@ -44,17 +48,30 @@ LARGEST_SIDE = 512
 MEMORY = 8 * 2**20  # of the sample
 GRAM_FLOPS = 3e8
 REHEARSAL_FLOPS = 1e9  # a tenth of a second or two
-NONE = "none: nothing was foretold before the first pass"
-FORESEEN, HINDSIGHT, SEARCHED = "foreseen", "hindsight", "searched"  # events of the telemetry
 
 Log = Callable[..., None]
-Foresee = Callable[[Problem, MemoryPlan, Executor, list[dict[str, Any]], Log], None]
+
+
+class Predictor(Observer):
+    """Predict the steps of a run before its first pass, and at its end what would have been predicted of its values.
+
+    A run does not know of it: whoever opens the run adds it to the observers. Of a private run no observer is told
+    what this one listens for, so that no sample is drawn.
+    """
+
+    def on_ready(self, problem: Problem, session: Session) -> None:
+        foresee(problem, session.memory, session.executor, session.telemetry(), session.log)
+
+    def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
+        foresee_search(problem, stage, session.memory, session.executor, store.telemetry(), store.log)
+
+    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
+        look_back(problem, values, session.telemetry(), session.log)
 
 
 def foresee(problem: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log) -> None:
     """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why nobody knows."""
-    if problem.parts is None:
-        tell_once(lambda: _foretold(problem, plan, executor), telemetry, log)
+    tell_once(lambda: _foretold(problem, plan, executor), telemetry, log)
 
 
 def tell_once(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str, Any]], log: Log) -> None:
@@ -212,7 +229,7 @@ def _light(problem: Problem) -> tuple[Source, Request]:
 
 def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, Any]], log: Log) -> None:
     """Log what would have been foretold with the ``values`` that the run has found (of the operator) in front."""
-    first = _foreseen(telemetry)
+    first = foreseen(telemetry)
     if first is None or not first.get("spectrum") or first["residual"] is not None:
         return
     sampled, found = np.array(first["spectrum"]), np.asarray(values, np.float64)
@@ -224,58 +241,6 @@ def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, An
     except Exception:  # as in foresee: then there is no hindsight
         return
     log(HINDSIGHT, steps=told.steps, how=told.how)
-
-
-def _foreseen(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first prediction; one of None steps says only why there is none."""
-    found = [line for line in telemetry if line["event"] == FORESEEN]
-    return found[0] if found and found[0]["steps"] is not None else None
-
-
-def _what(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int) -> tuple[str, int, str]:
-    """What is compared: more words for the steps predicted, the steps that were taken, and more words for those."""
-    if "components" in first:
-        searches = [line for line in telemetry if line["event"] == SEARCHED]
-        search: dict[str, Any] = searches[-1] if searches else {"steps": 0, "rank": "as many as are found"}
-        predicted = f" with those of the search, for {first['components']} components"
-        return predicted, steps + search["steps"], f", for {search['rank']}"
-    if first.get("start") == "random":
-        return " from a random start", steps, " from where an earlier run came to"
-    return "", steps, ""
-
-
-def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """``predicted_steps`` and ``hindsight_steps`` (None: unknown), and the ``prediction`` as a sentence."""
-    first, back = _foreseen(telemetry), [line for line in telemetry if line["event"] == HINDSIGHT]
-    if first is None:
-        why = next((line["why"] for line in telemetry if line["event"] == FORESEEN), "")
-        return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else NONE}
-    hindsight = back[-1]["steps"] if back else None
-    of, taken, so = _what(first, telemetry, steps)
-    said = f"predicted {first['steps']} steps{of}, took {taken}{so}"
-    if not first["reached"]:
-        said = f"predicted not to reach the tolerance in {first['steps']} steps{of}, took {taken}{so}"
-    said += "" if hindsight is None else f"; {hindsight} with the values that were found"
-    return {"predicted_steps": first["steps"], "hindsight_steps": hindsight, "prediction": said}
-
-
-def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Rows for a page: what, predicted before the first pass, in hindsight, measured; none if nothing was predicted."""
-    first = _foreseen(telemetry)
-    if first is None:
-        return []
-    facts = prediction_facts(telemetry, len(history))
-    predicted = f"{first['steps']}" if first["reached"] else f"more than {first['steps']}"
-    hindsight = "-" if facts["hindsight_steps"] is None else f"{facts['hindsight_steps']}"
-    of, taken, so = _what(first, telemetry, len(history))
-    what = f"steps (predicted{of}; taken{so})" if of else "steps"
-    rows: list[tuple[str, ...]] = [(what, predicted, hindsight, f"{taken}")]
-    if first.get("residual") is not None:
-        plateau = min(step["worst_residual"] for step in history)
-        rows.append(
-            ("relative residual at the plateau of the noise", f"{first['residual']:.1e}", "-", f"{plateau:.1e}")
-        )
-    return rows
 
 
 # What a search for a share of the variance is foretold: its stages and the run that answers, one after the other.

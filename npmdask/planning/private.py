@@ -18,13 +18,14 @@ from npmdask.errors import NpmdaskError
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import tree_rss
 from npmdask.numerics.spectra import Spectrum
-from npmdask.planning.plan import memory_of
-from npmdask.planning.private_forecast import PrivateOutlook, concerns, noise_of, private_outlook
+from npmdask.planning.private_forecast import PrivateOutlook, private_outlook
+from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
 from npmdask.privacy.ledger.rules import remaining_epsilon, unit
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
 from npmdask.runs.problem import Problem
+from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 
 MIB = 2**20
@@ -66,7 +67,7 @@ class PrivatePlan:
     noise_stddev: float | None
     smallest_value: float | None
     values_are: str
-    concerns: tuple[str, ...]  # what makes the promise weak, or the answer noise; see private_outlook.concerns
+    concerns: tuple[str, ...]  # what makes the promise weak, or the answer noise; see npmdask.privacy.concerns
     expense: Expense
     memory: MemoryPlan | None
     outlook: PrivateOutlook | None  # None: no spectrum was given or guessed
@@ -91,9 +92,9 @@ def plan_private(
     """
     parts, algorithm = problem.private, problem.algorithm
     assert parts is not None
-    memory = memory_of(problem, resources, tree_rss())
+    memory = memory_for(needs_of(problem), resources, tree_rss())
     charge = problem.mechanism.charge()  # type: ignore[attr-defined]
-    noise = noise_of(problem)
+    noise = parts.loudness(problem)
     return PrivatePlan(
         source=problem.source.path,
         kind=problem.source.kind,

@@ -1,5 +1,4 @@
-"""What public numbers alone say of a private run before it starts: what makes its promise weak or its answer noise, and
-with a guessed or given spectrum its error and better parameters.
+"""The likely error of a private run, and better parameters, by a guessed or given spectrum: public numbers alone.
 
 The noise is that of the product's own calibration, at the public start block. What a run is likely to find is
 simulated. No spectrum of the data is looked at (:func:`npmdask.numerics.spectra.asked_spectrum`).
@@ -16,23 +15,16 @@ import numpy as np
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower, Query
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.federated.release import NodesParts
+from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import Spectrum
 from npmdask.planning.simulated_convergence import rehearse_releases
-from npmdask.privacy.dp_pca.private_range import DistanceRange
-from npmdask.privacy.dp_pca_release import RecordParts
-from npmdask.privacy.neighbors.registry import Entry, MatrixRelation, protected
-from npmdask.privacy.power_release import PrivateParts
-from npmdask.privacy.tensor_release import TensorParts
+from npmdask.privacy.neighbors.registry import Entry, MatrixRelation
+from npmdask.privacy.power_release import PowerRecipe
 from npmdask.runs.problem import Problem
 from npmdask.theory.likely import likely_sine
 from npmdask.theory.private import ppm_error
-from npmdask.theory.start import gaussian_norm
 
-WEAK_EPSILON = 10.0  # above it a promise is said to be weak
-WEAK_DELTA = 1e-6  # the same where the number of records is private: data of a million are not rare
 MEANINGLESS = 0.5  # sine of 30 degrees: a quarter of what a wanted vector explains may be noise
 USEFUL = 0.1  # a hundredth of it
 BROKEN = 0.1  # of runs: so many may exceed a bound
@@ -101,7 +93,7 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
     """
     noise, sizes = _Noise(problem), _sizes(problem, spectrum)
     privacy, p = noise.privacy, problem.algorithm.iteration_rank
-    k, releases = problem.algorithm.target_rank, noise.parts.releases
+    k, releases = problem.algorithm.target_rank, noise.recipe.releases
 
     def likely(epsilon: float, count: int, columns: int, draws: int = DRAWS) -> float:
         return noise.likely(sizes, epsilon, count, columns, draws)
@@ -141,218 +133,6 @@ def _flops(d: int, columns: int, releases: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loudness:
-    """The noise of a run, from public numbers.
-
-    ``later``: stddev of an entry of a release, given the start block; ``first``: of the first one, where images of
-    records are clipped too. ``smallest``: the norm that the noise of a release hardly ever exceeds, in the units of the
-    values that are released. Of oracles of records both are of images as long as clip_norm allows; None where even that
-    follows from what is released.
-    """
-
-    first: float | None
-    later: float | None
-    smallest: float | None
-
-
-def noise_of(problem: Problem) -> Loudness:
-    """Of the releases of ``problem``."""
-    if isinstance(problem.private, RecordParts):
-        widest = problem.private.oracle.widest_noise()
-        norm = None if widest is None else gaussian_norm(widest, problem.private.algorithm.dimension, 1)
-        return Loudness(first=widest, later=widest, smallest=norm)
-    start = problem.algorithm.init(problem.d, rng=generator(problem.request.seed, "start"))
-    query, operator = problem.algorithm.query(start), problem.operator(None, None)
-    if problem.nodes is not None:
-        summed = problem.nodes.noise_stddev(query.block)
-        norm = gaussian_norm(summed / problem.nodes.scale, problem.d, problem.algorithm.iteration_rank)
-        return Loudness(first=summed, later=summed, smallest=_in_units(problem, norm))
-    block = operator.prepare(query.block)  # type: ignore[attr-defined]
-    rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
-    plain: Any = problem.mechanism_of(operator, query)
-    if isinstance(problem.private, TensorParts):
-        stddev = plain.noise_stddev(block)
-        return Loudness(first=stddev, later=stddev, smallest=gaussian_norm(stddev, problem.d, 1))  # a column for itself
-    later = plain.noise_stddev(block, rows=rows)
-    smallest = _in_units(problem, gaussian_norm(later, rows, problem.algorithm.iteration_rank))
-    if query.image_norm is None:
-        return Loudness(first=later, later=later, smallest=smallest)
-    clips: Any = replace(operator, image_norm=query.image_norm)  # type: ignore[type-var]
-    clipped: Any = problem.mechanism_of(clips, query)
-    return Loudness(first=clipped.noise_stddev(block, rows=rows), later=later, smallest=smallest)
-
-
-def _in_units(problem: Problem, norm: float) -> float:
-    """Of a value as it is released: singular values of sparse data, of whose A^T A ``norm`` is."""
-    if problem.nodes is not None:
-        scaled = norm * problem.nodes.scale
-    else:
-        assert isinstance(problem.private, PrivateParts)
-        scaled = norm * problem.private.scale(problem.source)
-    return sqrt(scaled) if problem.source.kind == "sparse" else scaled
-
-
-def concerns(problem: Problem) -> tuple[str, ...]:
-    """List what makes the promise weak or the answer noise, a sentence each, before the budget is charged.
-
-    All of it follows from public numbers, so it may be published with the answer. The number of records under
-    record_add_remove is not one of them, and is not used. Of a centre it is what its nodes announced.
-    """
-    promise = _of_promise(problem) if problem.nodes is None else _of_nodes(problem.nodes)
-    return tuple(said for said in (*promise, _of_noise(problem)) if said)
-
-
-def concerns_of_node(problem: Problem) -> tuple[str, ...]:
-    """List the same of what a node of a distributed run adds: the data of other nodes may outweigh its noise."""
-    buried = _buried(problem)
-    said = f"the noise buries the data of this node: {buried}; only those of further nodes can outweigh it"
-    return (*_of_promise(problem), *([said] if buried else []))
-
-
-def weak_promise(budget: Budget, relation: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """List what makes a promise about data of this shape weak; rows are counted only where they are public."""
-    return tuple(said for said in (_of_epsilon(budget), _of_delta(budget, relation, shape)) if said)
-
-
-def require_signal(problem: Problem) -> None:
-    """Refuse a run whose noise buries every component that data within the public bounds can have.
-
-    Raises
-    ------
-    RefusedError
-        Nothing of the data could be seen in the answer.
-    """
-    buried = _buried(problem)
-    if buried:
-        raise RefusedError(
-            f"the noise would bury everything: {buried}. Nothing was charged: use more records, a larger epsilon, or "
-            "data with fewer columns"
-        )
-
-
-def _buried(problem: Problem) -> str:
-    """By which numbers no data could be seen in the answer; nothing if some could."""
-    most, norm = _largest_value(problem), _lasting_noise(problem)
-    if most is None or norm is None or norm <= most:
-        return ""
-    return (
-        f"all releases together leave one of norm {norm:.3g}, and no data within the public bounds have a component "
-        f"above {most:.3g}"
-    )
-
-
-def _of_promise(problem: Problem) -> tuple[str, ...]:
-    parts = problem.private
-    assert parts is not None
-    budget = Budget(parts.privacy.epsilon, parts.privacy.delta)
-    if isinstance(parts, RecordParts) and not parts.relation.public_rows:
-        guess = getattr(parts.oracle, "records", 1)  # public
-        return tuple(said for said in (_of_epsilon(budget), budget.warning(guess)) if said)
-    return weak_promise(budget, parts.relation, problem.source.shape)
-
-
-def _of_nodes(nodes: NodesParts) -> list[str]:
-    """Each sentence once, with the nodes that it is about."""
-    about: dict[str, list[str]] = {}
-    for number, (announced, mechanism) in enumerate(zip(nodes.group.announced, nodes.mechanisms, strict=True), 1):
-        if mechanism is not None:
-            for said in weak_promise(mechanism.budget, mechanism.relation, announced.shape):
-                about.setdefault(said, []).append(str(number))
-    return [f"node {', '.join(numbers)}: {said}" for said, numbers in about.items()]
-
-
-def _of_epsilon(budget: Budget) -> str:
-    if budget.epsilon <= WEAK_EPSILON:
-        return ""
-    return (
-        f"epsilon = {budget.epsilon:g} hardly promises anything: what is released may be e^{budget.epsilon:g} = "
-        f"{np.exp(min(budget.epsilon, 700.0)):.1e} times as likely with a person's data as without; 1 is usual, and "
-        f"above {WEAK_EPSILON:g} others can often tell who took part"
-    )
-
-
-def _of_delta(budget: Budget, relation: Any, shape: tuple[int, ...]) -> str:
-    """Of data whose number of records is private what can be said is for how many it holds."""
-    if relation.public_rows:
-        count = protected(relation.name, shape)
-        return "" if count is None else budget.warning(count)
-    if budget.delta <= WEAK_DELTA:
-        return ""
-    return (
-        f"delta = {budget.delta:g} promises something for fewer than {1 / budget.delta:,.0f} records only: of more, "
-        "publishing one as it is would satisfy the promise (how many there are is private, and was not looked at)"
-    )
-
-
-def _of_noise(problem: Problem) -> str:
-    if isinstance(problem.private, RecordParts):
-        return _of_ranges(problem.private)
-    most, norm = _largest_value(problem), _lasting_noise(problem)
-    k = problem.algorithm.target_rank
-    if most is None or norm is None or norm <= most / k:
-        return ""
-    return (
-        f"the noise buries what is asked for: all releases together leave one of norm {norm:.3g}, and of {k} "
-        f"components the least is at most {most / k:.3g} in data within the public bounds; use more records, a larger "
-        "epsilon or fewer components"
-    )
-
-
-def _of_ranges(parts: RecordParts) -> str:
-    """Of an oracle that looks for a range first: records too few for a bin to rise above the noise on counts."""
-    oracle: Any = parts.oracle
-    first = oracle.query(oracle.init(np.zeros((parts.algorithm.dimension, 0)), None))
-    count = oracle.records if first.rows is None else len(first.rows)
-    if not isinstance(first.mechanism, DistanceRange) or count >= first.mechanism.histogram.threshold:
-        return ""
-    return (
-        f"no range can be found: the noise on counts asks for {first.mechanism.histogram.threshold:,.0f} records, and "
-        f"a step has {count:,}; images are then clipped to what clip_norm allows, and their mean is mostly noise. Use "
-        "more records, a larger epsilon or fewer steps"
-    )
-
-
-def _largest_value(problem: Problem) -> float | None:
-    """The largest value that data within the public bounds can have, as it is released; None where none is public."""
-    parts, nodes, source = problem.private, problem.nodes, problem.source
-    if nodes is not None:
-        each = [
-            None if mechanism is None else _largest_of(mechanism.relation, announced.shape)
-            for announced, mechanism in zip(nodes.group.announced, nodes.mechanisms, strict=True)
-        ]
-        known = [value for value in each if value is not None]
-        return _in_units(problem, sum(known)) if len(known) == len(each) else None
-    assert parts is not None
-    if isinstance(parts, RecordParts):
-        return getattr(parts.oracle, "radius", None)  # of those whose images are clipped to one radius
-    if isinstance(parts, TensorParts):
-        return float(parts.relation.clip_norm * source.dimension**1.5)
-    largest = _largest_of(parts.relation, source.shape)
-    return None if largest is None else _in_units(problem, largest)
-
-
-def _largest_of(relation: Any, shape: tuple[int, ...]) -> float | None:
-    """Of clipped data: of a matrix, or of A^T A of records."""
-    if isinstance(relation, MatrixRelation):
-        return float(relation.clip_norm * sqrt(shape[0] * shape[1]))
-    return float(shape[0] * relation.clip_norm**2) if relation.public_rows else None
-
-
-def _lasting_noise(problem: Problem) -> float | None:
-    """What the noise of all releases together hardly leaves below: a larger value can stand out of it at best.
-
-    Of one noisy covariance matrix (p = d), whose noise of stddev s is made symmetric, that is s sqrt(d / 2) (Baik, Ben
-    Arous and Peche 2005): the norm of the noise over sqrt(8). L releases that all show the same divide it by sqrt(L).
-    """
-    assert problem.parts is not None
-    norm, releases = noise_of(problem).smallest, problem.parts.releases
-    if norm is None or releases is None:
-        return None
-    of_square = problem.source.kind == "sparse" and isinstance(problem.parts, PrivateParts | NodesParts)
-    return float(norm / (8 * releases) ** (0.25 if of_square else 0.5))
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Level:
     """The stddev of an entry of a release at the public start block, as :class:`PrivatePower` asks for it."""
 
@@ -377,13 +157,13 @@ class _Noise:
     """The stddev of a release, for other budgets, numbers of releases and columns than those of a problem."""
 
     def __init__(self, problem: Problem) -> None:
-        if not isinstance(problem.private, PrivateParts):
+        if not isinstance(problem.recipe, PowerRecipe):
             raise BadInputError(
                 f"{problem.algorithm.name} has no prediction from a spectrum: leave --spectrum out, or use the private "
                 "power method"
             )
-        self.problem, self.parts = problem, problem.private
-        self.privacy = problem.private.privacy
+        self.problem, self.recipe = problem, problem.recipe
+        self.privacy = problem.recipe.privacy
         alternating = problem.source.kind == "matrix"
         self.rows = problem.source.shape[0] if alternating else problem.d
         self.dimension = max(problem.source.shape) if alternating else problem.d
@@ -450,7 +230,7 @@ class _Noise:
             stddev = float(mechanism.noise_stddev(block, rows=self.dimension))
         except NpmdaskError:
             return 1.0
-        d, stddevs, name = self.dimension, [stddev] * self.parts.releases, self.privacy.mechanism
+        d, stddevs, name = self.dimension, [stddev] * self.recipe.releases, self.privacy.mechanism
         return ppm_error(sizes, stddevs, d=d, k=k, p=p, fail_prob=BROKEN, mechanism=name).value
 
     def _at(self, columns: int) -> tuple[Any, Any]:
@@ -459,22 +239,22 @@ class _Noise:
             algorithm: Any = replace(self.problem.algorithm, iteration_rank=columns)  # type: ignore[type-var]
             query = algorithm.query(algorithm.init(self.problem.d, rng=rng))
             operator: Any = self.problem.operator(None, None)
-            mechanism = self.parts.mechanism_of(operator, columns, Query(query.block))
+            mechanism = self.recipe.mechanism_of(operator, columns, Query(query.block))
             self._blocks[columns] = (mechanism, operator.prepare(query.block))
         return self._blocks[columns]
 
 
 def _sizes(problem: Problem, spectrum: Spectrum) -> np.ndarray:
     """Sizes of the eigenvalues (of a matrix: singular values) of what is released, a sum; in its units."""
-    parts, source = problem.private, problem.source
-    assert isinstance(parts, PrivateParts)
+    recipe, source = problem.recipe, problem.source
+    assert isinstance(recipe, PowerRecipe)
     values = np.abs(spectrum.values if source.kind == "matrix" else spectrum.eigenvalues(source.kind))
     if spectrum.scaled:
-        return np.asarray(values / parts.scale(source))
-    clip = parts.relation.clip_norm
-    if isinstance(parts.relation, MatrixRelation):  # no entry above clip_norm: the most that all squares add up to
+        return np.asarray(values / recipe.scale(source))
+    clip = recipe.relation.clip_norm
+    if isinstance(recipe.relation, MatrixRelation):  # no entry above clip_norm: the most that all squares add up to
         return np.asarray(values * sqrt(source.shape[0] * source.shape[1] * clip**2 / np.square(values).sum()))
-    if not parts.relation.public_rows:
+    if not recipe.relation.public_rows:
         raise BadInputError(
             f"{spectrum.said}: the number of records is private, so nobody knows the scale of their sum; say it, with "
             ",largest=X, from public knowledge"

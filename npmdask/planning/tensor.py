@@ -9,8 +9,8 @@ from npmdask.algorithms import TensorPower
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import tree_rss
 from npmdask.execution.reduction import runs_of
-from npmdask.planning.plan import memory_of
 from npmdask.runs.problem import Problem
+from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 
 MIB = 2**20
@@ -79,6 +79,6 @@ def plan_tensor(problem: Problem, resources: Resources) -> TensorPlan:
         pass_bytes=operator.pass_bytes,
         dense_bytes=d**3 * reader.dtype.itemsize,
         pass_gflop=2 / 3 * d**3 * width / 1e9,
-        memory=memory_of(problem, resources, tree_rss()),
+        memory=memory_for(needs_of(problem), resources, tree_rss()),
         runs=len(runs_of(operator)),
     )

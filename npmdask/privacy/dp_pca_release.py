@@ -7,8 +7,8 @@ The counterpart of :mod:`npmdask.privacy.power_release` for oracles that see ima
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,26 +17,43 @@ from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import UntilFinished
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
+from npmdask.privacy.concerns import Asked, Loudness, of_epsilon, weak_promise
 from npmdask.privacy.dp_pca.algorithm import Rounds
-from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, indices
+from npmdask.privacy.dp_pca.base import Oracle
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, require_relation
 from npmdask.privacy.dp_pca.private_mean import MOST_RECORDS
+from npmdask.privacy.dp_pca.private_range import DistanceRange
 from npmdask.privacy.dp_pca.registry import Question, make_oracle
 from npmdask.privacy.dp_pca.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
-from npmdask.privacy.power_release import Pieces, promised, require_registered
+from npmdask.privacy.power_release import promised, require_registered
+from npmdask.privacy.release import RELEASES_ONLY, Disclosure, Passes, PrivateRelease
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source
+from npmdask.theory.start import gaussian_norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordParts:
-    """The pieces of such a run that the rest of the problem does not have; as ``PrivateParts``."""
+class RecordsRecipe:
+    """k-DP-PCA or one of its relatives: a :class:`npmdask.privacy.release.Recipe`."""
 
     privacy: Privacy
     algorithm: Rounds
     mechanism: RunOfReleases
+    rule: UntilFinished
     target_rank: int
+
+    private: ClassVar[bool] = True
+    distributed: ClassVar[bool] = False
+    disclosure: ClassVar[Disclosure] = RELEASES_ONLY
+
+    def tables(self) -> dict[str, Any]:
+        """The table of run.json that only a private run has."""
+        return {"privacy": asdict(self.privacy)}
+
+    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
+        """The release of a run of ``problem`` in ``session``."""
+        return PrivateRelease(problem, session)
 
     @property
     def relation(self) -> RecordUnit:
@@ -50,11 +67,42 @@ class RecordParts:
     def oracle(self) -> Oracle[Any]:
         return self.mechanism.oracle
 
+    def loudness(self, problem: Asked) -> Loudness:
+        """How loud the noise is on images as long as clip_norm allows."""
+        widest = self.oracle.widest_noise()
+        norm = None if widest is None else gaussian_norm(widest, self.algorithm.dimension, 1)
+        return Loudness(first=widest, later=widest, smallest=norm)
+
+    def largest(self, source: Source) -> float | None:
+        """The largest value that data can have where all images are clipped to one radius."""
+        return getattr(self.oracle, "radius", None)
+
+    def promise_concerns(self, source: Source) -> tuple[str, ...]:
+        """What makes the promise weak; a private number of records counts as the public guess of it."""
+        budget = Budget(self.privacy.epsilon, self.privacy.delta)
+        if self.relation.public_rows:
+            return weak_promise(budget, self.relation, source.shape)
+        return tuple(said for said in (of_epsilon(budget), budget.warning(getattr(self.oracle, "records", 1))) if said)
+
+    def noise_concern(self) -> str | None:
+        """Of an oracle that looks for a range first: records too few for a bin to rise above the noise on counts."""
+        oracle: Any = self.oracle
+        first = oracle.query(oracle.init(np.zeros((self.algorithm.dimension, 0)), None))
+        count = oracle.records if first.rows is None else len(first.rows)
+        if not isinstance(first.mechanism, DistanceRange) or count >= first.mechanism.histogram.threshold:
+            return ""
+        return (
+            f"no range can be found: the noise on counts asks for {first.mechanism.histogram.threshold:,.0f} records, "
+            f"and a step has {count:,}; images are then clipped to what clip_norm allows, and their mean is mostly "
+            "noise. Use more records, a larger epsilon or fewer steps"
+        )
+
     def operator(self, source: Source) -> RecordImages:
         """Of the first query, which is as large as any: what memory is planned for."""
         first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
         assert isinstance(source.reader, DenseReader)
-        return of_batch(RecordImages(reader=source.reader, side=source.side, rows=range(source.shape[0])), first.batch)
+        every = RecordImages(reader=source.reader, side=source.side, rows=range(source.shape[0]))
+        return every.asked(first)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
         """The release of this query."""
@@ -103,14 +151,9 @@ class RecordParts:
         ]
 
 
-def of_batch(operator: RecordImages, query: BatchQuery) -> RecordImages:
-    """The operator of the records that a query asks about."""
-    return replace(operator, rows=indices(query, operator.reader.shape[0]), mechanism=query.mechanism)
-
-
-def make_record_pieces(
+def make_records(
     source: Source, privacy: Privacy, name: str, options: Mapping[str, Any], k: int, seed: int
-) -> Pieces:
+) -> RecordsRecipe:
     """Check what is asked against the source and put it together.
 
     Raises
@@ -137,9 +180,9 @@ def make_record_pieces(
     algorithm = Rounds(oracle=oracle, dimension=source.dimension, name=name)
     unit = RecordUnit(name=relation)
     mechanism = RunOfReleases(oracle=oracle, relation=unit, oracle_name=name)
-    parts = RecordParts(privacy=privacy, algorithm=algorithm, mechanism=mechanism, target_rank=k)
     promise = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}, for {unit.describe()}"
-    return Pieces(algorithm, mechanism, UntilFinished(max_steps=oracle.releases, promise=promise), parts)
+    rule = UntilFinished(max_steps=oracle.releases, promise=promise)
+    return RecordsRecipe(privacy=privacy, algorithm=algorithm, mechanism=mechanism, rule=rule, target_rank=k)
 
 
 def _require_records(source: Source, privacy: Privacy, name: str) -> None:

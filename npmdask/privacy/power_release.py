@@ -5,8 +5,9 @@ Nothing here looks at the data. What the answer contains is made of releases and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from math import sqrt
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,14 +31,17 @@ from npmdask.operators import (
     ClippedGram,
     ClippedSparseGram,
 )
+from npmdask.privacy.concerns import Asked, Loudness, first_query, largest_of, weak_promise
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors.registry import MatrixRelation, Relation, make_relation
+from npmdask.privacy.release import RELEASES_ONLY, Disclosure, Passes, PrivateRelease
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements.private import plane_sine
+from npmdask.theory.start import gaussian_norm
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
@@ -59,14 +63,64 @@ def promised(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateParts:
-    """The pieces of a private run that the rest of the problem does not have."""
+class PowerRecipe:
+    """The noisy power method with calibrated noise: a :class:`npmdask.privacy.release.Recipe`."""
 
     privacy: Privacy
     relation: Relation
     mechanism: Any
-    releases: int
-    target_rank: int
+    algorithm: Algorithm[Any]
+    rule: FixedSteps
+
+    private: ClassVar[bool] = True
+    distributed: ClassVar[bool] = False
+    disclosure: ClassVar[Disclosure] = RELEASES_ONLY
+
+    @property
+    def releases(self) -> int:
+        return self.rule.max_steps
+
+    @property
+    def target_rank(self) -> int:
+        return self.algorithm.target_rank
+
+    def tables(self) -> dict[str, Any]:
+        """The table of run.json that only a private run has."""
+        return {"privacy": asdict(self.privacy)}
+
+    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
+        """The release of a run of ``problem`` in ``session``."""
+        return PrivateRelease(problem, session)
+
+    def loudness(self, problem: Asked) -> Loudness:
+        """How loud the noise of a release is at the public start block."""
+        query, operator = first_query(problem), self.operator(problem.source)
+        block, p = operator.prepare(query.block), problem.algorithm.iteration_rank
+        rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
+        later = self.mechanism_of(operator, p, query).noise_stddev(block, rows=rows)
+        smallest = self._as_released(gaussian_norm(later, rows, p), problem.source)
+        if query.image_norm is None:
+            return Loudness(first=later, later=later, smallest=smallest)
+        clipped = self.mechanism_of(replace(operator, image_norm=query.image_norm), p, query)
+        return Loudness(first=clipped.noise_stddev(block, rows=rows), later=later, smallest=smallest)
+
+    def largest(self, source: Source) -> float | None:
+        """The largest value that data within the public bounds can have, as released; None where none is public."""
+        largest = largest_of(self.relation, source.shape)
+        return None if largest is None else self._as_released(largest, source)
+
+    def _as_released(self, norm: float, source: Source) -> float:
+        """A norm as a value: singular values of sparse data, of whose A^T A it is."""
+        scaled = norm * self.scale(source)
+        return sqrt(scaled) if source.kind == "sparse" else scaled
+
+    def promise_concerns(self, source: Source) -> tuple[str, ...]:
+        """What makes the promise weak."""
+        return weak_promise(Budget(self.privacy.epsilon, self.privacy.delta), self.relation, source.shape)
+
+    def noise_concern(self) -> str | None:
+        """None: what the noise leaves is compared with what data can have."""
+        return None
 
     def operator(self, source: Source) -> Any:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
@@ -203,16 +257,6 @@ def likely_sine(state: PrivateState, p: int, k: int) -> float:
     return plane_sine(values, stddevs, d=len(state.blocks), k=k)
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """What a problem is made of when it is private."""
-
-    algorithm: Algorithm[Any]
-    mechanism: Any
-    rule: FixedSteps
-    parts: Any  # PrivateParts, or RecordParts or TensorParts of another module
-
-
 def require_registered(source: Source) -> None:
     """Refuse data that were never ingested: RefusedError."""
     if not source.registered:
@@ -222,7 +266,7 @@ def require_registered(source: Source) -> None:
         )
 
 
-def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> Pieces:
+def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> PowerRecipe:
     """Check what is asked against the source and put it together.
 
     Raises
@@ -258,15 +302,19 @@ def make_pieces(source: Source, privacy: Privacy, k: int, p: int, releases: int 
         rounding=operator.rounding(p),
         calibration=privacy.calibration,
     )
-    parts = PrivateParts(privacy=privacy, relation=relation, mechanism=mechanism, releases=releases, target_rank=k)
-    rule = FixedSteps(max_steps=releases, promise=_promise(relation, budget))
     records = not isinstance(relation, MatrixRelation)
     clips = (
         records and privacy.clip_images and privacy.calibration == "exact"
     )  # the paper's formula has no less noise for it
     if clips:
         replace(operator, image_norm=relation.clip_norm).rounding(p)  # refuses too many columns before the charge
-    return Pieces(_algorithm(source, relation, k, p, releases, mechanism, clips), mechanism, rule, parts)
+    return PowerRecipe(
+        privacy=privacy,
+        relation=relation,
+        mechanism=mechanism,
+        algorithm=_algorithm(source, relation, k, p, releases, mechanism, clips),
+        rule=FixedSteps(max_steps=releases, promise=_promise(relation, budget)),
+    )
 
 
 def _algorithm(

@@ -7,8 +7,8 @@ The counterpart of :mod:`npmdask.privacy.power_release` for the tensor power met
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,13 +18,16 @@ from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import built
 from npmdask.operators import BoundedTensor
+from npmdask.privacy.concerns import Asked, Loudness, first_query, weak_promise
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
 from npmdask.privacy.neighbors.tensor import no_laplace
-from npmdask.privacy.power_release import Pieces, promised, require_registered
+from npmdask.privacy.power_release import promised, require_registered
+from npmdask.privacy.release import RELEASES_ONLY, Disclosure, Passes, PrivateRelease
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Source
+from npmdask.theory.start import gaussian_norm
 
 NAME = PrivateTensorPower.name
 LOOKING = ("harvest", "tol")  # options of the plain method that would make the number of releases follow the data
@@ -51,12 +54,25 @@ class PrivateTensorOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorParts:
-    """The pieces of such a run that the rest of the problem does not have; as ``PrivateParts``."""
+class TensorRecipe:
+    """The private tensor power method: a :class:`npmdask.privacy.release.Recipe`."""
 
     privacy: Privacy
     mechanism: TensorGaussian
     algorithm: PrivateTensorPower
+    rule: FixedSteps
+
+    private: ClassVar[bool] = True
+    distributed: ClassVar[bool] = False
+    disclosure: ClassVar[Disclosure] = RELEASES_ONLY
+
+    def tables(self) -> dict[str, Any]:
+        """The table of run.json that only a private run has."""
+        return {"privacy": asdict(self.privacy)}
+
+    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
+        """The release of a run of ``problem`` in ``session``."""
+        return PrivateRelease(problem, session)
 
     @property
     def relation(self) -> TensorRelation:
@@ -69,6 +85,25 @@ class TensorParts:
     @property
     def target_rank(self) -> int:
         return self.algorithm.target_rank
+
+    def loudness(self, problem: Asked) -> Loudness:
+        """How loud the noise of a contraction is, each column for itself."""
+        query, operator = first_query(problem), self.operator(problem.source)
+        mechanism = self.mechanism_of(operator, problem.algorithm.iteration_rank, query)
+        stddev = mechanism.noise_stddev(operator.prepare(query.block))
+        return Loudness(first=stddev, later=stddev, smallest=gaussian_norm(stddev, problem.d, 1))
+
+    def largest(self, source: Source) -> float | None:
+        """The largest weight of a component of a tensor whose entries are clipped."""
+        return float(self.relation.clip_norm * source.dimension**1.5)
+
+    def promise_concerns(self, source: Source) -> tuple[str, ...]:
+        """What makes the promise weak."""
+        return weak_promise(Budget(self.privacy.epsilon, self.privacy.delta), self.relation, source.shape)
+
+    def noise_concern(self) -> str | None:
+        """None: what the noise leaves is compared with what data can have."""
+        return None
 
     def operator(self, source: Source) -> BoundedTensor:
         """The operator of clipped entries, in arithmetic whose sensitivity is known."""
@@ -156,7 +191,7 @@ def tensor_relation(source: Source, privacy: Privacy) -> TensorRelation:
     return relation
 
 
-def make_tensor_pieces(source: Source, privacy: Privacy, options: Mapping[str, Any], k: int, seed: int) -> Pieces:
+def make_tensor(source: Source, privacy: Privacy, options: Mapping[str, Any], k: int, seed: int) -> TensorRecipe:
     """Check what is asked against the source and put it together.
 
     Raises
@@ -186,10 +221,10 @@ def make_tensor_pieces(source: Source, privacy: Privacy, options: Mapping[str, A
     algorithm = PrivateTensorPower(
         target_rank=k, restarts=asked.restarts, iterations=asked.iterations, noise=mechanism, seed=seed
     )
-    parts = TensorParts(privacy=privacy, mechanism=mechanism, algorithm=algorithm)
     mu = mu_for(budget.epsilon, budget.delta)
     promise = f"epsilon = {budget.epsilon:g}, delta = {budget.delta:g} ({mu:.4g}-GDP), for {relation.describe()}"
-    return Pieces(algorithm, mechanism, FixedSteps(max_steps=steps, promise=promise), parts)
+    rule = FixedSteps(max_steps=steps, promise=promise)
+    return TensorRecipe(privacy=privacy, mechanism=mechanism, algorithm=algorithm, rule=rule)
 
 
 def read_options(options: Mapping[str, Any]) -> PrivateTensorOptions:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod, PrivatePower
-from npmdask.algorithms.stopping import FixedSteps, ResidualRule, Rule, default_tol
+from npmdask.algorithms import Algorithm, BlockKrylov, PowerMethod
+from npmdask.algorithms.stopping import ResidualRule, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.federated.operator import Group
-from npmdask.federated.release import make_parts
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
-from npmdask.privacy.dp_pca_release import make_record_pieces
+from npmdask.privacy.dp_pca_release import make_records
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
-from npmdask.privacy.power_release import make_pieces
+from npmdask.privacy.power_release import make_power
 from npmdask.privacy.request import Privacy
-from npmdask.privacy.tensor_release import make_tensor_pieces
+from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.low_rank_stopping import low_rank_rule, refuse_low_rank
 from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
 from npmdask.runs.tensor_problem import NAME as TENSOR
@@ -26,6 +25,10 @@ from npmdask.runs.tensor_problem import NAMES as TENSOR_NAMES
 from npmdask.runs.tensor_problem import TensorQuestion, pose_tensor
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.source import Source
+
+# By the type of reader, for data that lie elsewhere: what makes the problem of a run on them. A room above this one
+# registers itself (npmdask.federated.release).
+ELSEWHERE: dict[type, Callable[[Source, Request, object], Problem]] = {}
 
 
 def make_problem(
@@ -48,8 +51,9 @@ def make_problem(
     """
     request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
-    if isinstance(source.reader, Group):
-        return _centre_problem(source, request, locked or start)
+    made = ELSEWHERE.get(type(source.reader))
+    if made is not None:
+        return made(source, request, locked or start)
     if request.privacy is not None:
         return _private_problem(source, request, request.privacy, locked or start)
     if source.kind == "tensor":
@@ -59,7 +63,7 @@ def make_problem(
         _require_search(request, start)
     if start is not None:
         _require_start(source, request, start)
-    k, p = _ranks(source, request, locked.result.vectors.shape[1] if locked else 0)
+    k, p = ranks_of(source, request, locked.result.vectors.shape[1] if locked else 0)
     random = 0
     if start is not None:
         start, p = _with_random_columns(start, k, p, source.dimension, asked=request.iteration_rank is not None)
@@ -102,19 +106,19 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
     _require_public(source, request, earlier)
     options, source = request.options or {}, source.held_to_digests()
     if source.kind == "tensor":
-        pieces = make_tensor_pieces(source, privacy, options, int(request.target_rank), request.seed)
+        recipe: Any = make_tensor(source, privacy, options, int(request.target_rank), request.seed)
     elif request.algorithm in RECORD_ORACLES:
-        k, _ = _ranks(source, request, 0)
-        pieces = make_record_pieces(source, privacy, request.algorithm, options, k, request.seed)
+        k, _ = ranks_of(source, request, 0)
+        recipe = make_records(source, privacy, request.algorithm, options, k, request.seed)
     else:
-        pieces = make_pieces(source, privacy, *_ranks(source, request, 0), request.max_steps)
+        recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps)
     return Problem(
         source=source,
         request=request,
-        algorithm=pieces.algorithm,
-        mechanism=pieces.mechanism,
-        rule=pieces.rule,
-        private=pieces.parts,
+        algorithm=recipe.algorithm,
+        mechanism=recipe.mechanism,
+        rule=recipe.rule,
+        recipe=recipe,
     )
 
 
@@ -152,46 +156,6 @@ def _require_tensor_options(source: Source, request: Request, earlier: object) -
             f"{source.path} is a tensor, whose runs start from their seed: warm starts and deflation of finished runs "
             "are of matrices; ask for more components in a new run"
         )
-
-
-def _centre_problem(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of a centre: the noisy power method on the sum of what its nodes hold, and release."""
-    _require_plain(request, earlier)
-    k = int(request.target_rank)
-    nodes = make_parts(source, k, request.iteration_rank, request.max_steps)  # type: ignore[arg-type]
-    k, p = _ranks(source, replace(request, iteration_rank=nodes.group.block_shape[1]), 0)
-    algorithm: Algorithm[Any]
-    rule: Rule
-    if nodes.releases is not None:
-        refuse_low_rank(request.low_rank_tol, "private nodes release a fixed number of products")
-        if request.tol is not None:
-            raise RefusedError("private nodes release a fixed number of products: leave tol out, it would end nothing")
-        algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
-        rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
-    else:
-        tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
-        steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
-        algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
-        rule = ResidualRule(tol=tol, max_steps=steps, d=source.shape[1], squared=source.kind == "sparse")
-        rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
-    return Problem(source=source, request=request, algorithm=algorithm, mechanism=nodes, rule=rule, nodes=nodes)
-
-
-def _require_plain(request: Request, earlier: object) -> None:
-    """What a centre cannot do, because it has no data."""
-    if request.privacy is not None or request.mechanism != "none":
-        raise RefusedError(
-            "the centre of a distributed run has no data to protect: every node has a [privacy] table of its own, and "
-            "adds its own noise; leave [privacy] and [mechanism] out here"
-        )
-    if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
-        raise RefusedError("a distributed run takes a whole number for target_rank, and its nodes say iteration_rank")
-    if request.center or request.scale:
-        raise RefusedError("nodes do not centre or scale: none of them knows the means of all; leave the options out")
-    if request.algorithm not in ("auto", "power"):
-        raise RefusedError(f"algorithm = {request.algorithm!r} is not for distributed runs: leave it out")
-    if earlier is not None:
-        raise RefusedError("a distributed run starts from its seed: warm starts and deflation are not offered for it")
 
 
 def _require_public(source: Source, request: Request, earlier: object) -> None:
@@ -333,7 +297,7 @@ def _require_of_tensor(source: Source, request: Request) -> None:
         )
 
 
-def _ranks(source: Source, request: Request, locked: int) -> tuple[int, int]:
+def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:
     smallest = min(source.shape[0], source.dimension)
     if isinstance(request.target_rank, float):
         return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)

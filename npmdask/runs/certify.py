@@ -36,11 +36,11 @@ def assure(
     operator: Operator,
     constant: int = 0,
 ) -> Assured | None:
-    """The certificate of ``result``; None where there is none to make: private, tensors, moments, no step.
+    """The certificate of ``result``; None where there is none to make: tensors, moments, no step.
 
     ``constant``: columns that counted as constant where columns were to be scaled.
     """
-    if problem.parts is not None or not problem.certified or not history or not len(result.values):
+    if not problem.certified or not history or not len(result.values):
         return None
     evidence = evidence_of(problem, result, [str(step["precision"]) for step in history], trace, operator)
     certificate = certify(evidence)

@@ -1,5 +1,7 @@
-"""What the first products show of the data, free of charge: too large or too small, not symmetric. Not in private
-runs, where a refusal that depends on the data would tell of them."""
+"""What the first products show of the data, free of charge: too large or too small, not symmetric.
+
+Releases of private data do not ask: a refusal that depends on the data would tell of them.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,10 @@ def require_scale(problem: Problem, product: Block, *, first: bool) -> None:
     A first product that is exactly zero is that of zeros, or of data so small that nothing is left of it. Then alone
     the entries are looked at again, to tell which.
     """
-    if problem.private is not None:
-        return
     size = float(np.abs(product).max())
     if size and not SMALLEST < size < LARGEST:
         raise BadInputError(_out_of_scale(f"products with {problem.source.path} are", size))
-    if first and not size and problem.lens is None and problem.nodes is None:
+    if first and not size and problem.lens is None and problem.recipe is None:
         entry = _largest_entry(problem.source.reader)
         if 0 < entry < SMALLEST:
             raise BadInputError(_out_of_scale(f"the largest entry of {problem.source.path} is", entry))
@@ -75,7 +75,7 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     Deviations of exactly 0 are left out: those columns are constant (unless they are too small to be squared).
     """
     mean, std = source.column_mean, source.column_std
-    plain = problem.parts is None and problem.nodes is None and problem.lens is None
+    plain = problem.recipe is None and problem.lens is None
     if not problem.request.scale or not plain or mean is None or std is None:
         return np.empty(0, np.int64)
     scale = column_scale(mean, std, sparse=isinstance(source.reader, CsrReader))
@@ -101,7 +101,7 @@ def said_of(constant: np.ndarray, *, centred: bool) -> list[str]:
 def require_symmetric(problem: Problem, asymmetry: float, *, first: bool) -> None:
     """X^T (A X) is symmetric if A is. Only meaningful in the first step, without noise, in float64."""
     source = problem.source
-    if source.kind != "symmetric" or not first or problem.private is not None or problem.mechanism.stddev:
+    if source.kind != "symmetric" or not first or problem.mechanism.stddev:
         return
     machine_eps = np.finfo(source.reader.dtype).eps if source.reader.dtype.kind == "f" else 0.0
     allowed = max(8 * float(machine_eps), 1e-12)

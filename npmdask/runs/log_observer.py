@@ -9,8 +9,8 @@ from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.runs.observers import Observer, Observers
-from npmdask.runs.redaction import Discreet
 from npmdask.runs.solution import Solution, Step
+from npmdask.storage.readers.dense import SlabRecord
 
 if TYPE_CHECKING:
     from npmdask.streaming.metrics import Measurement
@@ -21,6 +21,28 @@ def watched(observer: Observer, store: RunStore, *, private: bool = False) -> Ob
     """The observer of a run and its log together; ``private``: both are told what is public."""
     both = Observers(observer, LogObserver(store, private=private))
     return Discreet(both) if private else both
+
+
+class Discreet(Observer):
+    """Stand before another observer and let through what is public: that a step was released, and what was released."""
+
+    def __init__(self, member: Observer) -> None:
+        self._member = member
+
+    def on_stage(self, label: str) -> None:
+        self._member.on_stage(label)
+
+    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+        self._member.on_pass(label, 0, 0)
+
+    def on_task(self, record: SlabRecord) -> None:
+        """Not passed on: how many parts a pass has says how many rows there are."""
+
+    def on_step(self, step: Step) -> None:
+        self._member.on_step(step)
+
+    def on_end(self, solution: Solution) -> None:
+        self._member.on_end(solution)
 
 
 class LogObserver(Observer):

@@ -12,8 +12,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from npmdask.storage.readers.dense import SlabRecord
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from npmdask.checkpoint.store import RunStore
     from npmdask.execution.memory_plan import MemoryPlan
-    from npmdask.runs.loop import Solution, Step
+    from npmdask.runs.problem import Problem
+    from npmdask.runs.session import Session
+    from npmdask.runs.solution import Solution, Step
     from npmdask.streaming.metrics import Measurement
     from npmdask.streaming.solution import StreamSolution
 
@@ -25,6 +30,15 @@ class Observer:
 
     def on_plan(self, plan: MemoryPlan) -> None:
         """Before the first pass."""
+
+    def on_ready(self, problem: Problem, session: Session) -> None:
+        """All is bound and planned of a new run, and nothing is read yet. Of a private run nobody is told."""
+
+    def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
+        """The same of a ``stage`` of the search for a rank, which ``problem`` asks for in ``store``."""
+
+    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
+        """The run has its answer: ``values`` of the operator. Of a private run nobody is told."""
 
     def on_stage(self, label: str) -> None:
         """A part of a longer job begins: the steps that follow are its own, counted from one."""
@@ -60,6 +74,18 @@ class Observers(Observer):
     def on_plan(self, plan: MemoryPlan) -> None:
         for member in self._members:
             member.on_plan(plan)
+
+    def on_ready(self, problem: Problem, session: Session) -> None:
+        for member in self._members:
+            member.on_ready(problem, session)
+
+    def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
+        for member in self._members:
+            member.on_search(problem, stage, session, store)
+
+    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
+        for member in self._members:
+            member.on_answer(problem, values, session)
 
     def on_stage(self, label: str) -> None:
         for member in self._members:

@@ -27,13 +27,13 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.planning.private_forecast import weak_promise
+from npmdask.privacy.account import Account, name_of_run
+from npmdask.privacy.concerns import weak_promise
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.power_release import require_registered
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.runs.identity import bind_spec
-from npmdask.runs.release import PrivateCustody, name_of_run
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import NEW_STORE, local_path
 from npmdask.storage.readers.dense import SlabRecord
@@ -140,12 +140,12 @@ def _copy(
     progress: Progress | None,
 ) -> None:
     """Charge, write what is not written yet, and close the account."""
-    custody = PrivateCustody(privacy, source, mechanism, store)
+    account = Account(privacy, source, mechanism, store)
     if not target.exists():
-        custody.open([])
-        custody.begin(1)
-        _write(source, target, mechanism, custody, _statement(source, mechanism, privacy, name_of_run(store)), progress)
-    custody.finish()
+        account.open([])
+        account.begin(1)
+        _write(source, target, mechanism, account, _statement(source, mechanism, privacy, name_of_run(store)), progress)
+    account.settle()
 
 
 def _require_own(target: Path, folder: Path) -> None:
@@ -206,7 +206,7 @@ def _write(
     source: Source,
     target: Path,
     mechanism: EntriesGaussian,
-    custody: PrivateCustody,
+    account: Account,
     statement: dict[str, Any],
     progress: Progress | None,
 ) -> None:
@@ -218,9 +218,9 @@ def _write(
     writer = TensorWriter(target, size=reader.size, dtype=kept, side=reader.side, identity=identity)
     each = reader.side**3 * kept.itemsize
     for place, values in reader.blocks(range(writer.next_unit, writer.units), SlabRecord()):
-        noisy = mechanism.release(values, place=place, entropy=custody.entropy)
+        noisy = mechanism.release(values, place=place, entropy=account.entropy)
         writer.write(noisy.astype(kept, copy=False))
         if progress:
             progress(writer.next_unit, writer.units, writer.next_unit * each)
-    custody.written(1, hashlib.sha256(writer.checksums.tobytes()).hexdigest())
+    account.written(1, hashlib.sha256(writer.checksums.tobytes()).hexdigest())
     writer.finish({"perturbed": statement})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal, Protocol
 
@@ -16,14 +16,11 @@ from npmdask.algorithms import (
 )
 from npmdask.algorithms.stopping import Rule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
-from npmdask.federated.release import NodesParts
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle
-from npmdask.privacy.dp_pca_release import RecordParts
 from npmdask.privacy.mechanisms import Mechanism
-from npmdask.privacy.power_release import PrivateParts
+from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
-from npmdask.privacy.tensor_release import TensorParts
 from npmdask.storage.readers.packed_symmetric import TriangleReader, square_chunks
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader
@@ -110,14 +107,28 @@ class Problem:
     locked: Locked | None = None
     start: Start | None = None
     share: float | None = None  # of the variance, that was asked for in place of a number of components
-    private: PrivateParts | RecordParts | TensorParts | None = None
-    nodes: NodesParts | None = None  # of a centre, whose data lie with its nodes
+    recipe: Recipe | None = None  # of what is released: by a private run, or by nodes; None: products as they are
     lens: Lens | None = None  # through which the data are seen
 
     @property
-    def parts(self) -> PrivateParts | RecordParts | TensorParts | NodesParts | None:
-        """What makes the answer, where noisy products were released."""
-        return self.nodes if self.nodes is not None and self.nodes.private else self.private
+    def private(self) -> Any:
+        """The recipe of a private run on data that lie here; None of any other."""
+        return None if self.recipe is None or self.recipe.distributed else self.recipe
+
+    @property
+    def nodes(self) -> Any:
+        """The recipe of a centre, whose data lie with its nodes; None of any other."""
+        return self.recipe if self.recipe is not None and self.recipe.distributed else None
+
+    @property
+    def protected(self) -> bool:
+        """Whether noise protects somebody: those in the data, here or with the nodes."""
+        return self.recipe is not None and self.recipe.private
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """What may be seen of the run beside its answer."""
+        return EVERYTHING if self.recipe is None else self.recipe.disclosure
 
     @property
     def start_stream(self) -> tuple[str, ...]:
@@ -163,10 +174,9 @@ class Problem:
         X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
         """
         reader, kind = self.source.reader, self.source.kind
-        if self.nodes is not None:
-            return self.nodes.operator()
-        if self.private is not None:
-            return self.private.operator(self.source)
+        if self.recipe is not None:
+            made: Operator = self.recipe.operator(self.source)
+            return made
         if self.lens is not None:
             return self.lens.operator(self.source)
         if isinstance(reader, TensorReader):
@@ -187,19 +197,12 @@ class Problem:
             return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)
         return Gram(reader=reader, weight=weight, mean=centre, scale=scale)
 
-    def mechanism_of(self, operator: Any, query: Query) -> Mechanism:
-        """The mechanism for the answer to ``query``, asked of ``operator``."""
-        if self.private is None:
-            return self.mechanism
-        made: Any = self.private.mechanism_of(operator, self.algorithm.iteration_rank, query)
-        return made
-
     def sides(self) -> list[Any]:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
         nothing = np.zeros(self.d)
         first, later = (self.operator(nothing, nothing + 1, first=first) for first in (True, False))
         alternating = isinstance(self.algorithm, PrivateAlternating)
-        return [first, later.transposed() if alternating else later]  # type: ignore[attr-defined]
+        return [first, later.asked(Query(block=np.zeros((0, 0)), transposed=alternating))]
 
     @property
     def needs_moments(self) -> bool:
@@ -209,9 +212,7 @@ class Problem:
 
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
-        more: dict[str, Any] = {} if self.private is None else {"privacy": asdict(self.private.privacy)}
-        if self.nodes is not None:
-            more = {"nodes": {a.node: a.as_dict() for a in self.nodes.group.announced}}
+        more: dict[str, Any] = {} if self.recipe is None else self.recipe.tables()
         if self.lens is not None:
             more["lens"] = self.lens.spec()
         return more | {

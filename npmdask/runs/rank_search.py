@@ -12,21 +12,21 @@ The run that answers gives the fewest of its components that reach the share, an
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.execution.executor import Executor
-from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.planning.predicted_steps import SEARCHED, Log, foresee_search
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns
-from npmdask.runs.loop import Driver
+from npmdask.runs.identity import bind
+from npmdask.runs.loop import solve
 from npmdask.runs.observers import Observer, OfStage
+from npmdask.runs.plain_release import PlainRelease
+from npmdask.runs.predictions import SEARCHED
 from npmdask.runs.problem import FIRST_STAGE, Problem, Start
+from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 from npmdask.storage.source import Source
@@ -46,17 +46,25 @@ class _Search:
     peak: int = 0
     reached: list[tuple[int, float]] = field(default_factory=list)  # (columns, share) of the stages so far
 
-    def foresee(
-        self, stage: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
-    ) -> None:
-        """What the whole search takes is foretold once, before its first stage, in the store of the search."""
-        foresee_search(self.problem, stage, plan, executor, self.held.telemetry(), self.held.log)
-
     def spend(self, solution: Solution) -> None:
         self.passes += solution.data_passes
         self.bytes_read += solution.bytes_read or 0
         self.seconds += solution.seconds or 0.0
         self.peak = max(self.peak, solution.peak_rss_bytes or 0)
+
+
+class _StageOfSearch(OfStage):
+    """What the stages of a search tell is told as of the search, so that a prediction can be of all of it."""
+
+    def __init__(self, search: _Search) -> None:
+        super().__init__(search.observer)
+        self._search = search
+
+    def on_ready(self, problem: Problem, session: Session) -> None:
+        self._search.observer.on_search(self._search.problem, problem, session, self._search.held)
+
+    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
+        """Not passed on: what a stage finds is not the answer."""
 
 
 def solve_share(problem: Problem, held: RunStore, resources: Resources, observer: Observer) -> Solution:
@@ -73,7 +81,7 @@ def solve_share(problem: Problem, held: RunStore, resources: Resources, observer
     final = _chosen(problem, held)
     if final is None:
         final = _bound(search, *_find(search))
-    solution = Driver(final, held, resources, search.observer).run()
+    solution = solve(final, held, resources, search.observer)
     search.spend(solution)
     solution = replace(
         solution,
@@ -132,8 +140,13 @@ def _find(search: _Search) -> tuple[int, Start]:
 
 def _survey(search: _Search) -> tuple[Source, float]:
     """The source with its moments, and the trace; of a matrix as samples, which need no left vectors."""
-    driver = Driver(search.problem, search.held, search.resources, search.observer)
-    source, trace, (search.passes, search.bytes_read) = driver.survey()
+    problem = search.problem
+    with Session(search.held, search.resources, search.observer) as session:
+        bind(problem, search.held, search.resources)
+        session.plan(needs_of(problem))
+        session.start(problem.source.path, workers=False)  # processes are not worth one pass
+        source, trace = PlainRelease(problem, session).survey()
+        search.passes, search.bytes_read = session.passes, session.bytes_read
     assert trace is not None
     rows = source.shape[0]
     if source.kind == "matrix":
@@ -171,9 +184,7 @@ def _run_stage(search: _Search, stage: Problem, place: RunStore) -> tuple[Soluti
     )
     with place as held:
         try:
-            driver = Driver(stage, held, search.resources, search.observer)
-            driver.foresee = search.foresee
-            solution = driver.run()
+            solution = solve(stage, held, search.resources, _StageOfSearch(search))
         except MemoryRefusedError as error:
             if not search.reached:
                 raise

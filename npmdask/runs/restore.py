@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 from npmdask.algorithms import Result
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.federated.release import open_nodes
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
@@ -22,6 +22,10 @@ from npmdask.runs.solution import Resources
 from npmdask.runs.tensor_problem import JOBS
 from npmdask.runs.warm_start import read_start
 from npmdask.storage.source import open_source
+
+# By a table of run.json, for data that lie elsewhere: what makes the problem of a run on them again. A room above this
+# one registers itself (npmdask.federated.centre).
+ELSEWHERE: dict[str, Callable[[dict[str, Any]], Problem]] = {}
 
 
 def require_run(path: Path, spec: dict[str, Any]) -> None:
@@ -44,8 +48,9 @@ def problem_of(held: RunStore) -> Problem:
     require_run(held.path, spec)
     if "privacy" in spec:
         return _private_of(spec)
-    if "nodes" in spec:
-        return _centre_of(spec)
+    elsewhere = next((made for table, made in ELSEWHERE.items() if table in spec), None)
+    if elsewhere is not None:
+        return elsewhere(spec)
     if "dilation" in spec.get("lens", {}):
         raise BadInputError(
             f"{held.path} is a run on the dilation of a matrix: it goes on where "
@@ -78,18 +83,6 @@ def _is_of_job(folder: Path) -> bool:
     """Whether a folder is that of a job, which made what lies below it and goes on with that itself."""
     spec = RunStore(folder).read_spec() if (folder / "run.json").is_file() else None
     return spec is not None and spec["data"].get("kind") in JOBS
-
-
-def _centre_of(spec: dict[str, Any]) -> Problem:
-    private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
-    request = Request(
-        target_rank=spec["algorithm"]["target_rank"],
-        max_steps=spec["stop"]["max_steps"],
-        tol=None if private else spec["stop"]["tol"],
-        low_rank_tol=spec["stop"].get("low_rank_tol"),
-        seed=spec["run"]["seed"],
-    )
-    return make_problem(open_nodes(spec["source"].split()), request)
 
 
 def _private_of(spec: dict[str, Any]) -> Problem:

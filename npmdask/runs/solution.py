@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.process_memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
@@ -125,3 +126,15 @@ class Solution:
         Of a run without a store they lie in a temporary folder (m x k float64 on disk) until the solution is gone.
         """
         return left_factor(self.store)
+
+    @property
+    def low_rank_factors(self) -> tuple[Block, Block] | None:
+        """Read X and Y, p columns each, from the store: released, and X Y^T is close to the matrix of the question.
+
+        X (orthonormal) is the last block that was multiplied, Y its product with noise (Hardt and Price 2014,
+        Corollary 4.3; with Laplace noise 4.7). The matrix is the second moment of samples, the symmetric one itself,
+        A^T A of a sparse A, and A where both sides are released. None of a run without private power iterations.
+        """
+        part = RunStore(folder_of(self.store)).read_part("result")
+        arrays = {} if part is None else part[0]
+        return (arrays["factor_left"], arrays["factor_right"]) if "factor_left" in arrays else None

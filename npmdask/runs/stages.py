@@ -21,19 +21,15 @@ from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import ResidualRule
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import make_executor, single_threaded_blas
-from npmdask.execution.memory_plan import plan_memory
-from npmdask.execution.process_memory import tree_rss
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.data_checks import checksums_of
-from npmdask.runs.log_observer import watched
-from npmdask.runs.loop import Driver
+from npmdask.runs.loop import solve
 from npmdask.runs.observers import Observer, OfStage
-from npmdask.runs.passes import Passes
 from npmdask.runs.problem import DEFAULT_STEPS, Lens, Problem, Request
+from npmdask.runs.session import Need, Session
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.tensor_problem import NAME, TensorQuestion, pose_tensor
 from npmdask.storage.checksum import crc32c
@@ -73,24 +69,10 @@ def gather(
     """
     found = held.read_part(name)
     if found is None:
-        observer = watched(observer, held)
-        with single_threaded_blas():
-            plan = plan_memory(
-                operator,
-                block.shape[1],
-                STATE_BLOCKS,
-                limit=resources.memory,
-                base=tree_rss(),
-                threads=1 if resources.cluster else resources.threads,
-                workers=resources.workers,
-            )
-            observer.on_plan(plan)
-            executor = make_executor(plan, source.path, resources.cluster, resources.certificates)
-            passes = Passes(held, resources, observer)
-            try:
-                product, record, _ = passes.run(name, executor, operator, block, resources.commit_seconds)
-            finally:
-                executor.close()
+        with Session(held, resources, observer) as session:
+            session.plan([Need(operator, block.shape[1], STATE_BLOCKS)])
+            session.start(source.path)
+            product, record, _ = session.one_pass(name, operator, block)
         facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}
         sums = {} if source.registered else checksums_of(record, sparse=source.kind == "sparse")
         held.write_part(name, {"product": product, **sums}, facts)
@@ -216,7 +198,7 @@ class Job:
 
     def _run(self, name: str, problem: Problem) -> Solution:
         with self.held.stage(name) as stage:
-            return Driver(problem, stage, self.resources, OfStage(self.observer)).run()
+            return solve(problem, stage, self.resources, OfStage(self.observer))
 
 
 def write_cube(dest: Path, cube: np.ndarray) -> None:

@@ -17,13 +17,12 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.algorithms.streaming.model import ModelState
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
-from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.execution.process_memory import PeakMeter, tree_rss
+from npmdask.execution.process_memory import tree_rss
 from npmdask.privacy.request import unprotected
 from npmdask.runs.identity import bind_spec
-from npmdask.runs.log_observer import watched
 from npmdask.runs.observers import Observer
+from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.metrics import Measures, last_step, measure
@@ -40,7 +39,8 @@ class StreamDriver:
 
     def __init__(self, problem: StreamProblem, store: RunStore, resources: Resources, observer: Observer) -> None:
         self.problem, self.store, self.resources = problem, store, resources
-        self.observer = watched(observer, store)
+        self.session = Session(store, resources, observer)
+        self.observer = self.session.observer
         self._stream = problem.opened.stream
         self._before = {"rows": 0, "skipped": 0}  # of sources that were used up before this one (standard input)
         self._measures = Measures.begin(problem.measure_rows)
@@ -62,8 +62,7 @@ class StreamDriver:
         CommitError
             A checkpoint cannot be written; the last one is intact.
         """
-        start = time.perf_counter()
-        with PeakMeter() as meter, single_threaded_blas():
+        with self.session:
             warnings = self._bind()
             try:
                 state = self._load()
@@ -87,8 +86,8 @@ class StreamDriver:
             steps=state.steps,
             last=self._measures.history[-1],
             history=self._measures.history,
-            seconds=time.perf_counter() - start,
-            peak_rss_bytes=meter.peak,
+            seconds=self.session.seconds,
+            peak_rss_bytes=self.session.peak,
             memory_limit_bytes=self.resources.memory,
             store=self.store.place,
             source=self.problem.opened.name,
@@ -98,7 +97,7 @@ class StreamDriver:
             assurance=self._assurance(answer),
         )
         facts = {"rows": state.rows, "new_rows": self._new, "outcome": outcome.name}
-        self.store.log("end", seconds=solution.seconds, peak_rss=solution.peak_rss_bytes, **facts)
+        self.session.log("end", seconds=solution.seconds, peak_rss=solution.peak_rss_bytes, **facts)
         self.observer.on_stream_end(solution)
         return solution
 
@@ -111,9 +110,7 @@ class StreamDriver:
 
     def _plan(self) -> None:
         self._base = tree_rss()
-        plan = self._needed(self._info.rank)
-        self.observer.on_plan(plan)
-        self.store.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+        self.session.tell_plan(self._needed(self._info.rank))
 
     def _needed(self, rank: int) -> MemoryPlan:
         p = self.problem
@@ -184,7 +181,7 @@ class StreamDriver:
             p.model, state, self._info, before=self._measures.basis, truth=p.truth, held_out=p.held_out
         )
         self._measures = self._measures.add(found, basis)
-        self.store.log("measured", rows=state.rows, new_rows=self._new, rss=tree_rss())
+        self.session.log("measured", rows=state.rows, new_rows=self._new, rss=tree_rss())
         self.observer.on_measurement(found)
 
     def _commit(self, state: ModelState, *, ended: bool) -> None:
@@ -205,7 +202,7 @@ class StreamDriver:
             "ended": ended,
             "model": self.problem.model.facts(),
         }
-        self.store.commit_step(state.batches, arrays | kept, meta)
+        self.session.commit(state.batches, arrays | kept, meta)
         self._committed = (*now, ended)
 
     def _all_taken(self, state: ModelState) -> bool:

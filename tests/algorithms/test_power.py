@@ -15,8 +15,8 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.runs import data_checks
-from npmdask.runs.loop import Step
 from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Step
 from npmdask.storage.ingest import ingest
 from npmdask.theory.diagnostics import max_sin_theta, principal_angle_sines
 from tests.conftest import planted

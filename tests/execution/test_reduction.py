@@ -22,7 +22,24 @@ import npmdask.operators._protocol as protocol
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Processes, Threads, single_threaded_blas
 from npmdask.execution.reduction import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack
-from npmdask.operators import Gram, Operator, Partial, SparseGram, Symmetric, Triangle
+from npmdask.operators import (
+    ColumnMoments,
+    Dilation,
+    Gram,
+    LeftProduct,
+    MixtureSpread,
+    Operator,
+    Partial,
+    SampleFourth,
+    SparseDilation,
+    SparseGram,
+    Symmetric,
+    Triangle,
+    TripleBlocks,
+    WhitenedTriples,
+    WordTotals,
+    WordTriples,
+)
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import open_source
@@ -61,23 +78,45 @@ def many_runs(patch: Any) -> None:
     patch.setattr(protocol, "COLUMN_BYTES", 1)
 
 
+NAMES = ["gram", "left", "moments", "spread", "fourth", "dilation", "sparse moments", "sparse dilation", "words"]
+NAMES += ["triples", "white", "blocks", "symmetric", "triangle", "sparse"]
+
+
 def operators(folder: Path) -> dict[str, Operator]:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((700, 30))
     a = rng.standard_normal((90, 90))
     matrix = sp.random(900, 40, density=0.3, format="csr", rng=rng)
+    dense: Any = open_source(write_zarr(folder / "x", x, (11, 30))).reader
+    csr: Any = open_source(write_csr(folder / "s", matrix, 101)).reader
+    documents = sp.csr_matrix(rng.poisson(0.3, (900, 40)).astype(float))
+    counts: Any = open_source(write_csr(folder / "w", documents, 97)).reader
+    totals = WordTotals(reader=counts)
+    words = totals.sums_of(Threads(1).run_pass(totals, np.zeros((40, 1)), ignore)[0])
+    left = zarr.create_array({}, shape=(700, 3), dtype="f8", chunks=(11, 3))
     return {
-        "gram": Gram(reader=open_source(write_zarr(folder / "x", x, (11, 30))).reader, mean=x.mean(0)),
+        "gram": Gram(reader=dense, mean=x.mean(0)),
+        "left": LeftProduct(reader=dense, mean=x.mean(0), target=left),
+        "moments": ColumnMoments(reader=dense),
+        "spread": MixtureSpread(reader=dense, mean=x.mean(0)),
+        "fourth": SampleFourth(reader=dense, mean=x.mean(0)),
+        "dilation": Dilation(reader=dense),
+        "sparse moments": ColumnMoments(reader=csr),
+        "sparse dilation": SparseDilation(reader=csr),
+        "words": totals,
+        "triples": WordTriples(reader=counts, sums=words, alpha0=0.7),
+        "white": WhitenedTriples(reader=counts, sums=words, whitening=rng.standard_normal((40, 4))),
+        "blocks": TripleBlocks(reader=counts, sums=words, side=7, wanted=range(2, 9), alpha0=0.7),
         "symmetric": Symmetric(reader=open_source(write_zarr(folder / "a", a + a.T, (7, 90))).reader),
         "triangle": Triangle(
             reader=TriangleReader(array=zarr.open(write_zarr(folder / "t", a + a.T, (7, 7)), mode="r"))
         ),
-        "sparse": SparseGram(reader=open_source(write_csr(folder / "s", matrix, 101)).reader),
+        "sparse": SparseGram(reader=csr),
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gram", "symmetric", "triangle", "sparse"])
+@pytest.mark.parametrize("name", NAMES)
 def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
     many_runs(monkeypatch)
@@ -90,7 +129,7 @@ def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, na
     for level in (0, 1, 2, 3, 9):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
-        done = unpack(*pack(done))
+        done = unpack(operator, *pack(operator, done))
         told: list[SlabRecord] = []
         product, other = Threads(2).run_pass(operator, block, told.append, Keeper(done))
         assert (product == whole).all()
@@ -241,13 +280,14 @@ def test_a_kill_inside_a_pass_costs_what_came_after_the_last_commit(tmp_path: Pa
 
 
 def test_parts_of_another_pass_or_rotten_ones_are_not_used(tmp_path: Path) -> None:
-    part = Partial([np.ones((3, 2))], SlabRecord(bytes_read=5, chunks=1, checksums={(0, 0): 7}))
+    part = Partial({"product": np.ones((3, 2))}, SlabRecord(bytes_read=5, chunks=1, checksums={(0, 0): 7}))
+    operator = Gram(reader=open_source(np.ones((3, 3))).reader)  # type: ignore[arg-type]
     with RunStore(tmp_path / "run") as store:
         key = {"label": "step 1", "block": 1}
-        store.keep_pass(key, *pack({Node(0, 0): part}))
+        store.keep_pass(key, *pack(operator, {Node(0, 0): part}))
         found = store.read_pass(key)
         assert found is not None
-        assert unpack(*found)[Node(0, 0)].record == part.record
+        assert unpack(operator, *found)[Node(0, 0)].record == part.record
         assert store.read_pass({**key, "block": 2}) is None
         file = next((tmp_path / "run" / "pass").glob("*/0-product.npy"))
         file.write_bytes(file.read_bytes()[:-1] + b"\x01")

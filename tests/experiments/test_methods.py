@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import inspect
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +15,16 @@ import numpy as np
 import pytest
 
 from benchmarks.kdppca_allocation import RUNS
-from benchmarks.kdppca_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
-from benchmarks.kdppca_oracles import (
-    deflated,
+from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
+from benchmarks.paper_page import table
+from npmdask import experiments
+from npmdask.accounting import Budget
+from npmdask.errors import RefusedError
+from npmdask.experiments.compared_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
+from npmdask.experiments.figures import Setting
+from npmdask.experiments.matrix_streams import ROWS, MatrixStream, violation
+from npmdask.experiments.oracles import (
+    black_box_pca,
     epsilon_of_k_dp_pca,
     images,
     k_dp_ojas,
@@ -28,12 +39,6 @@ from benchmarks.kdppca_oracles import (
     tight,
     tight_matched,
 )
-from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
-from benchmarks.kdppca_settings import Setting
-from benchmarks.paper_page import table
-from benchmarks.stochastic_data import ROWS, Stream, violation
-from npmdask.accounting import Budget
-from npmdask.errors import RefusedError
 from npmdask.operators.record_images import images_of_rows
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.noise import SimulatedNoise
@@ -47,7 +52,7 @@ SOUND = {"k-dp-pca": k_dp_pca, "k-dp-pca-large": k_dp_pca_large, "k-dp-ojas": k_
 SOUND["tight-matched"] = tight_matched
 
 
-def errors(name: str, stream: Stream, k: int, trials: int = 3) -> np.ndarray:
+def errors(name: str, stream: MatrixStream, k: int, trials: int = 3) -> np.ndarray:
     """zeta over seeds of the noise."""
     run = methods(REPLACE)[name].run
     return np.array([stream.zeta(run(stream, k, EPSILON, DELTA, seed)) for seed in range(trials)])
@@ -185,7 +190,7 @@ def test_less_noise_is_less_error() -> None:
 
 def test_noise_is_that_of_the_seed() -> None:
     stream = SMALL.stream(0)
-    first, again, other = (deflated(tight(stream, 2, BUDGET, REPLACE, 0), stream, seed) for seed in (0, 0, 1))
+    first, again, other = (black_box_pca(tight(stream, 2, BUDGET, REPLACE, 0), stream, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0 and not SimulatedNoise(0).private
 
@@ -202,3 +207,18 @@ def test_the_page_is_made_of_what_is_kept(tmp_path: Path) -> None:
         assert ElementTree.parse(PAGE.parent / file).getroot().tag.endswith("svg") and f"({file})" in text
         assert (PAGE.parent / file).stat().st_size < 150_000
         assert (tmp_path / file).stat().st_size == pytest.approx((PAGE.parent / file).stat().st_size, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["baselines", "compared_methods", "figures", "matrix_streams", "oracles"])
+def test_examples_run(name: str) -> None:
+    """Every file of the room has one that runs, and does what it shows."""
+    found = doctest.testmod(importlib.import_module(f"npmdask.experiments.{name}"))
+    assert found.attempted and not found.failed
+
+
+def test_everything_public_says_what_it_does() -> None:
+    for name in experiments.__all__:
+        public = getattr(experiments, name)
+        assert isinstance(public, dict) or inspect.getdoc(public), name
+        if inspect.isfunction(public):
+            assert re.match(r"(Return|Make|Find|Run|Draw|Sum)\b", public.__doc__ or ""), name

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from benchmarks.stochastic_baselines import (
+from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
+from npmdask.experiments.baselines import (
     FAIL_SHARE,
     PaperNoise,
     clip_diagonal,
+    clip_factors,
     clip_trace,
     clipped_sum,
     dp_gauss_1,
@@ -22,14 +24,12 @@ from benchmarks.stochastic_baselines import (
     exact_noise,
     frobenius_sensitivity,
     gap_sensitivity,
-    leading,
+    leading_eigenvectors,
     printed_noise,
     projector_sensitivity,
-    split,
-    weights,
+    split_budget,
 )
-from benchmarks.stochastic_data import Batch, gaussian, signal_and_noise
-from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
+from npmdask.experiments.matrix_streams import MatrixBatch, gaussian, signal_and_noise
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.mechanisms import PrivateGaussian
@@ -100,21 +100,21 @@ def test_the_projector_moves_no_further_than_its_gap_allows(name: str) -> None:
 
 
 def projector(matrix: np.ndarray, k: int) -> np.ndarray:
-    vectors = leading(matrix, k)
+    vectors = leading_eigenvectors(matrix, k)
     return vectors @ vectors.T
 
 
 def test_leading_vectors_come_first() -> None:
-    np.testing.assert_allclose(np.abs(leading(np.diag([1.0, 5.0, 3.0]), 2)), np.eye(3)[:, [1, 2]])
+    np.testing.assert_allclose(np.abs(leading_eigenvectors(np.diag([1.0, 5.0, 3.0]), 2)), np.eye(3)[:, [1, 2]])
 
 
 def test_clipped_matrices_obey_both_bounds_and_others_stay() -> None:
     """Mutants: the trace against beta instead of beta^2, the diagonal not squared."""
     rng = np.random.default_rng(0)
-    batch = Batch(rng.standard_normal((50, 6)), random_orthonormal(6, 2, rng), np.array([1.0, 0.5]))
+    batch = MatrixBatch(rng.standard_normal((50, 6)), random_orthonormal(6, 2, rng), np.array([1.0, 0.5]))
     shared = (batch.vectors * batch.common) @ batch.vectors.T
     matrices = shared + np.einsum("ni,nj->nij", batch.rows, batch.rows)
-    factors = weights(batch, 2.5, 5.0)
+    factors = clip_factors(batch, 2.5, 5.0)
     clipped = factors[:, None, None] * matrices
     traces, lengths = np.einsum("nii->n", clipped), np.sqrt(np.einsum("nii->ni", clipped)).sum(axis=1)
     assert traces.max() == pytest.approx(2.5**2) and lengths.max() == pytest.approx(5.0)
@@ -169,7 +169,7 @@ def test_dp_gauss_1_as_printed_to_the_last_digit(budget: Budget) -> None:
     """beta^2 sqrt(2 ln(1.25 / delta)) / epsilon: no average over runs sees 1.25 turned into 1.3 or 1 (1 % of noise)."""
     total = np.diag(np.linspace(100.0, 1.0, D))
     stddev = BETA**2 * math.sqrt(2 * (math.log(5 / 4) - math.log(budget.delta))) / budget.epsilon
-    exact = leading(total + stddev * printed_noise(D, np.random.default_rng(3)), 2)
+    exact = leading_eigenvectors(total + stddev * printed_noise(D, np.random.default_rng(3)), 2)
     found = dp_gauss_1(total, 2, relation("record_zero_out"), budget, np.random.default_rng(3), variant="paper")
     np.testing.assert_allclose(found, exact, atol=1e-10)
 
@@ -184,7 +184,8 @@ def test_printed_noise_is_symmetric_with_unit_variance() -> None:
 def test_dp_gauss_2_adds_the_noise_that_its_gap_asks_for(name: str) -> None:
     """Mutants: the multiplier or the sensitivity forgotten, a gap without its margin taken twice."""
     made = relation(name)
-    stddev = split(made, BUDGET).multiplier * projector_sensitivity(made, 2e4)  # so large that its noise is nothing
+    spent = split_budget(made, BUDGET)
+    stddev = spent.multiplier * projector_sensitivity(made, 2e4)  # so large a gap that its noise is nothing
     found = mean_sine(lambda rng: dp_gauss_2(LARGE, 1, made, BUDGET, rng), TOP)
     assert found == pytest.approx(stddev * math.sqrt((D - 1) / 2), rel=0.1)
 
@@ -193,7 +194,7 @@ def test_dp_gauss_2_adds_the_noise_that_its_gap_asks_for(name: str) -> None:
 @pytest.mark.parametrize("budget", [BUDGET, Budget(0.3, 1e-6)])
 def test_dp_gauss_2_spends_its_budget_and_no_more(name: str, budget: Budget) -> None:
     """From the noise itself: mu of both releases, and what may fail. Mutants: the whole mu or delta for one of them."""
-    spent = split(relation(name), budget)
+    spent = split_budget(relation(name), budget)
     both = math.hypot(gap_sensitivity(relation(name)) / spent.gap_stddev, 1 / spent.multiplier)
     total = delta_for(both, budget.epsilon) + float(ndtr(-spent.margin / spent.gap_stddev))
     assert 0.999 * budget.delta < total <= budget.delta * (1 + 1e-9)

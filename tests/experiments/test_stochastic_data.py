@@ -10,13 +10,13 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from benchmarks import stochastic_data
-from benchmarks.stochastic_data import ROWS, Stream, gaussian, signal_and_noise, spiked, violation
 from npmdask.errors import BadInputError
+from npmdask.experiments import matrix_streams
+from npmdask.experiments.matrix_streams import ROWS, MatrixStream, gaussian, signal_and_noise, spiked, violation
 from npmdask.theory.diagnostics import assumption_a
 
 LAMBDAS = np.array([3.0, 2.0])
-MAKERS: dict[str, Callable[[int, int], Stream]] = {
+MAKERS: dict[str, Callable[[int, int], MatrixStream]] = {
     "signal": lambda n, seed: signal_and_noise(n, 6, LAMBDAS, 0.8, seed),
     "example 1": lambda n, seed: spiked(n, 6, 1.0, 0.5, seed),
     "appendix": lambda n, seed: spiked(n, 6, 3.0, 0.5, seed),
@@ -26,7 +26,7 @@ MAKERS: dict[str, Callable[[int, int], Stream]] = {
 }
 
 
-def formed(stream: Stream) -> np.ndarray:
+def formed(stream: MatrixStream) -> np.ndarray:
     """All matrices (n x d x d)."""
     batch = stream.batch(0, stream.n)
     shared = (stream.vectors * stream.common) @ stream.vectors.T
@@ -51,7 +51,7 @@ def test_what_a_batch_gives_is_what_its_matrices_give(name: str) -> None:
 Laws = list[list[tuple[float, float, float]]]
 
 
-def laws_of_forms(name: str, stream: Stream) -> Laws:
+def laws_of_forms(name: str, stream: MatrixStream) -> Laws:
     """Of x along the signal (and across it, if that can be worse): shares, centres and deviations of normal parts."""
     if name.startswith("violation"):
         share = 1 - stream.floor
@@ -63,7 +63,7 @@ def laws_of_forms(name: str, stream: Stream) -> Laws:
     return [[(1.0, centre, float(np.sqrt(stream.floor)))]]
 
 
-def tail(stream: Stream, laws: Laws) -> float:
+def tail(stream: MatrixStream, laws: Laws) -> float:
     """K of A.4 with "<= 2": the least t with E exp(|(u^T x)^2 - E (u^T x)^2| / t) <= 2, by quadrature."""
 
     def worst(law: list[tuple[float, float, float]]) -> float:
@@ -109,12 +109,12 @@ def test_the_mean_and_the_spread_are_those_of_the_model(name: str) -> None:
 @pytest.mark.parametrize("kept", [0, 1, 10])
 def test_every_range_is_the_same_whenever_it_is_asked_for(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether blocks are kept, or drawn again. Mutant: rows drawn in the order of asking."""
-    monkeypatch.setattr(stochastic_data, "KEPT_BYTES", kept * ROWS * 6 * 8)
+    monkeypatch.setattr(matrix_streams, "KEPT_BYTES", kept * ROWS * 6 * 8)
     n = 2 * ROWS + 10
     stream = MAKERS["gaussian"](n, 5)
     whole = np.concatenate([batch.rows for batch in stream.batches()])
     assert whole.shape == (n, 6)
-    held = stochastic_data._kept(stream)
+    held = matrix_streams._kept(stream)
     assert sum(rows.nbytes for rows in held.values()) <= kept * ROWS * 6 * 8 and bool(held) == bool(kept)
     late = stream.batch(ROWS - 3, 2 * ROWS + 5).rows
     np.testing.assert_array_equal(late, whole[ROWS - 3 : 2 * ROWS + 5])

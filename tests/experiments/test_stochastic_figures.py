@@ -25,13 +25,13 @@ from benchmarks.kdppca_claims import (
     worst,
 )
 from benchmarks.kdppca_figures import draw
-from benchmarks.kdppca_methods import NOT_PRIVATE, methods, power_releases
-from benchmarks.kdppca_oracles import paper_rates
 from benchmarks.kdppca_page import target
-from benchmarks.kdppca_settings import BESIDE, FIGURES, Figure, Setting
 from benchmarks.kdppca_trials import FIRST_SEED, Trials, errors
 from benchmarks.paper_kdppca import Point, band, claims, points_of, read_csv, write_csv
-from benchmarks.stochastic_data import signal_and_noise
+from npmdask.experiments.compared_methods import NOT_PRIVATE, methods, power_releases
+from npmdask.experiments.figures import BESIDE, FIGURES, Figure, Setting
+from npmdask.experiments.matrix_streams import signal_and_noise
+from npmdask.experiments.oracles import paper_rates
 
 KNOWN = methods("record_replace")
 SMALL = Setting(n=2000, d=12)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.stochastic_data import Stream, gaussian, signal_and_noise
 from npmdask.errors import BadInputError
+from npmdask.experiments.matrix_streams import MatrixStream, gaussian, signal_and_noise
 from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.theory import (
     Model,
@@ -29,7 +29,7 @@ AT: dict[str, Any] = {"n": 100_000, "d": 200, "k": 2, "epsilon": 1.0, "delta": 0
 MODEL = Model(kappa=2.0, V=0.5, gamma=0.1, M=3.0)
 
 
-def stream(seed: int = 0) -> Stream:
+def stream(seed: int = 0) -> MatrixStream:
     return signal_and_noise(10, 12, np.array([10.0, 5.0, 2.0]), 0.5, seed)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import paper_kdppca
-from benchmarks.kdppca_settings import FIGURES, Setting
 from benchmarks.kdppca_trials import FIRST_SEED, Trials, Work, done
+from npmdask.experiments.figures import FIGURES, Setting
 
 SMALL = Setting(n=300, d=8, sigma=0.1)
 NAMES = ("exact", "dp-gauss-1", "tight")

@@ -16,7 +16,7 @@ from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.federated.node import Node, open_node
 from npmdask.manage.report import write_report
-from npmdask.planning.private_forecast import concerns, require_signal
+from npmdask.privacy.concerns import concerns, require_signal
 from npmdask.privacy.ledger import open_ledger
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request

@@ -13,6 +13,7 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.federated.centre import _kind_of, make_recipe
 from npmdask.federated.client import Link, require_address
 from npmdask.federated.operator import Group
 from npmdask.federated.protocol import (
@@ -27,7 +28,7 @@ from npmdask.federated.protocol import (
     size_of,
     tokens_for,
 )
-from npmdask.federated.release import NodesParts, _kind_of, make_parts
+from npmdask.federated.release import NodesRecipe
 from npmdask.numerics.random import Rounding
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors.registry import make_relation
@@ -52,11 +53,11 @@ def announcement(name: str = "a", **change: Any) -> Announcement:
     return Announcement(node=name * 32, **(fields | {"mechanism": private_event()} | change))
 
 
-def parts(*announced: Announcement, k: int = 2, p: int | None = None, max_steps: int | None = None) -> NodesParts:
+def parts(*announced: Announcement, k: int = 2, p: int | None = None, max_steps: int | None = None) -> NodesRecipe:
     link = Link(urls=tuple(f"http://127.0.0.1:{9000 + i}" for i in range(len(announced))), tokens=())
     reader: Any = Group(link=link, announced=announced)
     source = Source(path="", kind=_kind_of(announced), reader=reader, fingerprint="", registered=True)
-    return make_parts(source, k, p, max_steps)
+    return make_recipe(source, k, p, max_steps)
 
 
 def test_a_block_is_a_npy_file_that_others_read() -> None:

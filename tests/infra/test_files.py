@@ -20,11 +20,11 @@ from packaging.requirements import Requirement
 from prefect.cli.deploy._models import PrefectYamlModel
 from prefect.flows import load_flow_from_entrypoint
 
-from flows.keeper import POOL, TAG
-from flows.quiet import SETTINGS
-from flows.schedules import FLOWS, read_schedules
 from infra import make_locks, postgres
 from infra.make_secrets import SECRETS, read_or_make
+from npmdask.prefect.keeper import POOL, TAG
+from npmdask.prefect.schedules import FLOWS, read_schedules
+from npmdask.prefect.settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
@@ -181,6 +181,9 @@ def test_prefect_yaml_is_read_by_prefect_and_names_every_flow() -> None:
         assert TAG not in (one.tags or []), "the keeper would take it for its own, and remove it"
         assert set(one.parameters) <= set(flow.parameters.properties)
     assert set(found) == set(FLOWS)
+    for name, flow in FLOWS.items():  # and as deployments name them that were stored before there was npmdask.prefect
+        script = flow.fn.__name__
+        assert load_flow_from_entrypoint(f"flows.{script}.{script}", use_placeholder_flow=False).name == name
     assert made.prefect_version == next(r for r in PROJECT["dependencies"] if r.startswith("prefect==")).split("==")[1]
 
 
@@ -209,6 +212,6 @@ def test_the_unit_of_systemd() -> None:
     unit.read(INFRA / "npmdask.service")
     service = unit["Service"]
     python, *words = service["ExecStart"].split()
-    assert python == f"{service['WorkingDirectory']}/.venv/bin/python" and words[:2] == ["-m", "flows.serve"]
+    assert python == f"{service['WorkingDirectory']}/.venv/bin/python" and words[:2] == ["-m", "npmdask.prefect.serve"]
     assert service["User"] != "root" and service["Restart"] == "always" and service["NoNewPrivileges"] == "true"
     assert service["ReadWritePaths"] == f"{service['WorkingDirectory']}/runs"

@@ -24,11 +24,11 @@ from distributed import Client
 from obstore.exceptions import BaseError, PermissionDeniedError
 from obstore.store import S3Store
 
-from flows.server import ask
 from infra import postgres
 from infra.local_cluster import LocalCluster
 from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.prefect.server import ask
 from npmdask.storage.lock import locked
 from npmdask.storage.synthetic.generate import generate
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import npmdask
-import npmdask.runs.release as custody
+import npmdask.privacy.account as account
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
@@ -191,7 +191,7 @@ def test_of_a_private_run_only_checkpoints_go_and_never_its_key(
         raise Stop
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(custody, "destroy_key", stop)
+        patch.setattr(account, "destroy_key", stop)
         world.solve("closing")  # its answer is there, its key not destroyed yet
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(RunStore, "write_part", stop)

@@ -347,7 +347,7 @@ def test_samples_give_the_same_bits_with_any_threads_and_parts(tmp_path: Path, m
         for node in tasks_of(root(len(runs)), len(runs), [], 1)
         if rng.random() < 0.6
     }
-    again, other = Threads(2).run_pass(operator, block, ignore, Keeper(unpack(*pack(done))))
+    again, other = Threads(2).run_pass(operator, block, ignore, Keeper(unpack(operator, *pack(operator, done))))
     assert (again == whole).all()
     assert other == record
 

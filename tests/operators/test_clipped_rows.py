@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Processes, Threads
-from npmdask.execution.reduction import compute_run, pack, runs_of, unpack
+from npmdask.execution.reduction import compute_run, runs_of
 from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, clipped_sparse_rows, clipping
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipping import Clipping, clip_records
@@ -168,9 +169,9 @@ def test_a_pass_in_parts_that_were_kept_gives_the_same_integers() -> None:
     operator = dense(x, 1.0, (10, 12))
     held = operator.prepare(block)
     parts = [compute_run(operator, range(2 * i, 2 * i + 2), held) for i in range(10)]
-    kept = unpack(*pack({(0, i): part for i, part in enumerate(parts)}))  # type: ignore[dict-item,misc]
-    total = list(kept.values())[-1]
-    for part in list(kept.values())[-2::-1]:
+    kept = [replace(part, sums=operator.unstacked(operator.stacked(part.sums), range(0))) for part in parts]
+    total = kept[-1]
+    for part in kept[-2::-1]:
         total = operator.join(part, total)
     np.testing.assert_array_equal(operator.finish(total, held), product(operator, block))
 

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
+from npmdask.algorithms import Query
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import ColumnMoments, Gram, SparseGram, Symmetric
+from npmdask.operators import BoundedProduct, ClippedGram, ColumnMoments, Gram, SampleTriples, SparseGram, Symmetric
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.chunk_advice import how_read
 from npmdask.storage.source import open_source
@@ -317,3 +318,23 @@ def test_a_sparse_pass_costs_its_entries_whatever_the_width(tmp_path: Path, monk
 def test_an_error_that_says_nothing_has_a_name() -> None:
     assert first_line(TimeoutError()) == "TimeoutError"
     assert first_line(OSError("gone\nTraceback ...")) == "gone"
+
+
+@pytest.mark.parametrize("beyond", [{"scores": True}, {"transposed": True}, {"image_norm": 1.0}])
+def test_a_query_that_an_operator_has_no_answer_to_is_refused_by_name(beyond: dict[str, Any]) -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    operator = Gram(reader=open_source(x).reader)  # type: ignore[arg-type]
+    assert operator.asked(Query(block=x)) is operator
+    with pytest.raises(TypeError, match=f"Gram has no answer to a query with {next(iter(beyond))}"):
+        operator.asked(Query(block=x, **beyond))
+
+
+def test_what_a_query_asks_for_is_answered_by_the_operator_that_lists_it() -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    reader: Any = open_source(x).reader
+    assert SampleTriples(reader=reader).asked(Query(block=x, scores=True)).scores
+    assert ClippedGram(reader=reader, clip_norm=1.0).asked(Query(block=x, image_norm=2.0)).image_norm == 2.0
+    other = BoundedProduct(reader=reader, clip_norm=100.0).asked(Query(block=x, transposed=True))
+    block = other.prepare(np.full((4, 1), 0.25))
+    product, _ = Threads(1).run_pass(other, block, ignore)
+    np.testing.assert_allclose(product * other.rounding(1).grid, x.T @ block)

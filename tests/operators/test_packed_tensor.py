@@ -170,7 +170,7 @@ def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path,
     for threads, level in ((2, 0), (3, 1), (1, 2), (2, 9)):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
-        known = Keeper(unpack(*pack(done)))
+        known = Keeper(unpack(operator, *pack(operator, done)))
         told: list[SlabRecord] = []
         product, other = Threads(threads).run_pass(operator, block, told.append, known)
         assert product.tobytes() == whole.tobytes()

@@ -245,7 +245,7 @@ def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path,
     for level in (0, 2):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
-        again, other = Threads(2).run_pass(operator, block, ignore, Keeper(unpack(*pack(done))))
+        again, other = Threads(2).run_pass(operator, block, ignore, Keeper(unpack(operator, *pack(operator, done))))
         assert (again == whole).all()
         assert other == record
 

@@ -14,9 +14,9 @@ from npmdask.errors import BadInputError
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import status_of
 from npmdask.planning import predicted_steps
-from npmdask.planning.predicted_steps import FORESEEN, HINDSIGHT
-from npmdask.runs import loop
+from npmdask.runs import predictions
 from npmdask.runs.observers import Observer
+from npmdask.runs.predictions import FORESEEN, HINDSIGHT
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.privacy.runs.conftest import make_world, records
@@ -52,12 +52,12 @@ def test_every_report_says_what_was_predicted_and_what_came_true(tmp_path: Path)
 def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a bit nor a pass. Kills: a sample that is counted, or that draws from the generator of the start."""
     with_it = run(tmp_path / "a")
-    monkeypatch.setattr(loop, "foresee", lambda *a: None)
+    monkeypatch.setattr(predicted_steps, "foresee", lambda *a: None)
     without = run(tmp_path / "b")
     same_bytes(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert (with_it.data_passes, with_it.bytes_read) == (without.data_passes, without.bytes_read)
-    assert summary(without)["prediction"] == predicted_steps.NONE and not told_in(tmp_path / "b", HINDSIGHT)
-    assert predicted_steps.NONE in write_report(tmp_path / "b" / "run").read_text()
+    assert summary(without)["prediction"] == predictions.NONE and not told_in(tmp_path / "b", HINDSIGHT)
+    assert predictions.NONE in write_report(tmp_path / "b" / "run").read_text()
 
 
 def test_a_deflated_run_is_foretold_the_rest(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_an_array_in_memory_is_given_again(tmp_path: Path) -> None:
     a, store = planted(300, 20, np.linspace(2, 1, 20))[0], tmp_path / "run"
     first = npmdask.top_k(a, 3, kind="matrix", store=store)
     left = first.left_basis()
+    assert first.low_rank_factors is None, "nothing was released"
     (store / "left.zarr" / "c" / "0" / "0").unlink()
     with pytest.raises(BadInputError, match=r"npmdask\.top_k again with the same array and store"):
         first.left_basis()

@@ -164,10 +164,10 @@ def test_data_that_change_between_passes_are_caught(tmp_path: Path, source: Path
 
 
 def test_a_resumed_run_keeps_the_limits_that_were_chosen(tmp_path: Path, source: Path) -> None:
-    npmdask.top_k(source, 5, store=tmp_path / "run", memory="3GiB", threads=1, max_steps=2)
-    assert npmdask.resume(tmp_path / "run", max_steps=4).memory_limit_bytes == 3 * 2**30
-    assert npmdask.resume(tmp_path / "run", max_steps=6, memory="2GiB").memory_limit_bytes == 2 * 2**30
-    assert npmdask.resume(tmp_path / "run", max_steps=7).memory_limit_bytes == 2 * 2**30
+    npmdask.top_k(source, 5, store=tmp_path / "run", memory="7GiB", threads=1, max_steps=2)
+    assert npmdask.resume(tmp_path / "run", max_steps=4).memory_limit_bytes == 7 * 2**30
+    assert npmdask.resume(tmp_path / "run", max_steps=6, memory="6GiB").memory_limit_bytes == 6 * 2**30
+    assert npmdask.resume(tmp_path / "run", max_steps=7).memory_limit_bytes == 6 * 2**30
     plans = [t for t in RunStore(tmp_path / "run").telemetry() if t["event"] == "plan"]
     assert {p["threads"] for p in plans} == {1}
 

@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import flows  # noqa: F401  (makes PREFECT_HOME)
-from flows.processes import Service, Supervisor
-from flows.releasing import next_store
+import npmdask.prefect  # noqa: F401  (makes PREFECT_HOME)
 from infra.make_secrets import read_or_make
 from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
 from npmdask.federated.node import open_node
+from npmdask.prefect.private_release import next_store
+from npmdask.prefect.processes import Service, Supervisor
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.runs.observers import Observer

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import npmdask
-from flows.releasing import next_store
 from npmdask.checkpoint.held_store import count_start
 from npmdask.checkpoint.lease import STALE, holder_of
 from npmdask.checkpoint.reader import NO_LINKS
@@ -23,6 +22,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.gc import Rule, sweep
 from npmdask.manage.status import status_below
+from npmdask.prefect.private_release import next_store
 from npmdask.storage.ingest import ingest
 from npmdask.storage.lock import locked
 

@@ -1,6 +1,6 @@
 """Every server that the project starts listens on 127.0.0.1 unless it is told otherwise: sockets of real processes.
 
-Those of `npmdask serve` and of a flow are looked at in tests/flows/test_serve.py, those of the local cluster in
+Those of `npmdask serve` and of a flow are looked at in tests/prefect/test_serve.py, those of the local cluster in
 tests/infra/test_local_cluster.py, while they are up.
 """
 

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 import npmdask
-from flows.doors import checked
-from flows.run import at_store, place_of
-from flows.topics import topics
 from npmdask.checkpoint.remote.manifest import Carried, Pointer
 from npmdask.checkpoint.remote.mirror import Copy, place_of_store
 from npmdask.checkpoint.remote.transfer import fetch_files
@@ -19,6 +16,8 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError
+from npmdask.prefect.parameters import at_store, checked, place_of
+from npmdask.prefect.staged_runs import topics
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.synthetic.generate import generate

@@ -20,11 +20,11 @@ from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
 import npmdask
-from flows import releasing, stages, streams
-from flows import steps as steps_of_runs
-from flows.quiet import SETTINGS
-from flows.schedules import FLOWS
 from npmdask.errors import BadInputError
+from npmdask.prefect import private_release, staged_runs, streaming_update
+from npmdask.prefect import tasks as tasks_of_runs
+from npmdask.prefect.schedules import FLOWS
+from npmdask.prefect.settings import SETTINGS
 from npmdask.runs.left_vectors import open_left_product
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
@@ -181,7 +181,7 @@ def test_prefect_keeps_no_results() -> None:
     assert SETTINGS["PREFECT_RESULTS_PERSIST_BY_DEFAULT"] == "false"
     for name, flow in FLOWS.items():
         assert flow.persist_result is False, name
-    steps = (stages.look, steps_of_runs.iterate, releasing.release, streams.update)
+    steps = (staged_runs.look, tasks_of_runs.iterate, private_release.release, streaming_update.update)
     tasks = [cell.cell_contents for step in steps for cell in step.__closure__ if isinstance(cell.cell_contents, Task)]
     assert len(tasks) == len(steps)
     assert all(task.persist_result is False and task.cache_policy == NO_CACHE for task in tasks)

@@ -27,10 +27,11 @@ from npmdask.models.topics.vocabulary import words_of_array
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples
+from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.request import unprotected
 from npmdask.runs.identity import bind_spec
 from npmdask.runs.moment_view import MomentLens
-from npmdask.runs.observers import Observer
+from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.stages import Decomposed, Job
 from npmdask.storage.readers.sparse import CsrReader
@@ -118,7 +119,8 @@ def fit_in(
     bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once={"source": source.path})
     found = held.read_part(PART)
     if found is None:
-        job = Job(source=source, held=held, resources=resources, observer=observer, seed=request.seed)
+        told = Observers(Predictor(), observer)
+        job = Job(source=source, held=held, resources=resources, observer=told, seed=request.seed)
         model, words = _fitted(job, reader, request), words or OfWords()
         held.write_part(PART, *replace(model, kept=words.kept, source_columns=words.columns).saved())
         found = held.read_part(PART)

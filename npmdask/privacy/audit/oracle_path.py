@@ -19,6 +19,7 @@ import zarr
 
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import mu_for
+from npmdask.algorithms import Query
 from npmdask.execution.reduction import compute_run
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import RecordImages
@@ -26,7 +27,7 @@ from npmdask.operators.record_images import images_of_matrices, images_of_rows, 
 from npmdask.privacy.audit.oracle_pairs import HOSTILE, OraclePair
 from npmdask.privacy.audit.placement import follows_places
 from npmdask.privacy.audit.privacy_loss import Told
-from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Mechanism, indices, released
+from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Mechanism, released
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.neighbors import Promise
 from npmdask.privacy.dp_pca.noise import Noise, SimulatedNoise
@@ -53,13 +54,10 @@ def summary_by_pass(query: BatchQuery, records: np.ndarray) -> np.ndarray:
         config={"write_empty_chunks": True},
     )
     held[...] = rows
-    operator = RecordImages(
-        reader=DenseReader(array=held),
-        side=records.shape[1] if records.ndim == 3 else None,
-        rows=indices(query, len(records)),
-        mechanism=query.mechanism,
-    )
-    block = operator.prepare(pack(query.vector, query.centre, query.found))
+    block = pack(query.vector, query.centre, query.found)
+    side = records.shape[1] if records.ndim == 3 else None
+    every = RecordImages(reader=DenseReader(array=held), side=side, rows=range(len(records)))
+    operator = every.asked(Query(block=block, batch=query))
     total = reduce(operator.join, (compute_run(operator, range(i, i + 1), block) for i in range(operator.units)))
     return operator.finish(total, block)
 

@@ -79,7 +79,7 @@ def sums_follow_places(operator_of: Callable[[np.ndarray], Any], relation: str) 
         operator = operator_of(some)
         asked = operator.prepare(block)
         total = reduce(operator.join, (operator.partial(range(i, i + 1), asked) for i in range(operator.units)))
-        upper, lower = total.products[0].reshape(2, d, 3)
+        upper, lower = total.sums["upper"], total.sums["lower"]
         return np.array([Fraction(a) + Fraction(b) for a, b in zip(upper.flat, lower.flat, strict=True)])
 
     record = rng.standard_normal(d)

@@ -121,7 +121,9 @@ class ReleasePath:
         p, wide = blocks.shape[2], _aside(blocks)
         total = reduce(operator.join, (operator.partial(range(i, i + 1), wide) for i in range(operator.units)))
         parts = (
-            Partial([product[:, p * i : p * (i + 1)] for product in total.products], total.record, total.fragments)
+            Partial(
+                {name: sums[:, p * i : p * (i + 1)] for name, sums in total.sums.items()}, total.record, total.fragments
+            )
             for i in range(len(blocks))
         )
         return np.stack([operator.finish(part, block) for part, block in zip(parts, blocks, strict=True)])

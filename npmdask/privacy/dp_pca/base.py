@@ -72,11 +72,6 @@ class BatchQuery:
         return purpose_of(place, self.vector, self.found)
 
 
-def indices(query: BatchQuery, records: int) -> range:
-    """Which of the ``records`` of a store are asked for; as many as there are is for the pass alone, and private."""
-    return range(records) if query.rows is None else query.rows
-
-
 def released(query: BatchQuery, summary: np.ndarray, noise: Noise) -> Answer:
     """The answer to ``query``: the only way from a summary to an oracle."""
     return query.mechanism.release(summary, query.centre, noise, query.purpose)

@@ -220,7 +220,7 @@ def test_exact_sums_of_the_power_method_follow_no_places() -> None:
         def partial(self, slabs: range, block: np.ndarray) -> Partial:
             exact, rows = super().partial(slabs, block), np.concatenate(list(self._records(slabs, SlabRecord())))
             product = rows.T @ (rows @ block)
-            return Partial([np.concatenate([product, np.zeros_like(product)])], exact.record)
+            return Partial({"upper": product, "lower": np.zeros_like(product)}, exact.record)
 
     def rounding(data: np.ndarray) -> Rounding:
         right = operator_of(instance, data)

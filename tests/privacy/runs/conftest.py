@@ -14,6 +14,7 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.checkpoint.store import RunStore
+from npmdask.privacy.account import Account
 from npmdask.privacy.ledger import Ledger, open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
@@ -21,7 +22,6 @@ from npmdask.runs.build import make_problem
 from npmdask.runs.identity import bind
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
-from npmdask.runs.release import custody_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
@@ -135,7 +135,10 @@ def sine_of_run(problem: Problem, truth: np.ndarray, seed: int) -> float:
     for _ in range(problem.rule.max_steps):
         query = algorithm.query(state)
         operator: Any = base if query.image_norm is None else replace(base, image_norm=query.image_norm)  # type: ignore[type-var]
-        block, mechanism = operator.prepare(query.block), problem.mechanism_of(operator, query)
+        block, mechanism = (
+            operator.prepare(query.block),
+            problem.recipe.mechanism_of(operator, algorithm.iteration_rank, query),
+        )
         parts = (operator.partial(range(i, i + 1), block) for i in range(operator.units))
         product = operator.finish(reduce(operator.join, parts), block) * mechanism.rounding.grid
         noise = mechanism.noise_stddev(block) * rng.standard_normal(product.shape)
@@ -149,7 +152,7 @@ def prepared(world: World) -> Path:
     problem, path = world.problem(), world.folder / "run"
     with RunStore(path, private=True) as held:
         bind(problem, held, Resources())
-        custody_of(problem, held).open([])
+        Account(problem.private.privacy, problem.source, problem.mechanism, held).open([])
     return path
 
 

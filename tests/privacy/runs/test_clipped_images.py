@@ -17,7 +17,7 @@ from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators import ClippedGram
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors.registry import make_relation
-from npmdask.privacy.power_release import PrivateParts
+from npmdask.privacy.power_release import PowerRecipe
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
@@ -240,11 +240,11 @@ def test_noise_and_data_have_the_images_of_the_same_step(tmp_path: Path, monkeyp
     require_noise_of_what_was_multiplied(world, "right", monkeypatch)
     norms: list[float | None] = [None]
 
-    def late(self: PrivateParts, operator: Any, p: int, query: Any) -> Any:
+    def late(self: PowerRecipe, operator: Any, p: int, query: Any) -> Any:
         norms.append(operator.image_norm)
         return replace(self.mechanism, rounding=operator.rounding(p), image_norm=norms[-2])
 
-    monkeypatch.setattr(PrivateParts, "mechanism_of", late)
+    monkeypatch.setattr(PowerRecipe, "mechanism_of", late)
     with pytest.raises(AssertionError):
         require_noise_of_what_was_multiplied(world, "wrong", monkeypatch)
 

@@ -15,7 +15,7 @@ from npmdask.cli.main import main
 from npmdask.errors import RefusedError
 from npmdask.manage.report import write_report
 from npmdask.planning.private import lines, plan_private
-from npmdask.planning.private_forecast import concerns, require_signal
+from npmdask.privacy.concerns import concerns, require_signal
 from npmdask.runs.build import make_problem
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest

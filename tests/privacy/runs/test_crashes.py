@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import npmdask.runs.release as custody
+import npmdask.privacy.account as account
 from npmdask.api import resume, solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
@@ -101,7 +101,7 @@ POINTS = [
         (RunStore, "commit_step", STEPS),
         (RunStore, "write_part", 1),
         (Ledger, "finish", 1),
-        (custody, "destroy_key", 1),
+        (account, "destroy_key", 1),
     )
     for call in range(1, calls + 1)
 ]
@@ -157,7 +157,7 @@ def test_a_run_on_a_tensor_that_crashes_before_and_after_every_call(
     """One run, again and again: at the first begin, at the first release of a column, ... of every call of resume."""
     world = undisturbed_run(of_tensor(tmp_path / "world", planted()))
     names = [("reserve", Ledger), ("begin", Ledger), ("release", PrivateGaussian), ("commit", Ledger)]
-    names += [("commit_step", RunStore), ("write_part", RunStore), ("finish", Ledger), ("destroy_key", custody)]
+    names += [("commit_step", RunStore), ("write_part", RunStore), ("finish", Ledger), ("destroy_key", account)]
     crashes = 0
     for name, owner in names:
         for after in (False, True):
@@ -338,8 +338,8 @@ def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
 def test_the_key_is_made_after_the_reservation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(Ledger, "reserve", noting(seen, "reserve", Ledger.reserve))
-    real = custody.Entropy.create
-    monkeypatch.setattr(custody.Entropy, "create", lambda *a, **k: (seen.append("create"), real(*a, **k))[1])
+    real = account.Entropy.create
+    monkeypatch.setattr(account.Entropy, "create", lambda *a, **k: (seen.append("create"), real(*a, **k))[1])
     world.solve("run")
     assert seen == ["reserve", "create"]
 

@@ -18,12 +18,12 @@ import zarr
 from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.privacy.account import PLACE, Account
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import Entropy
 from npmdask.runs.identity import bind
 from npmdask.runs.observers import Observer
 from npmdask.runs.perturb import perturb
-from npmdask.runs.release import PLACE, PrivateCustody
 from npmdask.runs.solution import Resources
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.ingest import ingest
@@ -151,13 +151,13 @@ def test_forged_digests_are_other_data(world: World) -> None:
 
 
 def test_the_noise_of_a_run_follows_the_data(world: World) -> None:
-    """One key, one run, one ledger: a custody of other data gets other noise from them."""
+    """One key, one run, one ledger: an account of other data gets other noise from them."""
     problem, folder = world.problem(), world.folder / "run"
     with RunStore(folder, private=True) as held:
         bind(problem, held, Resources())
         keys = []
         for source in (problem.source, problem.source, replace(problem.source, fingerprint="f" * 64)):
-            kept = PrivateCustody(problem.private.privacy, source, problem.mechanism, held)
+            kept = Account(problem.private.privacy, source, problem.mechanism, held)
             keys.append(kept._key(begun=False).commitment)
     assert keys[0] == keys[1] != keys[2]
 
@@ -294,7 +294,7 @@ def test_a_private_run_that_began_on_a_store_of_before_goes_on(world: World, mon
         data_changed=True,
     )
     with monkeypatch.context() as patch:
-        patch.setattr("npmdask.runs.release.PrivateCustody._require_digests", lambda self: None)
+        patch.setattr("npmdask.privacy.account.Account._require_digests", lambda self: None)
         stopped(world, 1)
     assert solve(world.problem(), world.folder / "run", Resources()).answered
 

@@ -47,7 +47,7 @@ def test_what_is_promised_of_laplace_noise_is_of_its_own_tails(tmp_path: Path) -
     problem = make_world(tmp_path, records(4507)).problem({"mechanism": "laplace", "delta": 0.0}, iteration_rank=4)
     outlook, sizes = told(problem, "exponential:0.3,largest=3e3")
     noise = _Noise(problem)
-    stddevs = [noise.stddev(1.0, noise.parts.releases, 4)] * noise.parts.releases
+    stddevs = [noise.stddev(1.0, noise.recipe.releases, 4)] * noise.recipe.releases
     at: dict[str, Any] = {"d": problem.d, "k": 2, "p": 4}
     assert outlook.bound == ppm_error(sizes, stddevs, **at, mechanism="laplace").value < 1
     assert outlook.bound > 1.2 * ppm_error(sizes, stddevs, **at).value

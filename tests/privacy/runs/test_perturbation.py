@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import npmdask.privacy.account as account
 import npmdask.runs.perturb as perturbation
-import npmdask.runs.release as custody
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
 from npmdask.cli.main import main
@@ -101,7 +101,7 @@ POINTS: list[tuple[Any, str, int]] = [
     (Ledger, "commit", 1),
     (TensorWriter, "finish", 1),
     (Ledger, "finish", 1),
-    (custody, "destroy_key", 1),
+    (account, "destroy_key", 1),
     (perturbation, "open_source", 2),
 ]
 

@@ -96,8 +96,11 @@ def test_low_rank_factors_are_the_last_block_and_its_release(world: World) -> No
     """Hardt and Price, Corollary 4.3: B = X Y^T, from the last of the products that are paid for."""
     x = np.load(world.folder / "x.npy")
     x = x * np.minimum(1, 1.5 / np.linalg.norm(x, axis=1))[:, None]
-    world.solve("run")
+    factors = world.solve("run").low_rank_factors
     left, right = (np.load(world.folder / "run" / "result" / f"factor_{side}.npy") for side in ("left", "right"))
+    assert factors is not None
+    np.testing.assert_array_equal(factors[0], left)
+    np.testing.assert_array_equal(factors[1], right)
     exact = x.T @ x / len(x)
     assert np.linalg.norm(left.T @ left - np.eye(4)) < 1e-10
     assert np.linalg.norm(left @ right.T - exact, 2) < 0.2 * np.linalg.norm(exact, 2)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import npmdask.privacy.account as account
 import npmdask.privacy.power_release as private_parts
-import npmdask.runs.release as custody
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
@@ -119,14 +119,14 @@ def leak_trace(self: Any, source: Any, *rest: Any) -> Any:
     return {**REAL_STATEMENT(self, source, *rest), "trace": float((source.column_std**2).sum())}
 
 
-REAL_STATEMENT = private_parts.PrivateParts.statement
+REAL_STATEMENT = private_parts.PowerRecipe.statement
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leak", [leak_rows, leak_trace])
 def test_the_taint_test_sees_a_leak(worlds: tuple[World, World], monkeypatch: pytest.MonkeyPatch, leak: Any) -> None:
     monkeypatch.setattr(PrivateGaussian, "release", release_fixed)
-    monkeypatch.setattr(private_parts.PrivateParts, "statement", leak)
+    monkeypatch.setattr(private_parts.PowerRecipe, "statement", leak)
     one, two = (shown(world, Observer()) for world in worlds)
     assert any(one[name] != two[name] for name in one)
 
@@ -177,7 +177,7 @@ def test_the_key_is_nowhere_but_in_its_file(world: World, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Entropy, "create", remember)
     with monkeypatch.context() as patch:
-        patch.setattr(custody, "destroy_key", stop)
+        patch.setattr(account, "destroy_key", stop)
         with pytest.raises(Stop):
             world.solve("run")
     (key,) = keys

@@ -168,13 +168,13 @@ def test_what_is_shown_follows_from_the_releases(two: tuple[World, World], monke
 
 @pytest.mark.slow
 def test_the_test_above_sees_a_leak(two: tuple[World, World], monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tensor_parts.TensorParts.statement
+    real = tensor_parts.TensorRecipe.statement
 
     def leak(self: Any, source: Any, *rest: Any) -> Any:
         return {**real(self, source, *rest), "squared_frobenius": source.squared_frobenius}
 
     monkeypatch.setattr(PrivateGaussian, "release", release_fixed)
-    monkeypatch.setattr(tensor_parts.TensorParts, "statement", leak)
+    monkeypatch.setattr(tensor_parts.TensorRecipe, "statement", leak)
     one, other = (shown(world, Observer()) for world in two)
     assert any(one[name] != other[name] for name in one)
 

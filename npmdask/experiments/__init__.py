@@ -1,0 +1,81 @@
+"""Experiments of the papers: data generators, baselines and figures of Duengler and Sanyal 2025, to be run again.
+
+* :mod:`~npmdask.experiments.matrix_streams`: random matrices A_i with a known mean (Example 1, Example 3, appendix G).
+* :mod:`~npmdask.experiments.baselines`: DP-Gauss-1, DP-Gauss-2 and DP-Power-Method, sound and as printed (appendix G).
+* :mod:`~npmdask.experiments.oracles`: BlackBoxPCA (Algorithm 4) with k-DP-PCA, k-DP-Ojas, Oja and ours as oracles.
+* :mod:`~npmdask.experiments.compared_methods`: all of these by name, with what each promises.
+* :mod:`~npmdask.experiments.figures`: what Figures 1 to 4 vary, and which methods they draw.
+
+Noise is drawn from public seeds: right in size, private in no way. Private releases of data are those of
+:func:`npmdask.top_k` (docs/private-records.md). Nothing in npmdask imports this room; docs/kdppca.md says what was
+found with it.
+"""
+
+from npmdask.experiments.baselines import (
+    ExactNoise,
+    PaperNoise,
+    clip_diagonal,
+    clip_factors,
+    clip_trace,
+    clipped_sum,
+    dp_gauss_1,
+    dp_gauss_2,
+    dp_gauss_2_not_private,
+    dp_power,
+    exact_noise,
+    symmetric_noise,
+)
+from npmdask.experiments.compared_methods import Method, methods
+from npmdask.experiments.figures import FIGURES, Figure, Setting
+from npmdask.experiments.matrix_streams import (
+    MatrixBatch,
+    MatrixStream,
+    gaussian,
+    signal_and_noise,
+    spiked,
+    violation,
+)
+from npmdask.experiments.oracles import (
+    black_box_pca,
+    k_dp_ojas,
+    k_dp_ojas_as_printed,
+    k_dp_pca,
+    k_dp_pca_large,
+    plain_oja,
+    tight,
+    tight_matched,
+)
+
+__all__ = [
+    "FIGURES",
+    "ExactNoise",
+    "Figure",
+    "MatrixBatch",
+    "MatrixStream",
+    "Method",
+    "PaperNoise",
+    "Setting",
+    "black_box_pca",
+    "clip_diagonal",
+    "clip_factors",
+    "clip_trace",
+    "clipped_sum",
+    "dp_gauss_1",
+    "dp_gauss_2",
+    "dp_gauss_2_not_private",
+    "dp_power",
+    "exact_noise",
+    "gaussian",
+    "k_dp_ojas",
+    "k_dp_ojas_as_printed",
+    "k_dp_pca",
+    "k_dp_pca_large",
+    "methods",
+    "plain_oja",
+    "signal_and_noise",
+    "spiked",
+    "symmetric_noise",
+    "tight",
+    "tight_matched",
+    "violation",
+]

@@ -1,0 +1,161 @@
+"""Rows of ``python -m benchmarks`` as a flow: each in a process of its own, its line kept in the folder of the run.
+
+No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_progress_artifact, create_table_artifact
+
+from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.prefect.flow_run import end_state, said_in_a_sentence, step
+from npmdask.prefect.heartbeat import tended
+from npmdask.prefect.parameters import Folder, RunId, place_of, said
+from npmdask.prefect.publish import artifact_key, try_to
+from npmdask.prefect.server import ROOT, python_path
+from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.paths import require_no_link
+
+
+@flow(name="benchmark", persist_result=False)
+@said_in_a_sentence
+@tended
+def benchmark(
+    rows: Annotated[
+        list[str] | None, said("names, as `python -m benchmarks --list` shows them; all if left out")
+    ] = None,
+    scale: Annotated[Literal["small", "medium", "full"], said("of the data; figures mean something at full")] = "small",
+    run_id: RunId = "benchmark",
+    folder: Folder = "runs",
+) -> Any:
+    """Figures beside their targets, row by row. The same run id again measures what it has not yet."""
+    store = place_of(folder, run_id)
+    names = choose(rows, scale, store)
+    lines = []
+    for name in names:
+        lines.append(measure(name, scale, store))
+        show(run_id, lines, len(names))
+    return end_state(facts_of(lines, store))
+
+
+SCALE = "scale"  # file in the folder of the run
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@step
+def choose(rows: list[str] | None, scale: str, store: str) -> list[str]:
+    """The rows to measure, all of them if none is named.
+
+    Raises
+    ------
+    RefusedError
+        The benchmarks are not here, or the folder is of another scale.
+    BadInputError
+        There is no such row.
+    """
+    known = _known()
+    for name in rows or []:
+        if name not in known:
+            raise BadInputError(f"there is no row {name!r}: {closest(name, known)}")
+    _require_scale(Path(store), scale)
+    names = list(dict.fromkeys(rows or known))
+    get_run_logger().info("to measure at scale %s: %s", scale, ", ".join(names))
+    return names
+
+
+@step
+def measure(name: str, scale: str, store: str) -> dict[str, Any]:
+    """The line of a row: that of the folder, if it was measured already and nothing was broken."""
+    kept = Path(store) / f"{name}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    line = _line_of(name, scale)
+    if not line["failures"] and line["figure"] is not None:
+        write_file_atomically(kept, json.dumps(line).encode() + b"\n")
+    get_run_logger().info("%s: %s (target %s)", name, line["figure"], line["target"])
+    return line
+
+
+def show(run_id: str, lines: list[dict[str, Any]], count: int) -> None:
+    """A table of what is measured so far, and how far that is."""
+    table = [
+        {
+            "row": line["row"],
+            "figure": line["figure"],
+            "target": f"{'>=' if line['better'] == 'higher' else '<='} {line['target']}",
+            "holds": "yes" if line["holds"] else "no",
+            "seconds": line["seconds"],
+            "why not": line["why"],
+        }
+        for line in lines
+    ]
+    key, said = artifact_key(run_id), f"{len(lines)} of {count} rows, the last one {lines[-1]['row']}"
+    try_to(partial(create_table_artifact, table, key=f"{key}-figures", description=said))
+    try_to(partial(create_progress_artifact, 100 * len(lines) / count, key=f"{key}-progress", description=said))
+
+
+def facts_of(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
+    """How it went: an answer unless a row is broken, or misses its target at full scale."""
+    broken = [line["row"] for line in lines if line["failures"] or line["figure"] is None]
+    missed = [line["row"] for line in lines if not line["holds"] and line["row"] not in broken]
+    said = [f"{len(lines)} rows"]
+    said += [f"broken: {', '.join(broken)}"] if broken else []
+    said += [f"short of their targets: {', '.join(missed)}"] if missed else []
+    good = not broken and not (missed and lines[0]["scale"] == "full")
+    figures = {line["row"]: line["figure"] for line in lines}
+    return {"answered": good, "sentence": "; ".join(said), "figures": figures, "store": store}
+
+
+def _known() -> list[str]:
+    if find_spec("benchmarks") is None:
+        raise RefusedError(
+            "the benchmarks are not here: they are no part of the installed package; run this flow in a checkout of "
+            "the project, after `make peers`"
+        )
+    from benchmarks.registry import all_rows
+
+    return [row.name for row in all_rows()]
+
+
+def _require_scale(store: Path, scale: str) -> None:
+    require_no_link(store)
+    store.mkdir(parents=True, exist_ok=True)
+    file = store / SCALE
+    if not file.exists():
+        if any(store.iterdir()):
+            raise BadInputError(f"{store} is a folder with other things in it; choose another run_id")
+        write_file_atomically(file, scale.encode())
+    elif (held := file.read_text()) != scale:
+        raise RefusedError(f"{store} holds figures of scale {held}, not {scale}; choose another run_id")
+
+
+def _line_of(name: str, scale: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks", name, "--scale", scale]
+    child = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": python_path()}, stdout=subprocess.PIPE, preexec_fn=_tied
+    )
+    try:
+        said = child.communicate()[0].decode(errors="replace").strip().splitlines()
+    finally:
+        child.terminate()  # so that it deletes its data, where this flow is being stopped
+        child.wait()
+    try:
+        return dict(json.loads(said[-1]))
+    except (IndexError, ValueError):
+        raise RefusedError(f"row {name} ended with status {child.returncode} and without a figure") from None
+
+
+def _tied() -> None:
+    """Between fork and exec: end with the flow run, however that ends."""
+    if LIBC is not None:
+        LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -1,0 +1,181 @@
+"""Signs of life of a flow run, and leaving quietly when another process has its store.
+
+A process that is killed tells nobody. So while a flow runs a thread sends an event every BEAT seconds, and the keeper
+(:mod:`npmdask.prefect.keeper`) misses it when it does not come. Prefect's own heartbeats would do, but go through a
+websocket and come every 30 seconds at best.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import wraps
+from logging import ERROR
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from httpx import HTTPError
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from prefect.states import Crashed
+
+from npmdask.checkpoint.lease import OWNER
+from npmdask.checkpoint.logging import open_log, tell
+from npmdask.checkpoint.store import RunStore
+from npmdask.config import RunConfig
+from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
+
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+BEAT = 15.0  # seconds
+EVENT = "npmdask.heartbeat"
+DEATHS = 5  # in a row, at the same place: then a run is not started again
+FROM_A_WORKER = "PREFECT__FLOW_RUN_ID"  # set by Prefect in a process that was started for one flow run
+
+
+def tended(function: Made) -> Made:
+    """For a flow: it beats while it runs, and ends as its keeper expects.
+
+    * What went away and may come back (a cluster, an object store, a full disk, the Prefect server) is a crash: the
+      keeper starts it again.
+    * One whose store another process has, for the same flow run, ends its process without a state: it would be that of
+      the other one. An exit status other than 0 would be reported as a crash. A process that hangs in the middle of
+      a commit, where nobody can take its run over, is killed first.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _alone():
+            print_to_whoever_listens()
+            os.environ.pop("PREFECT_API_AUTH_STRING", None)  # Prefect has read it; what the run starts needs it not
+        open_log()
+        with beating(), _failures_told(kwargs.get("run_id"), private=_is_private(*args, *kwargs.values())):
+            try:
+                return function(*args, **kwargs)
+            except (LostError, CommitError) as error:
+                if _alone():
+                    raise
+                return Crashed(message=str(error))
+            except HTTPError as error:
+                if _alone():
+                    raise
+                return Crashed(message=f"the Prefect server failed ({type(error).__name__}): its log says why")
+            except (FencedOutError, HeldError) as error:
+                same = isinstance(error, FencedOutError) or error.owner == flow_run.get_id()
+                if same and isinstance(error, HeldError) and error.stuck and not _alone():
+                    os.kill(error.pid, signal.SIGKILL)  # the keeper gave it up; what it has not committed is not lost
+                    return Crashed(message="the process before this one hung in the middle of a commit, and was ended")
+                if same and not _alone():
+                    print(f"npmdask: {error}; this process leaves it to the other", file=sys.stderr, flush=True)
+                    os._exit(0)
+                raise
+
+    return call  # type: ignore[return-value]
+
+
+@contextmanager
+def _failures_told(run: str | None, *, private: bool) -> Iterator[None]:
+    """A line of the log where a flow fails, also before it has a store: the kind; the sentence is that of its state."""
+    try:
+        yield
+    except Exception as error:
+        kind = type(error).__name__
+        tell("flow", f"the flow run fails: {kind}", level=ERROR, kind=kind, run=run, timeless=private)
+        raise
+
+
+def _is_private(*arguments: Any) -> bool:
+    """Whether what a flow is given may be of a private run: nodes decide for themselves, and count as private."""
+    asked = [one for one in arguments if isinstance(one, RunConfig)]
+    return any(one.privacy is not None or one.source.nodes is not None for one in asked)
+
+
+def require_progress(store: str) -> None:
+    """Before a worker's process goes on with a run: it has not died at the same place again and again.
+
+    Raises
+    ------
+    RefusedError
+        It has, DEATHS times; the sentence says where.
+    """
+    deaths, where = RunStore(store).crashes()
+    if deaths >= DEATHS and not _alone():
+        raise RefusedError(
+            f"run {store} has died {deaths} times in a row at {where}, without getting any further: look at the memory "
+            f"and the disk of the machine; then go on with `npmdask resume {store}`"
+        )
+
+
+def _alone() -> bool:
+    """Whether somebody waits in this process for the flow, instead of a worker outside of it."""
+    return FROM_A_WORKER not in os.environ
+
+
+@contextmanager
+def beating() -> Iterator[None]:
+    """Send signs of life of the flow run around it, if there is one; stores that it opens bear its id."""
+    run_id = flow_run.get_id()
+    if run_id is None:
+        yield
+        return
+    before = os.environ.get(OWNER)
+    os.environ[OWNER] = run_id
+    over = threading.Event()
+    thread = threading.Thread(target=_beat, args=(run_id, over), name="heart", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        os.environ.pop(OWNER) if before is None else os.environ.__setitem__(OWNER, before)
+
+
+def _beat(run_id: str, over: threading.Event) -> None:
+    while not over.is_set():
+        with suppress(HTTPError, OSError):  # a server that is away for a while: the keeper knows that, too
+            send_sign(run_id)
+        over.wait(BEAT)
+
+
+def send_sign(run_id: str) -> None:
+    """One sign of life: which process, on which machine; nothing of the run."""
+    event = {
+        "id": str(uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": EVENT,
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{run_id}"},
+        "payload": {"pid": os.getpid(), "host": socket.gethostname()},
+    }
+    with get_client(sync_client=True) as client:
+        client.request("POST", "/events", json=[event])
+
+
+class Unheard:
+    """A text stream that goes on when the pipe below it is broken."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(BrokenPipeError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def print_to_whoever_listens() -> None:
+    """From now on stdout and stderr of this process are of that kind."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, Unheard):
+            setattr(sys, name, Unheard(stream))

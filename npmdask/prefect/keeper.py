@@ -1,0 +1,267 @@
+"""Keeps what a Prefect server has in agreement with ``schedules.toml``, and takes up what has died.
+
+Every LOOK seconds:
+
+* schedules of the file that are new or have changed, or that the server has lost, are made known; those that are gone
+  from the file are removed;
+* a run that gives no sign of life any more (:mod:`npmdask.prefect.heartbeat`), or was never started by the worker that
+  took it, is marked as crashed;
+* a run that has crashed is scheduled again, under the same id, after a pause that grows with every time; its process
+  goes on from the last commit of its store, or says after some times why it does not;
+* of ticks that nobody could run while everything was down, only the newest runs.
+
+There may be several keepers, or none for a while: every change is a transition that the server accepts once, and a run
+that is started twice finds its store held and leaves (:mod:`npmdask.checkpoint.store`).
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from httpx import HTTPError
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import DeploymentSort, FlowRunSort
+from prefect.deployments.runner import DeploymentApplyError
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.states import Cancelled, Crashed, Failed, Scheduled
+from prefect.types.entrypoint import EntrypointType
+
+from npmdask.checkpoint.logging import open_log
+from npmdask.errors import BadInputError
+from npmdask.prefect.flow_run import announce, exit_code, say
+from npmdask.prefect.heartbeat import BEAT, EVENT
+from npmdask.prefect.schedules import Planned, read_schedules
+
+POOL = "npmdask"
+LOOK = 5.0  # seconds between two looks
+SILENCE = timedelta(seconds=4 * BEAT)  # without a sign of life: dead; by then a store may be taken from who hangs
+STARTING = timedelta(seconds=90)  # from being taken by a worker to the first sign of life
+PAUSES = (5.0, 60.0)  # seconds before something that crashed is started again: at first, and at most
+STEADY = timedelta(seconds=60)  # a run that has lasted so long does not count as crashing again and again
+MOST = 10  # times that a run is started again without lasting
+TAG = "npmdask"
+
+
+class Keeper:
+    """One keeper; ``tend`` is one look."""
+
+    def __init__(self, schedules: Path | None) -> None:
+        self._schedules = schedules
+        self._read: float | None = None  # time of the file, as it was read last
+        self._planned: list[Planned] | None = None  # what it said when it was last good
+        self._since = datetime.now(UTC)  # when the server was last found answering after it was not
+        self._lost = True
+        self._crashes: dict[UUID, int] = {}  # of runs, since they last ran for long
+
+    def tend(self, client: SyncPrefectClient) -> None:
+        """Look once. Raises HTTPError where there is no server."""
+        self._apply(client)
+        now = datetime.now(UTC)
+        if self._lost:
+            self._since, self._lost = now, False
+        for run in _in_states(client, StateType.RUNNING, StateType.PENDING):
+            self._require_life(client, run, now)
+        for run in _in_states(client, StateType.CRASHED):
+            self._start_again(client, run, now)
+        _skip_old_ticks(client, now)
+
+    def server_lost(self) -> None:
+        """It did not answer: nobody could give a sign of life meanwhile."""
+        self._lost = True
+
+    def _apply(self, client: SyncPrefectClient) -> None:
+        """At every look: the server may have got a new database, or a deployment may have been deleted."""
+        if self._schedules is None:
+            return
+        changed = _time_of(self._schedules)
+        if changed != self._read:
+            try:
+                self._planned = read_schedules(self._schedules)
+                names = ", ".join(one.name for one in self._planned) or "none"
+                say(f"{len(self._planned)} schedules of {self._schedules}: {names}")
+            except BadInputError as error:
+                say(f"{error}; the schedules that were good stay")
+            self._read = changed
+        if self._planned is not None:
+            apply(client, self._planned)
+
+    def _require_life(self, client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
+        assert run.state is not None
+        if run.state.is_running() and now - run.state.timestamp > STEADY:
+            self._crashes.pop(run.id, None)
+        sign = _last_sign(client, run)
+        patience = SILENCE if sign is not None else STARTING
+        last = max(filter(None, (run.state.timestamp, sign, self._since)))
+        if now - last > patience:
+            why = f"no sign of life for {(now - last).total_seconds():.0f} s"
+            _propose(client, run, Crashed(message=f"{why}: its process or its machine is gone"))
+
+    def _start_again(self, client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
+        assert run.state is not None
+        count = self._crashes.get(run.id, 0)
+        first, most = PAUSES
+        if run.deployment_id is None or now - run.state.timestamp < timedelta(seconds=min(first * 2.0**count, most)):
+            return
+        if count >= MOST:
+            said = f"crashed {count + 1} times without lasting {STEADY.total_seconds():g} s; the last time: "
+            _propose(client, run, Failed(message=f"{said}{run.state.message}; see the log of the worker"))
+            return
+        said = f"goes on from its last commit ({run.state.message})"
+        if _propose(client, run, Scheduled(name="AwaitingRetry", message=said)):
+            self._crashes[run.id] = count + 1
+
+
+def _time_of(file: Path) -> float:
+    """When it was changed; 0 where it is not there."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
+    """Make the schedules known: one deployment each, in the queue of the data that it reads.
+
+    One that is there already in the same version stays as it is: made again, an interval would begin anew. Only where
+    its flow lies may have changed, with the version of this package.
+    """
+    there = {one.name: one for one in _deployments(client) if TAG in one.tags}
+    for one in planned:
+        if one.name not in there or there[one.name].version != one.version:
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+            made = _deploy(client, one)
+            if one.name not in there and one.begins:
+                client.create_flow_run_from_deployment(made, idempotency_key=f"first-{made}")
+        elif there[one.name].entrypoint != (entrypoint := f"{one.flow.fn.__module__}.{one.flow.fn.__name__}"):
+            client.update_deployment(there[one.name].id, DeploymentUpdate(entrypoint=entrypoint))
+    for name in there.keys() - {one.name for one in planned}:
+        client.delete_deployment(there[name].id)
+
+
+def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:
+    made: Any = one.flow.to_deployment(
+        name=one.name,
+        schedule=one.when,
+        paused=one.paused,
+        parameters=one.parameters,
+        version=one.version,
+        tags=[TAG],
+        work_pool_name=POOL,
+        work_queue_name=one.queue,
+        entrypoint_type=EntrypointType.MODULE_PATH,  # a path would be relative to where this process was started
+    )
+    deployment: UUID = made.apply(work_pool_name=POOL)
+    queue = client.read_work_queue_by_name(one.queue, work_pool_name=POOL)
+    client.update_work_queue(queue.id, concurrency_limit=one.at_once)
+    return deployment
+
+
+_POOL_FILTER = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+
+
+def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
+    """All of the pool; the server gives out so many at a time."""
+    found: list[DeploymentResponse] = []
+    while page := client.read_deployments(
+        work_pool_filter=_POOL_FILTER, sort=DeploymentSort.NAME_ASC, limit=200, offset=len(found)
+    ):
+        found += page
+    return found
+
+
+def _in_states(client: SyncPrefectClient, *types: StateType) -> list[FlowRun]:
+    """All flow runs of the pool in one of these states, the oldest first."""
+    wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
+    found: list[FlowRun] = []
+    while page := client.read_flow_runs(
+        flow_run_filter=wanted,
+        work_pool_filter=_POOL_FILTER,
+        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+        limit=200,
+        offset=len(found),
+    ):
+        found += page
+    return found
+
+
+def _last_sign(client: SyncPrefectClient, run: FlowRun) -> datetime | None:
+    """When the process of a run was last heard of."""
+    query = {
+        "filter": {
+            "occurred": {"since": (datetime.now(UTC) - timedelta(days=1)).isoformat()},
+            "event": {"name": [EVENT]},
+            "resource": {"id": [f"prefect.flow-run.{run.id}"]},
+            "order": "DESC",
+        },
+        "limit": 1,
+    }
+    events = client.request("POST", "/events/filter", json=query).json()["events"]
+    return datetime.fromisoformat(events[0]["occurred"]) if events else None
+
+
+def _skip_old_ticks(client: SyncPrefectClient, now: datetime) -> None:
+    """Ticks of one schedule that are all due: the newest stands for the others."""
+    due: dict[Any, list[FlowRun]] = {}
+    for run in _in_states(client, StateType.SCHEDULED):
+        if run.auto_scheduled and run.run_count == 0 and run.expected_start_time and run.expected_start_time <= now:
+            due.setdefault(run.deployment_id, []).append(run)
+    for ticks in due.values():
+        for run in ticks[:-1]:
+            _propose(client, run, Cancelled(message="a later tick of the same schedule was due as well"))
+
+
+def _propose(client: SyncPrefectClient, run: FlowRun, state: Any) -> bool:
+    """Ask for a transition; the server refuses what is no longer true (a run that has ended meanwhile)."""
+    result = client.set_flow_run_state(run.id, state)
+    accepted = bool(result.status.value == "ACCEPT")
+    if accepted:
+        announce(f"{run.name} ({run.id}): {state.name}: {state.message}")
+    return accepted
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look after the server that PREFECT_API_URL names, until told to stop."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--schedules", type=Path, help="the file of what runs when")
+    parser.add_argument("--alive", type=Path, help="a file whose time is renewed at every look")
+    a = parser.parse_args(argv)
+    open_log()
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 2}):  # 5 take a minute, in which no look is made
+        return exit_code(lambda: _keep(Keeper(a.schedules and a.schedules.absolute()), a.alive))
+
+
+def _keep(keeper: Keeper, alive: Path | None) -> int:
+    while True:
+        try:
+            with get_client(sync_client=True) as client:
+                while True:
+                    keeper.tend(client)
+                    if alive is not None:
+                        alive.touch()
+                    time.sleep(LOOK)
+        except (HTTPError, ObjectNotFound, PrefectHTTPStatusError, DeploymentApplyError, OSError) as error:
+            keeper.server_lost()
+            say(f"the Prefect server does not answer ({type(error).__name__}: {error}); trying again")
+        time.sleep(LOOK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

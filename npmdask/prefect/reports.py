@@ -1,0 +1,121 @@
+"""The pages of runs by HTTP on this machine, so that a link on a page of Prefect opens them.
+
+Browsers follow no ``file://`` link from an ``http://`` page, and Prefect strips a page that is put into an artifact.
+So ``npmdask serve`` has this beside it: ``python -m npmdask.prefect.reports FOLDER PORT`` answers GET for ``*.html``
+files below FOLDER (``runs``), and for nothing else: no listing, no link followed, no other name of this machine than
+127.0.0.1. It asks for the same login as Prefect's pages: 127.0.0.1 is also where other users of the machine are.
+"""
+
+import argparse
+import base64
+import hmac
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from npmdask.errors import RefusedError
+from npmdask.prefect.settings import auth_string
+
+URL, BELOW = "NPMDASK_REPORTS", "NPMDASK_REPORTS_BELOW"  # where they are served, and of which folder
+HERE = ("127.0.0.1", "localhost")
+HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    # Reports have no script, and are shown in no page of others.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",  # the page of a run is written anew
+}
+
+
+def link_to(page: str | Path) -> str | None:
+    """The address at which ``page`` can be read, if somebody serves the folder that it lies in."""
+    url, below = os.environ.get(URL), os.environ.get(BELOW)
+    if not url or not below:
+        return None
+    try:
+        return f"{url}/{quote(Path(page).relative_to(below).as_posix())}"
+    except ValueError:
+        return None
+
+
+def page_at(root: Path, path: str) -> bytes | None:
+    """What is asked for, if it is a page below ``root`` (whose own links are resolved) with no link on the way."""
+    named = unquote(urlsplit(path).path)
+    asked = Path(os.path.normpath(root / named.lstrip("/")))
+    if asked.suffix != ".html" or "\0" in named or not asked.is_relative_to(root):
+        return None
+    try:
+        return asked.read_bytes() if asked.resolve(strict=True) == asked and asked.is_file() else None
+    except OSError:
+        return None
+
+
+class _Pages(BaseHTTPRequestHandler):
+    root: Path
+    login: str
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "") not in {f"{name}:{self.connection.getsockname()[1]}" for name in HERE}:
+            self.send_error(403, "no page of another name can read these")
+            return
+        if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), self.login.encode()):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="reports of npmdask", charset="UTF-8"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        found = page_at(self.root, self.path)
+        if found is None:
+            self.send_error(404, "there is no such page")
+            return
+        self.send_response(200)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(found)))
+        self.end_headers()
+        self.wfile.write(found)
+
+    def log_message(self, *_: object) -> None:
+        """Nobody needs to know who reads what."""
+
+
+def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
+    """A server that answers once ``serve_forever`` is called, to who logs in with ``auth``; port 0: any that is free.
+
+    Raises
+    ------
+    RefusedError
+        Somebody has the port.
+    """
+    login = base64.b64encode(auth.encode()).decode()
+    handler = type("Pages", (_Pages,), {"root": Path(folder).resolve(), "login": f"Basic {login}"})
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise RefusedError(f"port {port} of 127.0.0.1 cannot be had ({error.strerror}); choose another") from error
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("port", type=int)
+    a = parser.parse_args(argv)
+    server_of(a.folder, a.port, auth_string()).serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

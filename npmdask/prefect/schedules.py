@@ -1,0 +1,183 @@
+"""What runs when: ``schedules.toml``, read, checked and made known to the Prefect server.
+
+::
+
+    [[schedule]]
+    name = "nightly"              # of the deployment; and of the run, unless its parameters say otherwise
+    flow = "npm"                  # one of FLOWS
+    config = "nightly.toml"       # beside this file; for flows that take a configuration
+    store = "../runs/nightly"     # where such a run is kept; runs/NAME in the working folder if it is left out
+    cron = "0 2 * * *"            # or every = 3600: a first time at once, then whenever so many seconds went by
+    timezone = "Europe/Berlin"    # of cron; UTC if it is left out
+    paused = false
+    at_once = 1                   # runs on the same data at the same time
+    [schedule.parameters]         # whatever else the flow takes
+    more = 5
+"""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from hashlib import sha256
+from os.path import normpath
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones
+
+from prefect import Flow
+from prefect.schedules import Cron, Interval, Schedule
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from npmdask.config import RunConfig, load_config
+from npmdask.errors import BadInputError, closest
+from npmdask.prefect.benchmark import benchmark
+from npmdask.prefect.parameters import at_store, checked, place_of
+from npmdask.prefect.power_method import distributed_private_pca, npm, npm_deflation
+from npmdask.prefect.private_release import private_release
+from npmdask.prefect.staged_runs import latent, topics
+from npmdask.prefect.streaming_update import for_ticks, streaming_update
+
+CONFIGURED = (npm, npm_deflation, streaming_update, private_release, distributed_private_pca)
+FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, benchmark)}
+OF_A_CONFIGURATION = tuple(made.name for made in CONFIGURED)
+DATA = ("documents", "samples")  # parameters that name data, of the other flows
+Names = Literal[
+    "npm",
+    "npm-deflation",
+    "streaming-update",
+    "private-release",
+    "distributed-private-pca",
+    "topics",
+    "latent",
+    "benchmark",
+]
+
+
+class Entry(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    flow: Names
+    config: str | None = None
+    store: str | None = None
+    every: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    paused: bool = False
+    at_once: Annotated[int, Field(ge=1)] = 1
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_time(self) -> "Entry":
+        if (self.every is None) == (self.cron is None):
+            raise ValueError(f"{self.name}: say when it runs, with either `every` or `cron`")
+        if self.timezone not in available_timezones():
+            raise ValueError(f"{self.name}: there is no timezone {self.timezone!r}: {_closest(self.timezone)}")
+        if (self.config is not None) != (self.flow in OF_A_CONFIGURATION):
+            takes = "needs a configuration: add" if self.config is None else "takes no configuration: leave out"
+            raise ValueError(f"{self.name}: the flow {self.flow} {takes} `config`")
+        return self
+
+
+def _closest(timezone: str) -> str:
+    return closest(timezone, [name for name in available_timezones() if "/" in name] + ["UTC"])[:100]
+
+
+class File(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schedule: list[Entry] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A schedule, checked: everything that a deployment is made of."""
+
+    name: str
+    flow: Flow[..., Any]
+    when: Schedule
+    paused: bool
+    parameters: dict[str, Any]
+    data: str  # what it reads
+    at_once: int
+    version: str  # of all of it
+    begins: bool  # with a first run as soon as it is known, not only after its time
+
+    @property
+    def queue(self) -> str:
+        """The work queue of all that reads the same data: its limit is how many runs of them there are at once."""
+        return f"data-{sha256(self.data.encode()).hexdigest()[:12]}"
+
+
+def read_schedules(path: Path | str) -> list[Planned]:
+    """All schedules of a file, each found good: its configuration loads, its flow takes the parameters.
+
+    Raises
+    ------
+    BadInputError
+        Something is wrong; the sentence names the file and the schedule.
+    """
+    path = Path(path).absolute()
+    try:
+        file = File.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadInputError(f"{path} is not TOML: {error}") from error
+    except ValidationError as error:
+        raise BadInputError(f"{path}: {_said(error)}") from error
+    names = [entry.name for entry in file.schedule]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInputError(f"{path}: two schedules are called {name!r}; rename one")
+    return [_planned(entry, path.parent) for entry in file.schedule]
+
+
+def _said(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
+
+
+def _planned(entry: Entry, folder: Path) -> Planned:
+    place_of("runs", str(entry.parameters.get("run_id", entry.name)))
+    try:
+        when = Cron(entry.cron, timezone=entry.timezone) if entry.cron else Interval(float(entry.every or 0))
+    except ValueError as error:
+        raise BadInputError(f"schedule {entry.name}: it cannot be: {error}") from error
+    flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
+    if entry.config is not None:
+        store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
+        config = at_store(load_config(normpath(folder / entry.config), store=str(store)), str(parameters["run_id"]))
+        if flow is streaming_update:
+            config = for_ticks(config)
+        parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
+    else:
+        data = "this machine"  # of benchmarks, which disturb each other
+        for name in set(DATA) & set(parameters):
+            parameters[name] = data = _absolute(str(parameters[name]), folder)
+        parameters.setdefault("folder", str(Path("runs").absolute()))
+    checked(flow, parameters)
+    return Planned(
+        name=entry.name,
+        flow=flow,
+        when=when,
+        paused=entry.paused,
+        parameters=parameters,
+        data=data,
+        at_once=entry.at_once,
+        begins=entry.every is not None and not entry.paused,
+        version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],
+    )
+
+
+def _data_of(config: RunConfig) -> str:
+    return config.source.path or " ".join(config.source.nodes or ())
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return path if "://" in path or not path else normpath(folder / path)

@@ -1,0 +1,266 @@
+"""``npmdask serve``: a Prefect server, its keeper and a worker on this machine, with the schedules of one file.
+
+Beside them are the reports of the runs below ``runs`` (:mod:`npmdask.prefect.reports`; at the port after that of
+Prefect), so that Prefect's pages can link them, and with --metrics-port how the runs stand, for Prometheus.
+
+Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
+PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself. Pages
+and API ask for a login: the line in PREFECT_HOME/auth.
+"""
+
+import argparse
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from npmdask.checkpoint.logging import open_log
+from npmdask.errors import RefusedError
+from npmdask.manage.prometheus import require_client
+from npmdask.prefect import reports
+from npmdask.prefect.flow_run import announce, exit_code, say
+from npmdask.prefect.keeper import POOL
+from npmdask.prefect.processes import Service, Supervisor, alone
+from npmdask.prefect.schedules import read_schedules
+from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
+from npmdask.prefect.settings import AUTH_VARIABLES, auth_file, auth_string
+
+SCHEDULES = Path("flows", "schedules.toml")
+PORT = 4200  # where people look for Prefect
+SCRATCH = "npmdask-serve-"  # names of temporary folders
+ENDING = 10.0  # seconds that killed processes have to be gone
+FRESH = 30.0  # seconds since the keeper's last look
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="npmdask serve", description=__doc__)
+    parser.add_argument(
+        "schedules", nargs="?", type=Path, default=SCHEDULES, help="what runs when (flows/schedules.toml)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=None, help=f"of the Prefect server and its pages ({PORT}, or a free one)"
+    )
+    parser.add_argument("--folder", type=Path, default=Path("runs", ".serve"), help="logs and process numbers")
+    parser.add_argument("--metrics-port", type=int, help="also answer scrapes of Prometheus at this port")
+    parser.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")
+    a = parser.parse_args(argv)
+    return exit_code(lambda: _serve(a))
+
+
+def _serve(a: argparse.Namespace) -> int:
+    planned = read_schedules(a.schedules)
+    if a.check:
+        print("\n".join(f"{one.name}: {one.flow.name} on {one.data}" for one in planned))
+        return 0
+    began, folder, home = time.monotonic(), a.folder.absolute(), auth_file().parent
+    open_log()
+    with ExitStack() as stack:
+        for held in dict.fromkeys((folder, home)):
+            stack.enter_context(alone(held, "end it first, or name another --folder and set another PREFECT_HOME"))
+        port, runs = _port(a.port or PORT), Path("runs").absolute()
+        if a.port not in (None, port):
+            raise RefusedError(f"port {a.port} of 127.0.0.1 is taken: end what has it, or name another --port")
+        pages, scratch = _port(port + 1), stack.enter_context(_scratch(folder))
+        all_of_them = services(folder, port, a.schedules.absolute(), runs, pages, scratch)
+        supervisor = Supervisor(folder, [*all_of_them, *_metrics(runs, a.metrics_port)], announce)
+        stack.enter_context(supervisor)
+        took = time.monotonic() - began
+        say(f"Prefect at http://127.0.0.1:{port}, {len(planned)} schedules, ready after {took:.0f} s; Ctrl-C stops all")
+        say(f"its pages ask for a password: {_where_it_is()}")
+        try:
+            supervisor.watch(lambda: False)
+        except KeyboardInterrupt:
+            say("stopping; everything committed is kept, the next start goes on")
+    return 0
+
+
+def _where_it_is() -> str:
+    told = [name for name in AUTH_VARIABLES if os.environ.get(name)]
+    return f"that of {told[0]}" if told else f"the line in {auth_file()}"
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A temporary folder for the worker and its runs, which leave things behind when they are killed.
+
+    At the end the runs that still use it are ended, each in a session of its own, and it is deleted. A start that was
+    killed itself leaves runs that go on in their working directories there: its folder is deleted by the first start
+    or end at which they are gone. Not below ``folder``, which may be on a slow disk and have a name that is too long
+    for sockets.
+    """
+    note = folder / "scratch"  # one folder a line, ours first
+    left = [Path(line) for line in note.read_text().splitlines()] if note.exists() else []
+    left = [old for old in left if _is_scratch(old) and (users_of(old) or not _deleted(old))]
+    ours = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    try:
+        note.write_text("".join(f"{one}\n" for one in (ours, *left)))
+        yield ours
+    finally:
+        for one in (ours, *left):
+            deadline = time.monotonic() + ENDING
+            while (users := users_of(one)) and time.monotonic() < deadline:  # those that were just started, too
+                for user in users:
+                    with suppress(psutil.Error):
+                        user.kill()
+                psutil.wait_procs(users, timeout=1)
+            _deleted(one)
+        note.unlink(missing_ok=True)
+
+
+def _is_scratch(old: Path) -> bool:
+    """Whether a folder that a note names is one of ours: the note may be anything."""
+    ours = old.name.startswith(SCRATCH) and old.is_absolute() and not old.is_symlink() and old.is_dir()
+    return ours and old.stat().st_uid == os.geteuid()
+
+
+def users_of(scratch: Path) -> list[psutil.Process]:
+    """Processes that have it as their folder of temporary files."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # another's, or gone
+            if process.environ().get("TMPDIR") == str(scratch) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _deleted(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def services(
+    folder: Path, port: int, schedules: Path | None, runs: Path, pages: int, scratch: Path | None = None
+) -> list[Service]:
+    """Pages of ``runs`` (at the port ``pages``), server, keeper, worker, in the order in which they start.
+
+    ``scratch`` : the folder of temporary files of the worker and its runs.
+    """
+    url, alive = f"http://127.0.0.1:{port}/api", folder / "keeper.alive"
+    environment = settings(url, port) | {"PREFECT_UI_API_URL": url, "PYTHONPATH": python_path()}
+    environment |= {reports.URL: f"http://127.0.0.1:{pages}", reports.BELOW: str(runs)}
+    client = environment | {"PREFECT_API_AUTH_STRING": auth_string()}  # the others read it themselves, or need it not
+    aside = {} if scratch is None else {"TMPDIR": str(scratch)}
+    alive.unlink(missing_ok=True)
+    return [
+        Service(
+            name="reports",
+            command=(sys.executable, "-m", "npmdask.prefect.reports", str(runs), str(pages)),
+            environment=environment,
+            ready=lambda: reports.answers(pages),
+        ),
+        Service(
+            name="prefect-server",
+            command=(sys.executable, *server_command(port)),
+            environment=environment,
+            ready=lambda: answers(url),
+        ),
+        Service(
+            name="keeper",
+            command=(sys.executable, *keeper_command(schedules, alive)),
+            environment=client,
+            ready=_fresh(alive),
+        ),
+        worker(url, f"on-{socket.gethostname()}", client | aside),
+    ]
+
+
+def _metrics(runs: Path, port: int | None) -> list[Service]:
+    """What Prometheus asks, if it is to."""
+    if port is None:
+        return []
+    require_client()
+    command = (sys.executable, "-m", "npmdask.cli.main", "metrics", str(runs), "--port", str(port))
+    there = {"PYTHONPATH": python_path()}
+    return [Service(name="metrics", command=command, environment=there, ready=lambda: reports.answers(port))]
+
+
+def worker(url: str, name: str, environment: dict[str, str]) -> Service:
+    """A process worker of the pool: it starts one process for each flow run."""
+    return Service(
+        name="worker",
+        command=(sys.executable, *worker_command(name)),
+        environment=environment,
+        ready=lambda: _online(url, name, environment["PREFECT_API_AUTH_STRING"]),
+        lost_with=("prefect-server", DATABASE_GONE),  # it would ask again after minutes
+    )
+
+
+# What is run and with which settings, wherever that is: the containers of infra/ say the same.
+
+
+def settings(url: str, port: int) -> dict[str, str]:
+    """The environment that server, keeper and worker share."""
+    return {
+        "PREFECT_API_URL": url,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+    }
+
+
+def server_command(port: int) -> tuple[str, ...]:
+    """Arguments of Python."""
+    return ("-m", "npmdask.prefect.server", str(port))
+
+
+def keeper_command(schedules: Path | str | None, alive: Path | str) -> tuple[str, ...]:
+    """Arguments of Python."""
+    file = ("--schedules", str(schedules)) if schedules else ()
+    return ("-m", "npmdask.prefect.keeper", *file, "--alive", str(alive))
+
+
+def worker_command(name: str) -> tuple[str, ...]:
+    """Arguments of Python."""
+    return ("-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
+
+
+def runs_of(port: int, query: dict[str, Any]) -> list[dict[str, Any]]:
+    """Flow runs that the server at a port knows, by a filter of its API; none while it does not answer."""
+    try:
+        found: list[dict[str, Any]] = ask(f"http://127.0.0.1:{port}/api", "/flow_runs/filter", query)
+    except OSError:
+        return []
+    return found
+
+
+def _online(url: str, name: str, auth: str) -> bool:
+    """Whether the server has heard of the worker lately."""
+    try:
+        found = ask(url, f"/work_pools/{POOL}/workers/filter", {}, auth=auth)
+    except OSError:
+        return False
+    return any(one["name"] == name and one["status"] == "ONLINE" for one in found)
+
+
+def _fresh(alive: Path) -> Callable[[], bool]:
+    def ready() -> bool:
+        try:
+            return time.time() - alive.stat().st_mtime < FRESH
+        except FileNotFoundError:
+            return False
+
+    return ready
+
+
+def _port(wanted: int) -> int:
+    """That port, unless somebody has it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not one whose last connections linger
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except (OSError, OverflowError):
+            return free_port()
+    return wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main())

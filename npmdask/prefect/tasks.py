@@ -1,0 +1,120 @@
+"""The steps of flows that take a configuration of stored data, as tasks; ``report`` is that of other flows, too."""
+
+from functools import partial
+from typing import Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from npmdask.api import solve
+from npmdask.checkpoint.store import RunStore
+from npmdask.config import RunConfig
+from npmdask.manage.report import summary
+from npmdask.planning import plan_text
+from npmdask.planning.plan import Plan
+from npmdask.prefect.flow_run import publish_report, step
+from npmdask.prefect.heartbeat import require_progress
+from npmdask.prefect.publish import Publisher, artifact_key, try_to
+from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.problem import Problem
+from npmdask.theory.private import dist_comm
+
+
+@step
+def validate(config: RunConfig) -> dict[str, Any]:
+    """Open the source and check everything that can be checked without reading it."""
+    source = config.check().source
+    facts = {"shape": source.shape, "kind": source.kind, "dtype": str(source.reader.dtype)}
+    get_run_logger().info("%s: %s, fingerprint %s", source.path, facts, source.fingerprint[:16])
+    return facts
+
+
+@step
+def plan(config: RunConfig, run_id: str) -> RunConfig:
+    """Say what the run will do and need. Returns the configuration, with a number for ``iteration_rank = "auto"``."""
+    return show_plan(config, run_id)
+
+
+@step
+def iterate(config: RunConfig, run_id: str) -> dict[str, Any]:
+    """Run the driver to its end, from wherever the store is. No array leaves it."""
+    problem, store = config.problem(), str(config.run.store)
+    observer = Observers(ProgressBar(), Publisher(run_id, store, problem.rule.tol))
+    require_progress(store)
+    return summary(solve(problem, store, config.resources(), observer))
+
+
+@step
+def report(run_id: str, facts: dict[str, Any]) -> str:
+    """Write the HTML page of the run, and show where it is."""
+    return publish_report(run_id, facts)
+
+
+def show_plan(config: RunConfig, run_id: str) -> RunConfig:
+    """The plan into the log and an artifact, as that of ``npmdask plan``. A run that is begun was planned already."""
+    if RunStore(str(config.run.store)).read_spec() is not None:
+        get_run_logger().info("the run is begun: it goes on as it was planned")
+        return config
+    rows, rank = table_of_plan(config)
+    get_run_logger().info("\n".join(f"{name}: {said}" for name, said in rows))
+    body = "\n".join(f"| {name} | {said.replace('|', '&#124;')} |" for name, said in rows)
+    text = f"# Plan of {run_id}\n\n| what | how |\n|---|---|\n{body}\n"
+    try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-plan", description="before it starts"))
+    return planned_rank(config, rank)
+
+
+Rows = list[tuple[str, str]]
+
+
+def table_of_plan(config: RunConfig) -> tuple[Rows, int | None]:
+    """Names and sentences; and the ``iteration_rank`` that was found to cost no time, where "auto" is asked for.
+
+    Of stored data a sample is read, as with ``npmdask plan``, for at most 5 seconds; of a stream, of private data and
+    of nodes nothing.
+
+    Raises
+    ------
+    NpmdaskError
+        As the run itself would: the memory that is allowed does not suffice, for example.
+    """
+    if config.streams:
+        return [(name, str(value)) for name, value in config.stream_plan().items()], None
+    if config.privacy is not None:
+        from npmdask.planning import private  # and with it the ledger and its database: half a second
+
+        public = _pairs(private.lines(config.private_plan()))
+        return [(name, said) for name, said in public if name != "memory"], None  # it follows the number of rows
+    if config.source.nodes is not None:
+        return _of_nodes(config.problem()), None
+    found = config.plan()
+    rank = found.iteration_rank if isinstance(found, Plan) and config.algorithm.iteration_rank == "auto" else None
+    return _pairs(plan_text.lines(found)), rank
+
+
+def planned_rank(config: RunConfig, rank: int | None) -> RunConfig:
+    """The configuration with the ``iteration_rank`` of its plan, so that the run is the one that was planned."""
+    if rank is None or isinstance(config.algorithm.target_rank, float):
+        return config
+    return config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"iteration_rank": rank})})
+
+
+def _pairs(lines: list[str]) -> Rows:
+    """Back from lines: a name in 9 columns, and what is said."""
+    return [(line[:9].strip(), line[10:]) for line in lines]
+
+
+def _of_nodes(problem: Problem) -> Rows:
+    """What nodes announce, and what will cross: all of it is public."""
+    assert problem.nodes is not None
+    group, steps = problem.nodes.group, problem.rule.max_steps
+    d, p = group.block_shape
+    count = len(group.announced)
+    numbers = int(dist_comm(count, p, d, steps, "point_to_point").value)
+    promise = problem.nodes.promise if problem.nodes.private else "none: the nodes add no noise"
+    return [
+        ("data", f"kind {problem.source.kind}, {d} columns, in {count} nodes: {', '.join(group.link.urls)}"),
+        ("promise", promise),
+        ("passes", f"{steps}{'' if problem.nodes.private else ' at most'}, in every node"),
+        ("columns", f"target_rank = {problem.nodes.target_rank}, iteration_rank = {p}"),
+        ("crosses", f"{numbers} numbers{'' if problem.nodes.private else ' at most'}, {8 * numbers / 1e6:.3g} MB"),
+    ]

@@ -1,0 +1,225 @@
+"""The account of a private run: its budget in the ledger, the key of its noise, and the digests of its releases.
+
+For a step the order is::
+
+    begin in the ledger (flushed to disk)  ->  one pass  ->  noise, from the secret key  ->  digest in the ledger
+    ->  commit in the store  ->  only now is anything shown
+
+The noise is a function of the key and of everything public about the release. A step that a crash undid is therefore
+done again bit for bit: the ledger holds it to the digest of the first time, and the product that was released twice is
+the same release. Nothing is refunded, and a run whose key is gone is refused, since fresh noise on the same product
+would be a second release of it.
+
+The key is bound to the content of the data, which the pass has compared with its SHA-256: other data never get the
+same noise, whatever was put back from a backup. Beside the key the run keeps where the ledger was: one that is older
+than the run was put back, and has forgotten what was spent since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BudgetError, NpmdaskError, RefusedError
+from npmdask.numerics.subspaces import Block
+from npmdask.privacy.mechanisms import Entropy, destroy_key
+from npmdask.privacy.request import Privacy
+from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.source import Source
+
+if TYPE_CHECKING:
+    from npmdask.privacy.ledger import Ledger, Run
+
+KEY = "entropy"  # of the file in the folder of the run
+PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
+
+
+def name_of_run(store: RunStore) -> str:
+    """The name of the run for ledgers and nodes: drawn once, kept in run.json before anything is charged."""
+    spec = store.read_spec() or {}
+    if "release_id" not in spec:
+        spec = spec | {"release_id": uuid4().hex}
+        store.write_spec(spec)
+    return str(spec["release_id"])
+
+
+def _ledger_of(privacy: Privacy) -> Ledger:
+    from npmdask.privacy.ledger import (  # SQLAlchemy: a tenth of a second that others do not need
+        default_address,
+        open_ledger,
+    )
+
+    return open_ledger(privacy.ledger or default_address())
+
+
+def budget_left(privacy: dict[str, Any], source: str) -> str:
+    """What the ledger says is left for the data set of a run, in a sentence; also where the ledger is gone."""
+    import npmdask.privacy.ledger.messages as words
+
+    asked = Privacy(**privacy)
+    try:
+        status = _ledger_of(asked).status(asked.name_of(source))
+    except NpmdaskError as error:
+        return f"unknown: {error}"
+    budget = status.grant.budget
+    return (
+        f"granted is {words.amount(budget)}; runs so far: {len(status.runs)}, which spent "
+        f"{words.cost(status.spent, budget)}; one more may have {words.left(status.left_epsilon)}"
+    )
+
+
+def require_room(privacy: Privacy, source: Source, mechanism: Any) -> None:
+    """Check that the ledger covers one more run with this mechanism. Nothing is written.
+
+    Raises
+    ------
+    BudgetError
+        The budget of the data set does not suffice, the data changed since the grant, or there is none.
+    """
+    _ledger_of(privacy).require_covered(
+        privacy.name_of(source.path),
+        fingerprint=source.fingerprint,
+        relation=mechanism.relation.spec(),
+        charge=mechanism.charge(),
+    )
+
+
+class Account:
+    """Of one private run: the ledger is charged, the key of the noise is kept, and destroyed when all is settled.
+
+    Parameters
+    ----------
+    privacy : what was asked for: budget, ledger, name of the data set.
+    source : the data, of which only the fingerprint and the name are used.
+    mechanism : says what the whole run costs.
+    store : of the run; the key lies in its folder (0600).
+    """
+
+    def __init__(self, privacy: Privacy, source: Source, mechanism: Any, store: RunStore) -> None:
+        self._privacy, self._mechanism, self._store = privacy, mechanism, store
+        self._dataset, self._where = privacy.name_of(source.path), source.path
+        self._fingerprint, self._digested = source.fingerprint, source.digests is not None
+        self._path = Path(store.path) / KEY
+        self.entropy: Any = None  # the noise is a function of it; there once the account is open
+        self._ledger: Ledger | None = None
+        self._run_id = ""
+
+    def reserve(self) -> Run:
+        """Charge the whole run, or find it charged.
+
+        Raises
+        ------
+        BudgetError
+            The budget of the data set does not suffice, the data changed since the grant, or there is none.
+        RefusedError
+            The store of the data has no digests; or the ledger is older than the run.
+        """
+        self._require_digests()
+        self._run_id, self._ledger = name_of_run(self._store), _ledger_of(self._privacy)
+        self._require_current(self._ledger)
+        try:
+            run = self._ledger.reserve(
+                self._dataset,
+                run_id=self._run_id,
+                fingerprint=self._fingerprint,
+                relation=self._mechanism.relation.spec(),
+                charge=self._mechanism.charge(),
+                releases=self._mechanism.releases,
+                event=self._mechanism.event(),
+            )
+        except BudgetError:
+            self._unbind_if_new()
+            raise
+        self._keep_place()
+        return run
+
+    def _require_digests(self) -> None:
+        """A run that a version without digests began goes on as it began; no other begins without them."""
+        if not self._digested and not self._path.exists():
+            raise RefusedError(
+                f"{self._where} was ingested by a version that took no SHA-256 of its chunks, so that other data "
+                "could pass for these; ingest it again (the store itself will do as source), and grant the budget for "
+                "the new store with `npmdask ledger grant --data-changed`, which keeps what is spent"
+            )
+
+    def _require_current(self, ledger: Ledger) -> None:
+        """Refuse a ledger that does not hold what this run has seen in it: RefusedError."""
+        place = self._path.with_name(PLACE)
+        if place.exists():
+            seen = json.loads(place.read_text())
+            ledger.require_holds(seen["entries"], seen["head"])
+
+    def _keep_place(self) -> None:
+        """Remember how far the ledger was; after what was written to it, so that a kill leaves an older place."""
+        assert self._ledger is not None
+        entries, head = self._ledger.head()
+        self._store.require_turn()
+        write_file_atomically(
+            self._path.with_name(PLACE), json.dumps({"entries": entries, "head": head}).encode(), mode=0o600
+        )
+
+    def _unbind_if_new(self) -> None:
+        """A run that was refused before it began leaves its store free: for a smaller epsilon, or a larger grant."""
+        if not self._path.exists() and self._store.last_step() is None:
+            self._store.drop_spec()
+
+    def open(self, history: list[dict[str, Any]]) -> None:
+        """Charge the whole run, or find it charged; make the key, or find it.
+
+        Raises
+        ------
+        BudgetError
+            The budget of the data set does not suffice, the data changed since the grant, or there is none.
+        RefusedError
+            The key of a run that has begun is gone.
+        """
+        run = self.reserve()
+        assert self._ledger is not None
+        self.entropy = self._key(bool(history or run.begun))
+        for step in history:  # a kill may have come between the digest and the commit, or a backup was put back
+            self._ledger.commit(self._run_id, step["step"], step["digest"])
+
+    def _key(self, begun: bool) -> Entropy:
+        if self._path.exists():
+            return Entropy.open(self._path, bound_to=self._fingerprint)
+        if begun:
+            raise RefusedError(
+                f"the secret key of the noise, {self._path}, is gone, and the run has begun: going on with fresh noise "
+                "would release the same products a second time. What it reserved stays spent; start again in a new "
+                "store, if the budget allows"
+            )
+        return Entropy.create(self._path, bound_to=self._fingerprint)
+
+    def begin(self, step: int) -> None:
+        assert self._ledger is not None
+        self._ledger.begin(self._run_id, step)
+        self._keep_place()
+
+    def written(self, step: int, digest: str) -> None:
+        """What was released has this digest: the ledger holds the next time to it."""
+        assert self._ledger is not None
+        self._ledger.commit(self._run_id, step, digest)
+        self._keep_place()
+
+    def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
+        """After the noise, before anything is kept; returns what the history of the run says of this release."""
+        digest = hashlib.sha256(np.ascontiguousarray(released).tobytes()).hexdigest()
+        self.written(step, digest)
+        noise = mechanism.noise_stddev(block, rows=len(released))
+        said = {"noise_stddev": noise, "image_norm": mechanism.image_norm}
+        return {"digest": digest, **said, "release": mechanism.release_kind, "numbers": released.size}
+
+    def settle(self) -> None:
+        """Close the run in the ledger and destroy the key; after the commit of the answer, also in a later call."""
+        if not self._path.exists() and self._ledger is None:
+            return  # finished in an earlier call
+        ledger = self._ledger or _ledger_of(self._privacy)
+        self._require_current(ledger)
+        ledger.finish(name_of_run(self._store))
+        destroy_key(self._path)

@@ -1,0 +1,261 @@
+"""The border of a run: all that a loop holds of the data is a :class:`Release`, whose products anybody may see.
+
+A loop asks for products and gets sums that are public: those of data that need no protection as they are
+(:mod:`npmdask.runs.plain_release`), those of private data with their noise (:class:`PrivateRelease` below), those of
+distant nodes as the nodes released them (:mod:`npmdask.federated.release`). It never gets a source, an operator or an
+executor, so that what is not released cannot be reached from it, by mistake or otherwise.
+
+What a private run shows while it goes, and in its solution, is said by its :class:`Disclosure`. Bytes, chunks, rates,
+sizes of tasks and the memory plan follow the number of rows, which may be what is protected. Times do too: when a line
+was written, or how long a pass took, cannot be hidden from whoever watches the machine (docs/private.md, what is not
+promised), but no time is written into what is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from logging import WARNING
+from typing import Any, Protocol
+
+import numpy as np
+
+from npmdask.algorithms import Query
+from npmdask.checkpoint.logging import tell
+from npmdask.checkpoint.store import RunStore
+from npmdask.numerics.subspaces import Block
+from npmdask.privacy.account import Account
+from npmdask.privacy.concerns import Asked, Loudness, concerns, require_signal
+from npmdask.storage.source import Source
+from npmdask.theory.certificates.statements import with_assurance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disclosure:
+    """What may be seen of a run beside its answer.
+
+    Parameters
+    ----------
+    partial_sums : finished parts of a pass may be kept on disk: they have no noise yet.
+    sizes : bytes, chunks, peaks of memory, the fingerprint: they follow the rows.
+    times : how long steps and the run took, and the lines of telemetry: they follow the rows too.
+    """
+
+    partial_sums: bool
+    sizes: bool
+    times: bool
+
+
+EVERYTHING = Disclosure(partial_sums=True, sizes=True, times=True)
+RELEASES_ONLY = Disclosure(partial_sums=False, sizes=False, times=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """A product that anybody may see.
+
+    ``said``: what the history of the run keeps of it; ``bytes_read``, ``chunks`` and ``seconds`` are 0 where they would
+    tell of the data.
+    """
+
+    product: Block
+    said: Mapping[str, Any] = field(default_factory=dict)
+    bytes_read: int = 0
+    chunks: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What is committed at the end: arrays by name, and everything else as JSON."""
+
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+
+class Release(Protocol):
+    """All that a loop holds of the data, in the order in which it is used."""
+
+    def open(self, history: list[dict[str, Any]]) -> None:
+        """Before the first step of this call: survey the columns, or charge the budget and find the key.
+
+        ``history``: of the run so far; the loop goes on to write it.
+        """
+
+    def product(self, query: Query, step: int) -> Released:
+        """The answer to ``query``, which may be the one of an undone step again: then with the same bits."""
+
+    def check(self, step: int, asymmetry: float) -> None:
+        """After the update: whether the matrix is symmetric is only known then."""
+
+    def judged(self, view: Any, before: list[Any], state: Any) -> Any:
+        """The view of a step, with what a certificate says of it where the stopping rule asks for that."""
+
+    def angle(self, vectors: Block | None) -> float | None:
+        """The sine of the largest angle to a truth that is known; None where none is, or may be told."""
+
+    def answer(self, state: Any, result: Any, view: Any, outcome: Any, history: list[dict[str, Any]]) -> Answer:
+        """The answer in the units of the question; may make one more pass."""
+
+    def settle(self) -> None:
+        """After the commit of the answer, also where that was in an earlier call."""
+
+    def shown(self, solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:
+        """What this release says differently of a solution than a plain run does, by field."""
+
+    def close(self) -> None:
+        """At the end of this call, whatever ended it."""
+
+
+class Passes(Protocol):
+    """What a release needs of a session: one pass over the data, and where to write."""
+
+    @property
+    def store(self) -> RunStore: ...
+
+    def start(self, source: str) -> None: ...
+
+    def one_pass(self, label: str, operator: Any, block: Block, *, keep: bool = True) -> Any: ...
+
+
+class Recipe(Protocol):
+    """What is particular to one kind of release: public configuration, made before the data are opened.
+
+    :class:`npmdask.privacy.power_release.PowerRecipe`, :class:`npmdask.privacy.dp_pca_release.RecordsRecipe` and
+    :class:`npmdask.privacy.tensor_release.TensorRecipe` are of data that lie here,
+    :class:`npmdask.federated.release.NodesRecipe` of nodes.
+    """
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """What may be seen of the run beside its answer."""
+
+    @property
+    def private(self) -> bool:
+        """Whether noise protects somebody."""
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the data lie with nodes."""
+
+    @property
+    def releases(self) -> int | None:
+        """How many products are released, where that is fixed."""
+
+    def tables(self) -> dict[str, Any]:
+        """The tables of run.json that runs of this kind have and others have not."""
+
+    def operator(self, source: Source) -> Any:
+        """The operator whose products are released."""
+
+    def loudness(self, problem: Asked) -> Loudness: ...
+
+    def largest(self, source: Source) -> float | None: ...
+
+    def promise_concerns(self, source: Source) -> Any: ...
+
+    def noise_concern(self) -> str | None: ...
+
+    def release_for(self, problem: Any, session: Any) -> Release:
+        """The release of a run of ``problem`` in ``session``."""
+
+
+class PrivateRelease:
+    """Products of private data: charged, computed, and given away with calibrated noise only.
+
+    Parameters
+    ----------
+    problem : what is asked for; its recipe knows the operator, the mechanism and the statement.
+    session : makes passes, and has the store of the run.
+    """
+
+    def __init__(self, problem: Any, session: Passes) -> None:
+        self._problem, self._recipe, self._session = problem, problem.recipe, session
+        self._account = Account(self._recipe.privacy, problem.source, self._recipe.mechanism, session.store)
+        self._operator = self._recipe.operator(problem.source)
+        self._concerns: tuple[str, ...] = ()
+
+    def open(self, history: list[dict[str, Any]]) -> None:
+        """Say what is weak, refuse what is hopeless, then charge the budget and find the key.
+
+        Raises
+        ------
+        RefusedError
+            The noise would bury everything; or the key of a run that has begun is gone.
+        BudgetError
+            The budget of the data set does not suffice, the data changed since the grant, or there is none.
+        """
+        self._concerns = concerns(self._problem)
+        warn_before_charge(self._problem, self._concerns, self._session.store, history)
+        self._account.open(history)
+        self._session.start(self._problem.source.path)
+
+    def product(self, query: Query, step: int) -> Released:
+        """Charge the step, make one pass, add the noise, and write down the digest of what is released."""
+        asked: Any = self._operator.asked(query)
+        block = asked.prepare(query.block)  # on the grid of exact products
+        self._account.begin(step)
+        exact = self._session.one_pass(f"step {step}", asked, block, keep=False)[0]
+        mechanism = self._recipe.mechanism_of(asked, self._problem.algorithm.iteration_rank, query)
+        released = mechanism.release(exact, block=block, entropy=self._account.entropy, step=step)
+        return Released(product=released, said=self._account.released(step, mechanism, block, released))
+
+    def check(self, step: int, asymmetry: float) -> None:
+        """Nothing: what a noisy product shows of the data is for the answer."""
+
+    def judged(self, view: Any, before: list[Any], state: Any) -> Any:
+        """The view as it is: the number of releases is fixed."""
+        return view
+
+    def angle(self, vectors: Block | None) -> None:
+        """Nobody is told how far from a known truth a release is."""
+
+    def answer(self, state: Any, result: Any, view: Any, outcome: Any, history: list[dict[str, Any]]) -> Answer:
+        """The answer made of releases and public numbers only, with the statement of what was promised."""
+        return released_answer(self._problem, self._concerns, state, result, outcome, history)
+
+    def settle(self) -> None:
+        """Close the account and destroy the key."""
+        self._account.settle()
+
+    def shown(self, solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:
+        """Nothing that was not released."""
+        hidden = ("bytes_read", "dataset_bytes", "seconds", "peak_rss_bytes", "max_sin_theta", "fingerprint")
+        return dict.fromkeys(hidden) | {
+            "peak_rss_by_process": (),
+            "explained_share": None,
+            **stated(solution, arrays, meta),
+        }
+
+    def close(self) -> None:
+        """Nothing: the account is settled only after the answer is committed."""
+
+
+def warn_before_charge(problem: Asked, found: tuple[str, ...], store: RunStore, history: list[dict[str, Any]]) -> None:
+    """Before the first release log every concern, and refuse a run whose noise buries everything."""
+    if history:
+        return
+    require_signal(problem)
+    for concern in found:
+        tell("warning", concern, run=store.path.name, level=WARNING, timeless=True)
+
+
+def released_answer(
+    problem: Any, found: tuple[str, ...], state: Any, result: Any, outcome: Any, history: list[dict[str, Any]]
+) -> Answer:
+    """The answer that a recipe makes of its releases."""
+    arrays, statement = problem.recipe.answer(problem.source, state, result, history, problem.algorithm.iteration_rank)
+    statement["warnings"] = [*found, *statement.get("warnings", [])]
+    meta = {"outcome": asdict(outcome), "history": history, "total_data_passes": len(history)}
+    meta |= {"statement": statement, "facts": result.facts}
+    return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
+
+
+def stated(solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:
+    """The statement of a release, as fields of a solution."""
+    statement = meta["statement"]
+    return {
+        "statement": statement,
+        "value_stddevs": arrays.get("value_stddevs"),
+        "warnings": (*solution.warnings, *statement.get("warnings", [])),
+    }

@@ -1,0 +1,205 @@
+"""The release of data that need no protection: products as they are, or with simulated noise, for studying it.
+
+It surveys the columns where that is needed, holds later passes to the checksums of the first, makes the left singular
+vectors, and says how wrong the answer can be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import Query, Result
+from npmdask.algorithms.stopping import Outcome, StepView
+from npmdask.numerics.subspaces import Block
+from npmdask.operators import ColumnMoments, Operator
+from npmdask.privacy.release import Answer, Released
+from npmdask.runs.certify import assure, told, with_excess
+from npmdask.runs.data_checks import (
+    checksum_table,
+    checksums_of,
+    constant_columns,
+    require_scale,
+    require_symmetric,
+    said_of,
+)
+from npmdask.runs.explained_variance import leading, settle, trace_of
+from npmdask.runs.left_vectors import rebuild_left
+from npmdask.runs.problem import Problem
+from npmdask.runs.results import answer_arrays, recovery_of
+from npmdask.runs.session import Session
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.source import Source
+from npmdask.theory.certificates.statements import with_assurance
+from npmdask.theory.diagnostics import max_sin_theta
+
+
+class PlainRelease:
+    """A :class:`npmdask.privacy.release.Release` of a problem whose products anybody may see.
+
+    Parameters
+    ----------
+    problem : with its source, operator and mechanism.
+    session : makes passes, and has the store of the run.
+    """
+
+    def __init__(self, problem: Problem, session: Session) -> None:
+        self._problem, self._session = problem, session
+        self._source = problem.source
+        self._operator: Any = None  # made when the columns are surveyed
+        self._trace: float | None = None
+        self._history: list[dict[str, Any]] = []
+        self._record = SlabRecord()  # of the last pass
+
+    def open(self, history: list[dict[str, Any]]) -> None:
+        """Survey the columns, if that is needed and not done yet."""
+        self._history = history
+        self._session.start(self._problem.source.path)
+        if not history:
+            self._session.observer.on_ready(self._problem, self._session)
+        self._survey(len(history))
+
+    def survey(self) -> tuple[Source, float | None]:
+        """The source with statistics and checksums, and its trace: one pass, or none."""
+        self._survey(0)
+        return self._source, self._trace
+
+    def product(self, query: Query, step: int) -> Released:
+        """One product, with the noise of a simulation if there is any.
+
+        Raises
+        ------
+        BadInputError
+            The data turn out to be missing, corrupt, not finite, or out of scale.
+        """
+        problem, asked = self._problem, self._operator.asked(query)
+        product, self._record, seconds = self._session.one_pass(f"step {step}", asked, query.block)
+        require_scale(problem, product, first=not self._history)
+        released = problem.mechanism.release(product, block=query.block, entropy=problem.request.seed, step=step)
+        return Released(
+            product=released,
+            said=self._said(),
+            bytes_read=self._record.bytes_read,
+            chunks=self._record.chunks,
+            seconds=seconds,
+        )
+
+    def _said(self) -> dict[str, Any]:
+        """What the history says of the product."""
+        return {}
+
+    def check(self, step: int, asymmetry: float) -> None:
+        """Hold the data to what was said of them, and all later passes to the checksums of the first.
+
+        Raises
+        ------
+        BadInputError
+            The matrix is called symmetric and is not.
+        """
+        require_symmetric(self._problem, asymmetry, first=not self._history)
+        known = self._operator.reader.checksums is not None
+        if known and step > 1:
+            return
+        if not known:
+            self._keep_survey(self._record, {})
+        # The operator is made as a resumed run makes it: its sums, and so the bits, must be the same.
+        self._survey(step)
+
+    def judged(self, view: StepView, before: list[StepView], state: Any) -> StepView:
+        """The view with what is left over, where that is what ends the run."""
+        return with_excess(self._problem, view, before, state, self._trace, self._operator)
+
+    def angle(self, vectors: Block | None) -> float | None:
+        """The sine of the largest angle to the planted basis, of data that have one."""
+        truth = self._problem.source.truth
+        if truth is None or vectors is None or not self._problem.of_matrix:
+            return None
+        return max_sin_theta(vectors, truth.basis[:, : vectors.shape[1]].astype(np.float64))
+
+    def answer(
+        self, state: Any, result: Result, view: StepView, outcome: Outcome, history: list[dict[str, Any]]
+    ) -> Answer:
+        """The answer in the units of the question, with its certificate; of a matrix after one more pass."""
+        problem = self._problem
+        passes = len(history) + problem.needs_moments + (problem.start.passes if problem.start else 0)
+        result, explained, outcome = settle(result, outcome, self._trace, problem.share)
+        arrays = self._in_units(result)
+        passes += "left_rotation" in arrays
+        if "left_rotation" in arrays:
+            outcome = problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
+        found = result.facts
+        if problem.source.kind == "tensor":
+            found = found | recovery_of(problem.source.truth, result)
+        constant = constant_columns(problem, self._source)
+        self._session.warnings += said_of(constant, centred=problem.request.center)
+        assured = assure(problem, result, history, self._trace, self._operator, len(constant))
+        meta = {"outcome": asdict(outcome), "explained_share": explained, "facts": found, **self._stated(view)}
+        meta |= told(outcome, assured) | {"history": history, "total_data_passes": passes}
+        return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
+
+    def _stated(self, view: StepView) -> dict[str, Any]:
+        """What the answer says of those who hold the data."""
+        return {}
+
+    def _in_units(self, result: Result) -> dict[str, np.ndarray]:
+        store = self._session.store
+        store.require_turn()  # the left vectors are written to the store as they are made
+
+        def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
+            return self._session.one_pass("left singular vectors", final, result.vectors)[:2]
+
+        return answer_arrays(self._problem.kind, result, self._operator, store.path, final_pass)
+
+    def rebuild_left(self, arrays: dict[str, np.ndarray], steps: int) -> None:
+        """Make chunks of the left vectors again that were lost or damaged after the end, in one pass.
+
+        No part of this pass is kept: a chunk can be lost again before it is resumed.
+        """
+
+        def one_pass(final: Operator) -> tuple[Block, SlabRecord]:
+            label = "left singular vectors again"
+            return self._session.one_pass(label, final, arrays["operator_vectors"], keep=False)[:2]
+
+        self._survey(steps)
+        self._session.store.require_turn()
+        rebuild_left(self._operator, arrays, self._session.store.path, one_pass)
+
+    def settle(self) -> None:
+        """Nothing was charged."""
+
+    def shown(self, solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:
+        """A solution as it is."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _survey(self, step: int) -> None:
+        """The source with column statistics and checksums, from ingest, an earlier pass, or one now; its operator."""
+        source, store = self._problem.source, self._session.store
+        mean, std = source.column_mean, source.column_std
+        part = store.read_part("survey")
+        if part is None and self._problem.needs_moments:
+            assert not isinstance(source.reader, TriangleReader | TensorReader)  # which are not centred
+            moments = ColumnMoments(reader=source.reader)
+            both, record, _ = self._session.one_pass("survey of the columns", moments, np.zeros((1, 1)))
+            self._keep_survey(record, {"column_mean": both[0], "column_std": both[1]})
+            part = store.read_part("survey")
+        if part is not None:
+            arrays = part[0]
+            mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
+            source = source.with_checksums(checksum_table(arrays))
+        self._source = replace(source, column_mean=mean, column_std=std)
+        self._operator = replace(self._problem, source=self._source).operator(mean, std, first=step == 0)
+        if self._problem.lens is None:
+            whatever_it_takes = self._problem.share is not None
+            self._trace = trace_of(self._source, self._operator, whatever_it_takes=whatever_it_takes)
+
+    def _keep_survey(self, record: SlabRecord, statistics: dict[str, np.ndarray]) -> None:
+        if not self._problem.source.registered:
+            statistics = {**statistics, **checksums_of(record, sparse=self._problem.source.kind == "sparse")}
+        self._session.store.write_part("survey", statistics, {})

@@ -1,0 +1,243 @@
+"""A session: what every computation in a run store works with, from its binding to its answer.
+
+It holds the store, what may be used, whoever watches, the meter of memory and one BLAS thread. Loops over passes, the
+search for a rank and jobs of several stages are functions that are given one; they never see an executor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from math import inf
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
+from npmdask.execution.memory_plan import MemoryPlan, plan_memory
+from npmdask.execution.process_memory import PeakMeter, ProcessPeak, tree_rss
+from npmdask.execution.reduction import Keeper, Node, pack, runs_of, unpack
+from npmdask.numerics.subspaces import Block
+from npmdask.operators import LeftProduct, Operator, Partial
+from npmdask.privacy.release import EVERYTHING, Disclosure
+from npmdask.runs.left_vectors import flush_left
+from npmdask.runs.log_observer import watched
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Problem
+from npmdask.runs.solution import Resources
+from npmdask.storage.bundle import Arrays
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.readers.dense import SlabRecord
+
+
+class Need(NamedTuple):
+    """What memory is planned for: blocks of ``p`` columns, ``state_blocks`` of them, beside ``locked`` ones.
+
+    ``noun``: what a person calls p, in a sentence.
+    """
+
+    operator: Operator
+    p: int
+    state_blocks: int
+    locked: int = 0
+    noun: str = "an iteration_rank"
+
+
+def needs_of(problem: Problem) -> list[Need]:
+    """What a run of ``problem`` needs: of each operator that it may ask."""
+    noun = "restarts" if problem.kind == "tensor" else "an iteration_rank"
+    blocks = problem.algorithm.state_blocks + (problem.start is not None)
+    locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
+    return [Need(operator, problem.algorithm.iteration_rank, blocks, locked, noun) for operator in problem.sides()]
+
+
+def memory_for(needs: Iterable[Need], resources: Resources, base: int) -> MemoryPlan:
+    """The plan that fits all needs, in processes that hold ``base`` bytes already.
+
+    Raises
+    ------
+    RefusedError
+        Not even one thread fits; the sentence says what would.
+    """
+    plans = [
+        plan_memory(
+            need.operator,
+            need.p,
+            need.state_blocks,
+            limit=resources.memory,
+            base=base,
+            threads=1 if resources.cluster else resources.threads,  # the tasks are elsewhere
+            workers=resources.workers,
+            locked=need.locked,
+            columns=need.noun,
+        )
+        for need in needs  # what fits all takes fewer threads, or more memory
+    ]
+    return min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
+
+
+class Session:
+    """One computation in one store, as a context manager.
+
+    Parameters
+    ----------
+    store : held by this process.
+    resources : what may be used; none of it changes a bit of the result.
+    observer : told of everything, after the fact.
+    disclosure : what observers, the log and the disk may see of the data.
+    """
+
+    def __init__(
+        self, store: RunStore, resources: Resources, observer: Observer, disclosure: Disclosure = EVERYTHING
+    ) -> None:
+        self.store, self.resources, self.disclosure = store, resources, disclosure
+        self.observer = watched(observer, store, private=not disclosure.times)
+        self.warnings: list[str] = []
+        self.passes = self.bytes_read = 0  # of this call
+        self.peaks: list[ProcessPeak] = []  # of the workers of a cluster
+        self._meter, self._held = PeakMeter(), ExitStack()
+        self._memory: MemoryPlan | None = None
+        self._executor: Executor | None = None
+
+    def __enter__(self) -> Self:
+        self._start = time.perf_counter()
+        self._held.enter_context(self._meter)
+        self._held.enter_context(single_threaded_blas())
+        self._held.callback(self._close_executor)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.__exit__(kind, error, trace)
+
+    def _close_executor(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    @property
+    def seconds(self) -> float:
+        """Since the session began."""
+        return time.perf_counter() - self._start
+
+    @property
+    def peak(self) -> int:
+        """Bytes of all processes of this machine together, so far."""
+        return self._meter.peak
+
+    @property
+    def peak_by_process(self) -> tuple[ProcessPeak, ...]:
+        """Of every process, those of a cluster among them."""
+        return (*self._meter.by_process, *self.peaks)
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """What was planned."""
+        assert self._memory is not None
+        return self._memory
+
+    @property
+    def executor(self) -> Executor:
+        """Where passes are made; there between ``start`` and the end."""
+        assert self._executor is not None
+        return self._executor
+
+    def plan(self, needs: Iterable[Need]) -> MemoryPlan:
+        """Plan the memory, and tell of it: before anything large is read.
+
+        Raises
+        ------
+        RefusedError
+            Not even one thread fits; the sentence says what would.
+        """
+        self._memory = memory_for(needs, self.resources, tree_rss())
+        self.tell_plan(self._memory)
+        return self._memory
+
+    def tell_plan(self, plan: MemoryPlan) -> None:
+        """Tell whoever watches, and the log, what memory is planned."""
+        self.observer.on_plan(plan)
+        self.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
+
+    def start(self, source: str, *, workers: bool = True) -> None:
+        """Make what computes passes over the data at ``source``. ``workers``: False where one pass is all there is."""
+        plan = self.memory if workers else replace(self.memory, workers=0)
+        self._executor = make_executor(plan, source, self.resources.cluster, self.resources.certificates)
+        self.warnings += getattr(self._executor, "warnings", [])
+
+    def stop(self) -> None:
+        """Ask the workers of a cluster for their peaks, and let go of everything that computes."""
+        self.peaks = self.executor.peaks()
+        self._close_executor()
+
+    def one_pass(
+        self, label: str, operator: Operator, block: Block, *, keep: bool = True
+    ) -> tuple[Block, SlabRecord, float]:
+        """Make one pass over the data: the only place where they are read.
+
+        Parameters
+        ----------
+        label : of the pass, for people and for what is kept of it.
+        operator, block : what is multiplied.
+        keep : commit finished parts from time to time, so that a kill inside the pass costs seconds.
+
+        Returns
+        -------
+        product, record, seconds
+            The product, what reading it cost, and how long it took.
+        """
+        keep = keep and self.disclosure.partial_sums
+        keeper = keeper_of(self.store, label, operator, block, self.resources.commit_seconds if keep else inf)
+        resumed = keeper.record()
+        self.log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
+        self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
+        self.observer.on_task(resumed)
+        start = time.perf_counter()
+        product, record = self.executor.run_pass(operator, block, self.observer.on_task, keeper)
+        seconds = time.perf_counter() - start
+        self.store.require_turn()  # before anything is made of it: noise, entries of a ledger
+        self.passes += 1
+        self.bytes_read += record.bytes_read - resumed.bytes_read
+        cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
+        self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
+        return product, record, seconds
+
+    def commit(self, number: int, arrays: Arrays, meta: dict[str, Any]) -> None:
+        """Commit a step: what is told of it afterwards survives whatever happens."""
+        self.store.commit_step(number, arrays, meta)
+
+    def answer(self, arrays: Arrays, meta: dict[str, Any]) -> None:
+        """Commit the answer."""
+        self.store.write_part("result", arrays, meta)
+
+    def telemetry(self) -> list[dict[str, Any]]:
+        """The lines of the log so far."""
+        return self.store.telemetry()
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Write a line of telemetry, unless it would tell of the rows."""
+        if self.disclosure.times:
+            self.store.log(event, **facts)
+
+
+def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> Keeper:
+    """What was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
+
+    "This very pass": of the same label, block (by checksum and dtype) and runs.
+    """
+    key = {"label": label, "block": crc32c(block), "dtype": block.dtype.str, "runs": len(runs_of(operator))}
+
+    flushed: set[int] = set()
+
+    def keep(parts: dict[Node, Partial]) -> None:
+        if isinstance(operator, LeftProduct):  # what these parts have written must be as durable as they are
+            new = {slab for part in parts.values() for slab in part.record.written} - flushed
+            flush_left(store.path, new)
+            flushed.update(new)
+        store.keep_pass(key, *pack(operator, parts))
+
+    found = store.read_pass(key)
+    return Keeper(unpack(operator, *found) if found else None, keep, seconds)

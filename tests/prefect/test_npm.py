@@ -1,0 +1,127 @@
+"""The flow is another door to the same driver: same bytes, resumable, no server to set up."""
+
+import json
+import os
+import signal
+from collections import Counter
+
+import pytest
+
+from npmdask import top_k
+from npmdask.checkpoint.store import RunStore
+from npmdask.cli.main import main as npmdask
+from tests.prefect.conftest import Shop, alive, committed, wait_until
+
+pytestmark = pytest.mark.slow
+
+CALL = """
+import sys
+from npmdask.prefect.power_method import npm
+from npmdask.config import load_config
+facts = npm(load_config("same.toml", store="by-call"), run_id="by-call")
+sys.exit(not facts["converged"])
+"""
+
+
+def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
+    config = client.config("same")
+    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
+    assert facts["converged"] and facts["data_passes"] == facts["steps"]
+
+    assert client.run("-c", CALL) == 0, client.err
+    assert npmdask(["run", str(config), "--store", str(client.folder / "by-cli"), "--quiet"]) == 0
+    top_k(client.folder / "a.zarr", 5, kind="samples", tol=1e-8, store=client.folder / "by-python")
+
+    same = committed(client.folder / "runs" / "same")
+    assert len(same) > 4
+    for other in ("by-call", "by-cli", "by-python"):
+        assert committed(client.folder / other) == same, other
+
+    assert (client.folder / "runs" / "same" / "report.html").exists()
+    artifacts = client.artifacts()
+    assert {"same-plan", "same-progress", "same-convergence", "same-report"} <= set(artifacts)
+    assert max(map(len, artifacts.values())) < 100_000
+    assert client.tasks() == {"validate": 2, "plan": 2, "iterate": 2, "report": 2}
+    assert client.states() == {"COMPLETED": 2}
+
+    drawn = "select count(*) from artifact where key = 'same-convergence' and {since}"
+    before = client.ask(drawn)
+    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    again = json.loads(client.out.splitlines()[-1])
+    assert (again["data_passes"], again["values"]) == (0, facts["values"])
+    assert client.ask(drawn) == before, "nothing new to draw, at every tick of a schedule"
+
+    assert client.run("-m", "flows.npm", config) == 0, client.err
+    longest = max(len(line) for line in client.out.splitlines())
+    assert "certificate.ground" in client.out and longest < 400, "bounds of every component are for the page and --json"
+
+
+def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:
+    config = client.config("share", rank=0.5)
+    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    facts = json.loads(client.out.splitlines()[-1])
+    assert facts["explained_share"] >= 0.5 and len(facts["values"]) == facts["target_rank"]
+    assert npmdask(["run", str(config), "--store", str(client.folder / "by-cli"), "--quiet"]) == 0
+    assert committed(client.folder / "runs" / "share") == committed(client.folder / "by-cli")
+
+
+def test_a_killed_run_goes_on(shop: Shop) -> None:
+    config = shop.config("kill", tol=1e-15, max_steps=150, rank=20)
+    store = shop.folder / "runs" / "kill"
+    assert npmdask(["run", str(config), "--store", str(shop.folder / "whole"), "--quiet"]) in (0, 4)
+
+    process = shop.start("-m", "flows.npm", config)
+    wait_until(lambda: (store / "steps" / "000005").exists(), 90, "step 5")
+    children = shop.below(process)
+    assert any("npmdask.prefect.server" in child.cmdline() for child in children)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (store / "result").exists()
+    wait_until(lambda: not alive(children), 10, "no process left")  # the server dies with us, however we die
+
+    assert shop.run("-m", "flows.npm", config) in (0, 4), shop.err
+    assert committed(store) == committed(shop.folder / "whole")
+    passes = Counter(t["label"] for t in RunStore(store).telemetry() if t["event"] == "pass")
+    assert len({t["pid"] for t in RunStore(store).telemetry()}) == 2
+    assert sum(count - 1 for count in passes.values()) <= 1, passes
+
+
+def test_sigterm_is_an_interruption(shop: Shop) -> None:
+    config = shop.config("term", tol=1e-15, max_steps=400, rank=20)
+    process = shop.start("-m", "flows.npm", config)
+    wait_until(lambda: (shop.folder / "runs" / "term" / "steps" / "000003").exists(), 90, "step 3")
+    children = shop.below(process)
+    process.terminate()
+    assert process.wait(30) == 130, shop.err
+    assert "interrupted" in shop.err
+    assert not alive(children)
+
+
+def test_what_is_wrong_is_said_in_a_sentence(shop: Shop) -> None:
+    config = shop.config("wrong")
+    config.write_text(config.read_text().replace("target_rank", "target_rnk"))
+    assert shop.run("-m", "flows.npm", config) == 2
+    assert "did you mean 'target_rank'" in shop.err and "Traceback" not in shop.err
+    assert "Prefect at" not in shop.err  # said before a server was started
+
+
+def test_a_refusal_inside_the_flow_is_its_state(client: Shop) -> None:
+    config = client.config("little")
+    config.write_text(config.read_text() + '[run]\nmemory = "100MiB"\n')
+    assert client.run("-m", "flows.npm", config) == 3
+    assert "is too small" in client.err and "Traceback" not in client.err
+    ((state, message),) = client.ask(
+        "select s.type, s.message from (select * from flow_run where {since}) f "
+        "join flow_run_state s on f.state_id = s.id"
+    )
+    assert state == "FAILED" and "is too small" in message
+
+
+def test_not_converged_is_red_and_still_says_its_figures(client: Shop) -> None:
+    config = client.config("short", tol=1e-12, max_steps=2)
+    assert client.run("-m", "flows.npm", config, "--json") == 4, client.err
+    facts = json.loads(client.out.splitlines()[-1])
+    assert (facts["converged"], facts["steps"]) == (False, 2)
+    assert "not converged: max_steps = 2" in client.err
+    assert client.states() == {"FAILED": 1}

@@ -1,0 +1,120 @@
+"""Reports by HTTP: pages of runs, and nothing else that lies beside, below or above them."""
+
+import base64
+import http.client
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from npmdask.prefect import reports
+
+AUTH = "npmdask:secret"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    runs = tmp_path / "runs"
+    (runs / "a b" / "steps").mkdir(parents=True)
+    (runs / "a b" / "report.html").write_text("<p>of a b</p>")
+    (runs / "a b" / "run.json").write_text("{}")
+    (runs / "a b" / "folder.html").mkdir()
+    (tmp_path / "outside.html").write_text("outside")
+    (tmp_path / "runs-too").mkdir()
+    (tmp_path / "runs-too" / "report.html").write_text("beside")
+    (runs / "link.html").symlink_to(tmp_path / "outside.html")
+    (runs / "inside.html").symlink_to(runs / "a b" / "report.html")
+    (runs / "up").symlink_to(tmp_path)
+    return runs
+
+
+@pytest.fixture
+def port(root: Path) -> Iterator[int]:
+    with reports.server_of(root, 0, AUTH) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def asked(
+    port: int, path: str, method: str = "GET", host: str | None = None, auth: str | None = AUTH
+) -> tuple[int, str, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.putrequest(method, path, skip_host=True)  # as it is: no client in between that makes it nicer
+    connection.putheader("Host", host or f"127.0.0.1:{port}")
+    if auth is not None:
+        connection.putheader("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
+    connection.endheaders()
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode(), dict(answer.getheaders())
+    connection.close()
+    return found
+
+
+def test_a_page_is_served_as_it_is_now(root: Path, port: int) -> None:
+    status, text, headers = asked(port, "/a%20b/report.html?x=1")
+    assert (status, text) == (200, "<p>of a b</p>") and headers["Content-Type"].startswith("text/html")
+    assert "script" not in headers["Content-Security-Policy"]
+    (root / "a b" / "report.html").write_text("<p>new</p>")
+    assert asked(port, "/a%20b/report.html", host=f"localhost:{port}")[1] == "<p>new</p>"
+    assert reports.answers(port)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/a%20b",
+        "/a%20b/",
+        "/a%20b/run.json",
+        "/a%20b/folder.html",
+        "/missing.html",
+        "/../outside.html",
+        "/..%2foutside.html",
+        "/a%20b/../../outside.html",
+        "/%2e%2e/runs-too/report.html",
+        "/../runs-too/report.html",
+        "//etc/x.html",
+        "/link.html",
+        "/inside.html",
+        "/up/outside.html",
+        "/up/runs/a%20b/report.html",
+        "/a%20b/report.html%00",
+        "/a%20b/run.json%00.html",
+        "http://elsewhere/a.html",
+    ],
+)
+def test_nothing_else_is(port: int, path: str) -> None:
+    status, text, _ = asked(port, path)
+    assert status == 404 and "outside" not in text.replace("outside.html", "") and "beside" not in text
+
+
+def test_no_other_name_of_this_machine_and_no_other_method(port: int) -> None:
+    """A page elsewhere whose name is made to mean 127.0.0.1 cannot read ours."""
+    for host in ("elsewhere.example", f"elsewhere.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ":", ""):
+        assert asked(port, "/a%20b/report.html", host=host or " ")[0] == 403
+    assert asked(port, "/a%20b/report.html", "POST")[0] == 501
+    assert asked(port, "/a%20b/report.html", "DELETE")[0] == 501
+
+
+def test_without_a_login_there_is_nothing_to_get(port: int) -> None:
+    """Other users of the machine reach 127.0.0.1, too; a browser asks for the login, and a frame shows no page."""
+    for auth in (None, "", AUTH + "x", AUTH[:-1]):
+        status, text, headers = asked(port, "/a%20b/report.html", auth=auth)
+        assert (status, text) == (401, "") and headers["WWW-Authenticate"].startswith("Basic ")
+        assert asked(port, "/missing.html", auth=auth)[0] == 401
+    assert "frame-ancestors 'none'" in asked(port, "/a%20b/report.html")[2]["Content-Security-Policy"]
+
+
+def test_links_are_of_pages_that_are_served(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = root / "a b" / "report.html"
+    for name in (reports.URL, reports.BELOW):
+        monkeypatch.delenv(name, raising=False)
+    assert reports.link_to(page) is None
+    monkeypatch.setenv(reports.URL, "http://127.0.0.1:4201")
+    monkeypatch.setenv(reports.BELOW, str(root))
+    assert reports.link_to(page) == "http://127.0.0.1:4201/a%20b/report.html"
+    assert reports.link_to(root.parent / "outside.html") is None

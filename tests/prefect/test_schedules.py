@@ -1,0 +1,85 @@
+"""The file of what runs when: read, checked, and made known to a server as it is, and as it changes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from npmdask.errors import BadInputError
+from npmdask.prefect.schedules import read_schedules
+
+GOOD = """
+[[schedule]]
+name = "nightly"
+flow = "npm"
+config = "sub/a.toml"
+cron = "0 2 * * *"
+timezone = "Europe/Berlin"
+at_once = 2
+
+[[schedule]]
+name = "papers"
+flow = "topics"
+every = 600
+parameters = { documents = "docword.txt", count = 5 }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.toml").write_text('[source]\npath = "../a.zarr"\n[algorithm]\ntarget_rank = 5\n')
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path
+
+
+def test_paths_are_those_of_the_file_and_runs_are_in_the_working_folder(folder: Path) -> None:
+    (folder / "s.toml").write_text(GOOD)
+    npm, topics = read_schedules(folder / "s.toml")
+    assert npm.data == f"{folder}/a.zarr" or npm.data == f"{folder}/sub/../a.zarr"
+    assert npm.parameters["config"]["run"]["store"] == str(folder / "elsewhere" / "runs" / "nightly")
+    assert npm.parameters["run_id"] == "nightly" and npm.at_once == 2 and not npm.begins
+    assert topics.parameters["documents"] == str(folder / "docword.txt") and topics.begins
+    assert topics.parameters["folder"] == str(folder / "elsewhere" / "runs")
+    assert npm.queue != topics.queue, "a limit is of one data set"
+    again, changed = read_schedules(folder / "s.toml")[0], GOOD.replace("0 2", "0 3")
+    (folder / "s.toml").write_text(changed)
+    assert again.version == npm.version != read_schedules(folder / "s.toml")[0].version
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "papers"', 'name = "nightly"', "two schedules are called 'nightly'"),
+        ('name = "papers"', 'name = "../papers"', "use letters, digits, dots"),
+        ('cron = "0 2 * * *"', 'cron = "every night"', "schedule nightly: it cannot be"),
+        ('cron = "0 2 * * *"', "", "nightly: say when it runs, with either `every` or `cron`"),
+        ("every = 600", 'every = 600\ncron = "0 2 * * *"', "papers: say when it runs"),
+        ("every = 600", "every = 0", "schedule.2.every: Input should be greater than 0"),
+        ("every = 600", "every = inf", "schedule.2.every: Input should be a finite number"),
+        ('timezone = "Europe/Berlin"', 'timezone = "Europe/Berlyn"', "did you mean 'Europe/Berlin'"),
+        ('flow = "npm"', 'flow = "nmp"', "schedule.1.flow: Input should be 'npm'"),
+        ('config = "sub/a.toml"', "", "nightly: the flow npm needs a configuration"),
+        ('config = "sub/a.toml"', 'config = "b.toml"', "there is no configuration"),
+        ("every = 600", 'every = 600\nconfig = "sub/a.toml"', "the flow topics takes no configuration"),
+        ("count = 5", "count = 0", "the parameters do not fit the flow topics"),
+        ("count = 5", "counts = 5", "the parameters do not fit the flow topics"),
+        ("at_once = 2", "at_once = 2\nretries = 3", "schedule.1.retries: Extra inputs are not permitted"),
+        ("[[schedule]]", "[[schedules", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_said(folder: Path, old: str, new: str, said: str) -> None:
+    (folder / "s.toml").write_text(GOOD.replace(old, new))
+    with pytest.raises(BadInputError, match=re.escape(said)):
+        read_schedules(folder / "s.toml")
+
+
+def test_no_file_at_all(folder: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be read: No such file"):
+        read_schedules(folder / "none.toml")
+
+
+def test_ours_is_good() -> None:
+    (first,) = read_schedules(Path(__file__).resolve().parents[2] / "flows" / "schedules.toml")
+    assert first.name == "first" and first.data.endswith("data/generated/first.zarr")

@@ -1,0 +1,137 @@
+"""`npmdask serve` as a whole: one on a folder, its login a secret, a database that is deleted, Ctrl-C."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from npmdask.prefect.serve import _scratch, users_of
+from npmdask.prefect.settings import AUTH, read_auth_string
+from tests.prefect.conftest import Shop, alive, wait_until
+from tests.prefect.served import Served
+
+pytestmark = pytest.mark.slow
+
+SCHEDULES = """
+[[schedule]]
+name = "often"
+flow = "npm"
+config = "often.toml"
+every = 15
+"""
+
+
+def environment_of(process: psutil.Process) -> str:
+    """As the process was started: what it has set since is its own."""
+    return Path(f"/proc/{process.pid}/environ").read_bytes().decode()
+
+
+def secret_stays_secret(served: Served) -> None:
+    """On no command line, in no log, in the environment of keeper, worker and runs alone; the file is its owner's."""
+    home = served.shop.home
+    secret = read_auth_string(home / AUTH).partition(":")[2]
+    assert stat.S_IMODE((home / AUTH).stat().st_mode) == 0o600
+    children = served.shop.below(served.process)
+    assert not [one for one in children if secret in " ".join(one.cmdline())]
+    know = {
+        name
+        for name in ("reports", "prefect-server", "keeper", "worker", "metrics")
+        if secret in environment_of(psutil.Process(served.service(name)))
+    }
+    assert know == {"keeper", "worker"} and secret not in environment_of(psutil.Process(served.process.pid))
+    logs = [*(served.shop.folder / "runs" / ".serve").iterdir(), served.shop.folder / "err", served.shop.folder / "out"]
+    assert not [log for log in logs if log.is_file() and secret in log.read_text(errors="replace")]
+    assert f"its pages ask for a password: the line in {home / AUTH}" in served.shop.err
+
+
+def another(shop: Shop, name: str, *options: str) -> Shop:
+    """One more that is started in the folder of ``shop``; what it prints is beside that."""
+    (shop.folder / name).mkdir()
+    second = Shop(shop.folder / name)
+    second.environment = {"PREFECT_HOME": str(shop.home)}
+    second.start("-m", "npmdask.prefect.serve", "schedules.toml", *options, cwd=shop.folder)
+    return second
+
+
+def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
+    shop.config("often")
+    served = Served(shop, SCHEDULES)
+    state = shop.folder / "runs" / ".serve" / "services.json"
+    wait_until(state.exists, 240, "it begins", lambda: shop.err)
+    seconds = another(shop, "a"), another(shop, "b", "--folder", "elsewhere")  # while the first one starts
+    ended = served.process.poll
+    wait_until(lambda: "Ctrl-C stops all" in shop.err or ended() is not None, 480, "it is ready", lambda: shop.err)
+    assert ended() is None, shop.err
+    for second, held in zip(seconds, (shop.folder / "runs" / ".serve", shop.home), strict=True):
+        assert second.started[0].wait(150) == 3
+        assert f"another process (pid {served.process.pid}) serves {held}: end it first" in second.err
+        assert "Traceback" not in second.err
+    assert alive([psutil.Process(served.service("worker"))]), "the first one goes on"
+
+    server, worker = (served.service(name) for name in ("prefect-server", "worker"))
+    for file in shop.home.glob("prefect.db*"):
+        file.unlink()
+    wait_until(lambda: served.service("prefect-server") != server, 60, "the server ends, and is started again")
+    # Asked more often the server is busy with answering.
+    served.wait(lambda: served.ended("Completed") >= 1, 240, "the schedule is there again, and fires", pause=0.5)
+    assert served.service("worker") != worker, "what it knew is of no use"
+    secret_stays_secret(served)
+
+    scratch = Path((shop.folder / "runs" / ".serve" / "scratch").read_text().splitlines()[0])
+    assert stat.S_IMODE(scratch.stat().st_mode) == 0o700 and list(scratch.iterdir()), "the worker's, not those of all"
+    everything = shop.below(served.process)
+    for _ in range(2):  # the second one gives them no time
+        os.kill(served.process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    assert served.process.wait(60) in (0, 130), shop.err
+    assert not users_of(scratch), "runs are in sessions of their own"
+    wait_until(lambda: not alive(everything), 60, "no process is left", lambda: str(alive(everything)))
+    assert not scratch.exists() and not (shop.folder / "runs" / ".serve" / "services.json").exists()
+    assert not shop.tracebacks, shop.err
+
+
+def test_what_a_killed_one_has_left_goes_with_the_next(shop: Shop) -> None:
+    """Also: Ctrl-C while it starts ends it at once."""
+    left = shop.folder / "npmdask-serve-left"
+    (left / "prefect-workspace-attempt-x").mkdir(parents=True)
+    folder = shop.folder / "runs" / ".serve"
+    folder.mkdir(parents=True)
+    (folder / "scratch").write_text(str(left))
+    shop.config("often")
+    served = Served(shop, SCHEDULES)
+    wait_until((folder / "services.json").exists, 120, "it begins", lambda: shop.err)
+    everything = shop.below(served.process)
+    assert not left.exists()
+    os.kill(served.process.pid, signal.SIGINT)
+    assert served.process.wait(60) == 130, shop.err
+    assert "interrupted" in shop.err and not shop.tracebacks
+    wait_until(lambda: not alive(everything), 15, "a process is left")
+
+
+def test_a_run_that_outlives_a_killed_server_keeps_its_temporary_folder(tmp_path: Path) -> None:
+    """Also: at the end who uses the folder is ended, in whatever session; until then the note names both."""
+    left = tmp_path / "npmdask-serve-left"
+    left.mkdir()
+    (tmp_path / "scratch").write_text(str(left))
+    code = "import os, time; print(os.getcwd(), flush=True); time.sleep(600)"
+    environment = os.environ | {"TMPDIR": str(left)}
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=left, env=environment, stdout=subprocess.PIPE, start_new_session=True
+    )
+    process = psutil.Process(orphan.pid)
+    try:
+        assert orphan.stdout is not None and orphan.stdout.readline()
+        with _scratch(tmp_path) as ours:
+            assert left.is_dir() and orphan.poll() is None
+            assert (tmp_path / "scratch").read_text().splitlines() == [str(ours), str(left)]
+        assert not alive([process])
+    finally:
+        orphan.kill()
+        orphan.communicate()
+    assert not left.exists() and not ours.exists() and not (tmp_path / "scratch").exists()
