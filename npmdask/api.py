@@ -11,24 +11,23 @@ from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.federated import centre as _centre  # noqa: F401  (registers runs whose data lie with nodes)
+from npmdask.manage.kinds import kind_of
+from npmdask.manage.matrix import drive
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import resolve_rank
-from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
-from npmdask.runs.loop import solve as run_loop
-from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
-from npmdask.runs.rank_search import solve_share
-from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of, resources_of
+from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of
 from npmdask.runs.solution import Resources, Solution, TemporaryStore
-from npmdask.runs.tensor_problem import JOBS
 from npmdask.runs.warm_start import find_start, keep_start
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.source import open_source
 
 if TYPE_CHECKING:
-    from npmdask.models.kinds import Answer
+    from npmdask.models.latent.answers import LatentAnswer
+    from npmdask.models.topics.run import TopicAnswer
     from npmdask.streaming import StreamSolution
 
 
@@ -159,7 +158,7 @@ def solve(
             keep_locked(held, problem.locked)
         if problem.start is not None:
             keep_start(held, problem.start)
-        return _drive(problem, held, resources, observer)
+        return drive(problem, held, resources, observer)
 
 
 def resume(
@@ -174,7 +173,7 @@ def resume(
     tol: float | None = None,
     low_rank_tol: float | None = None,
     observer: Observer | None = None,
-) -> Solution | StreamSolution | Answer:
+) -> Solution | StreamSolution | TopicAnswer | LatentAnswer:
     """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
 
     ``memory``, ``workers``, ``threads`` and ``cluster`` stay what they were unless given (a cluster takes the place
@@ -183,7 +182,8 @@ def resume(
     ``max_steps``, ``tol`` and ``low_rank_tol`` may be changed: they decide when a run stops, not what its steps are.
 
     The store of a stream takes what is new since its last commit; only ``memory`` may be given. That of a job (topics,
-    a mixture, independent components) goes on with its stages.
+    a mixture, independent components) goes on with its stages. Returned is what its first call would have returned: a
+    ``Solution``, or the answer of a stream or of a job.
 
     Raises
     ------
@@ -194,81 +194,22 @@ def resume(
     if not (path / "run.json").exists():
         raise BadInputError(f"there is no run in {store}; start one with `npmdask run CONFIG.toml --store {store}`")
     spec = RunStore(path).read_spec() or {}
-    stop = {"max_steps": max_steps, "tol": tol, "low_rank_tol": low_rank_tol}
-    if spec.get("data", {}).get("kind") in JOBS:
-        return _resume_job(path, spec, memory, workers, threads, (cluster, certificates, *stop.values()), observer)
-    if "stream" in spec:
-        return _resume_stream(path, memory, (workers, threads, cluster, certificates, *stop.values()), observer)
-    with RunStore(path) as held:
-        problem = problem_of(held)
-        changed = {name: value for name, value in stop.items() if value is not None}
-        if changed:
-            problem = _restop(held, problem, changed)
-        asked = {"memory": parse_memory(memory), "threads": threads, "workers": workers, "cluster": cluster}
-        asked["certificates"] = None if certificates is None else str(Path(certificates).absolute())
-        given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-        if cluster:
-            given = {"threads": None, "workers": 0, **given}
-        elif given.keys() & {"threads", "workers", "cluster"}:
-            given["cluster"] = None
-        if "cluster" in given and not (cluster or "").startswith("tls://"):
-            given.setdefault("certificates", None)
-        return _drive(problem, held, replace(resources_of(held), **given), observer)
-
-
-def _resume_job(
-    path: Path,
-    spec: dict[str, Any],
-    memory: str | int | None,
-    workers: int | None,
-    threads: int | None,
-    others: tuple[Any, ...],
-    observer: Any,
-) -> Answer:
-    from npmdask.models.kinds import resume_job
-
-    if any(value is not None for value in others):
-        raise BadInputError(f"{path} is a job of several stages: only memory, workers and threads may be given")
-    asked = {"memory": parse_memory(memory), "workers": workers, "threads": threads}
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    return resume_job(path, replace(Resources(**spec.get("resources", {})), **given), observer)
-
-
-def _resume_stream(path: Path, memory: str | int | None, others: tuple[Any, ...], observer: Any) -> StreamSolution:
-    from npmdask.streaming import resume_stream  # readers of every format: a tenth of a second
-
-    if any(value is not None for value in others):
-        raise BadInputError(
-            f"{path} is of a stream, whose rows are used once, in their order: only memory may be given"
-        )
-    return resume_stream(path, memory=parse_memory(memory), observer=observer)
-
-
-def _drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
-    resources.require_possible()
-    told = Observers(Predictor(), observer or Observer())
-    return (solve_share if problem.searches else run_loop)(problem, held, resources, told)
-
-
-def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Problem:
-    """The problem under another stopping rule; the steps stay, the answer is made again."""
-    if problem.protected:
-        raise RefusedError(
-            "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
-            "noise of every step depends on their number; start a new run, on a new budget"
-        )
-    request = replace(problem.request, **changed)
-    other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
-    if other.spec() == problem.spec():
-        return problem
-    if held.last_meta() is None and held.part_meta("result") is not None:
-        raise RefusedError(
-            f"the steps of {held.path} were cleared away (`npmdask gc`): it has its answer, and cannot go on to "
-            f"another stopping rule. Begin again in a new store; of a matrix, with `start = {held.path}`"
-        )
-    held.drop_result()
-    held.write_spec((held.read_spec() or {}) | {"stop": other.spec()["stop"]})
-    return other
+    asked = {
+        "memory": memory,
+        "workers": workers,
+        "threads": threads,
+        "cluster": cluster,
+        "certificates": certificates,
+        "max_steps": max_steps,
+        "tol": tol,
+        "low_rank_tol": low_rank_tol,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    kind = kind_of(spec)
+    if not given.keys() <= kind.may_change:
+        raise BadInputError(kind.refusal(path))
+    answer: Solution = kind.resume(path, given, observer)
+    return answer
 
 
 def deflate(
@@ -300,7 +241,7 @@ def deflate(
             f"{path} is a private release, and more components would be further products with the data, which nobody "
             "has paid for; start a new private run with a larger target_rank, on what is left of the budget"
         )
-    if (RunStore(path).read_spec() or {}).get("data", {}).get("kind") in JOBS:
+    if kind_of(RunStore(path).read_spec()).staged:
         raise RefusedError(f"{path} is a job of several stages, which are not deflated: ask for more in a new store")
     if not (path / "result").is_dir():
         raise not_finished(path)

@@ -109,7 +109,9 @@ def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> No
     told = message_from_bytes(wheel.read(f"{about}/METADATA"))
     assert told["License-Expression"] == "BSD-3-Clause" and told["License-File"] == "LICENSE"
     assert "Typing :: Typed" in told.get_all("Classifier", [])
-    assert told.get_all("Provides-Extra") == ["metrics", "postgres"], "what developers need is no extra of users"
+    assert told.get_all("Provides-Extra") == ["metrics", "postgres", "report"], (
+        "what developers need is no extra of users"
+    )
     assert told.get_payload().startswith("# npmdask")  # type: ignore[union-attr]
 
 

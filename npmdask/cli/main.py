@@ -20,7 +20,6 @@ import psutil
 from npmdask.checkpoint.logging import open_log
 from npmdask.cli.data import add_generate, add_ingest
 from npmdask.cli.models import (
-    NOT_CONVERGED,
     add_ica,
     add_mixture,
     add_moments,
@@ -75,7 +74,6 @@ def _plan(a: argparse.Namespace) -> int:
 
 
 INTERRUPTED = 130
-LONG = ("certificate.levels", "certificate.nearest")  # a table on the page, whole in --json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -177,7 +175,7 @@ def _run(a: argparse.Namespace) -> int:
     a.held_store = config.run.store
     for warning in config.warnings():
         print(f"npmdask: warning: {warning}", file=sys.stderr)
-    return _print_solution(config.solve(ProgressBar(quiet=a.quiet)), a.json)
+    return print_answer(config.solve(ProgressBar(quiet=a.quiet)), a.json)
 
 
 def _add_resume(commands: Any) -> None:
@@ -199,7 +197,6 @@ def _add_resume(commands: Any) -> None:
 
 def _resume(a: argparse.Namespace) -> int:
     from npmdask.api import resume
-    from npmdask.models.kinds import is_job
     from npmdask.runs.observers import ProgressBar
 
     a.held_store = a.store
@@ -215,7 +212,7 @@ def _resume(a: argparse.Namespace) -> int:
         low_rank_tol=a.low_rank_tol,
         observer=ProgressBar(quiet=a.quiet),
     )
-    return print_answer(solution, a.json) if is_job(solution) else _print_solution(solution, a.json)
+    return print_answer(solution, a.json)
 
 
 def _add_deflate(commands: Any) -> None:
@@ -244,32 +241,7 @@ def _deflate(a: argparse.Namespace) -> int:
         threads=a.threads,
         observer=ProgressBar(quiet=a.quiet),
     )
-    return _print_solution(solution, a.json)
-
-
-def in_lines(facts: dict[str, Any]) -> str:
-    """Format facts for a terminal, a line each; what is long is left to the page and to ``--json``."""
-    from npmdask.manage.private_report import flat
-
-    rows = [(name, value) for name, value in flat(facts) if name not in LONG]
-    width = max(20, *(len(name) for name, _ in rows))
-    return "\n".join(f"{name:{width}} {value}" for name, value in rows)
-
-
-def _print_solution(solution: Any, as_json: bool) -> int:
-    from npmdask.manage.report import summary
-
-    facts = summary(solution)
-    for warning in solution.warnings:
-        print(f"npmdask: warning: {warning}", file=sys.stderr)
-    print(f"npmdask: {solution.outcome.sentence}", file=sys.stderr)
-    if solution.assurance:
-        print(f"npmdask: {solution.assurance}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(facts))
-    else:
-        print(in_lines(facts))
-    return 0 if solution.answered else NOT_CONVERGED
+    return print_answer(solution, a.json)
 
 
 def _add_inspect(commands: Any) -> None:
@@ -293,7 +265,11 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
 def _add_report(commands: Any) -> None:
     p = commands.add_parser("report", help="write one HTML page about a run")
     p.add_argument("store")
-    p.add_argument("-o", "--output", help="default: STORE/report.html (of a URL: in its local copy)")
+    p.add_argument(
+        "-o",
+        "--output",
+        help="default: STORE/report.html (of a URL: in its local copy); .md and .json are written in that form",
+    )
     p.set_defaults(command=_report)
 
 

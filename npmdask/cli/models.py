@@ -87,22 +87,16 @@ def _topics(a: argparse.Namespace) -> int:
 
 
 def print_answer(answer: Any, as_json: bool, words: int = 10) -> int:
-    """The answer of a job, for people or for scripts; 0, or the exit code of what did not converge."""
-    from npmdask.models.kinds import job_summary
-    from npmdask.models.topics.report import text_of
-    from npmdask.models.topics.run import TopicAnswer
+    """Print the answer of a run, for people or for scripts; 0, or the exit code of what did not converge."""
+    from npmdask.manage import kind_of_answer
 
+    kind = kind_of_answer(answer)
     for warning in answer.warnings:
         print(f"npmdask: warning: {warning}", file=sys.stderr)
-    print(f"npmdask: {answer.outcome.sentence}; `npmdask report {answer.store}` makes its page", file=sys.stderr)
+    print(f"npmdask: {kind.ending(answer)}", file=sys.stderr)
     if answer.assurance:
         print(f"npmdask: {answer.assurance}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(job_summary(answer)))
-    elif isinstance(answer, TopicAnswer):
-        print(text_of(answer.model, words, coherence=answer.coherence))
-    else:
-        print("\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1)))
+    print(json.dumps(kind.summary(answer)) if as_json else kind.lines(answer, words))
     return 0 if answer.answered else NOT_CONVERGED
 
 

@@ -78,7 +78,7 @@ def add_gc(commands: Any) -> None:
 def _gc(a: argparse.Namespace) -> int:
     from npmdask.manage.gc import Rule, sweep
     from npmdask.numerics.units import parse_duration
-    from npmdask.report.html import bytes_text
+    from npmdask.report.blocks import bytes_text
 
     rule = Rule(seconds=parse_duration(a.older_than), keep=a.keep, results=a.results, unfinished=a.unfinished)
     swept = sweep(a.folder, rule, dry=a.dry_run)

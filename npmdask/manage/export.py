@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
-from npmdask.errors import BadInputError, CommitError, NpmdaskError
-from npmdask.models.topics.model import PART as TOPICS
-from npmdask.models.topics.vocabulary import words_of_array
-from npmdask.runs.left_vectors import left_blocks, left_height
-from npmdask.runs.tensor_problem import JOBS
-from npmdask.storage.bundle import Arrays, read_bundle
+from npmdask.errors import CommitError
+from npmdask.manage.kinds import kind_of
 from npmdask.storage.paths import local_path
-from npmdask.streaming.status import answer_of, is_stream
-
-RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
 
 
 def export(store: str | Path, target: str | Path) -> list[str]:
@@ -38,62 +34,72 @@ def export(store: str | Path, target: str | Path) -> list[str]:
     BadInputError
         The run is not finished; the stream has not committed rows enough for an answer; or a chunk of the left
         vectors is missing or damaged (resuming the run makes it again).
+    CommitError
+        The file cannot be written.
     """
     target = local_path(target, "the file that is exported")
     store = folder_of(store)
     spec = RunStore(store).read_spec()
-    of = _of_stream if is_stream(spec) else _of_job if (spec or {}).get("data", {}).get("kind") in JOBS else _of_run
-    arrays, names = of(store)
-    aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-    try:
-        with zipfile.ZipFile(aside, "w", allowZip64=True) as archive:
-            for name in names:
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, arrays[name], allow_pickle=False)
-            if "left_rotation" in arrays:
-                _write_left(archive, store, arrays)
-                names.append("left_basis")
-        os.replace(aside, target)
-    except NpmdaskError:
-        aside.unlink(missing_ok=True)
-        raise
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise CommitError(f"cannot write {target}: {error.strerror or error}; the run itself is intact") from error
-    return names
-
-
-def _of_run(store: str | Path) -> tuple[Arrays, list[str]]:
-    """The arrays of a finished run, and the names of those that go into the file."""
-    result = Path(store) / "result"
-    if not result.is_dir():
+    if spec is None:
         raise not_finished(store)
-    arrays, _ = read_bundle(result)
-    return arrays, ["basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays)]
+    archive = Archive(target)
+    try:
+        kind_of(spec).export(store, archive)
+        archive.publish()
+    finally:
+        archive.drop()
+    return archive.names
 
 
-def _of_job(store: str | Path) -> tuple[Arrays, list[str]]:
-    """Of topics their words too; of samples all that was found."""
-    held = RunStore(store)
-    found = held.read_part(TOPICS) or held.read_part("result")
-    if found is None:
-        raise BadInputError(f"{store} holds no answer yet; `npmdask resume {store}` finishes the job")
-    arrays = dict(found[0])
-    if "words" in arrays:
-        arrays["vocabulary"] = np.array(words_of_array(arrays.pop("words")))
-    return arrays, list(arrays)
+class Archive:
+    """The ``.npz`` at ``target``, which appears whole (:meth:`publish`) or not at all; ``names``: what is in it."""
 
+    def __init__(self, target: Path) -> None:
+        self.names: list[str] = []
+        self._target = target
+        self._aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
+        self._zip: zipfile.ZipFile | None = None
 
-def _of_stream(store: str | Path) -> tuple[Arrays, list[str]]:
-    arrays = answer_of(store)
-    return arrays, list(arrays)
+    def array(self, name: str, array: np.ndarray) -> None:
+        """Write an array that is in memory."""
+        with self._member(name) as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
 
+    def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
+        """Write a matrix of float64 from its rows, a block after the other."""
+        with self._member(name) as file:
+            np.lib.format.write_array_header_2_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+            for block in blocks:
+                file.write(np.ascontiguousarray(block, "<f8").tobytes())
 
-def _write_left(archive: zipfile.ZipFile, store: Path, arrays: Arrays) -> None:
-    """Stream the left vectors, every chunk held to its checksum."""
-    rows, k = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]
-    header = {"descr": "<f8", "fortran_order": False, "shape": (rows, k)}
-    with archive.open("left_basis.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array_header_2_0(file, header)
-        for block in left_blocks(store):
-            file.write(np.ascontiguousarray(block, "<f8").tobytes())
+    def publish(self) -> None:
+        """Put the file in its place."""
+        with self._written():
+            if self._zip is not None:
+                self._zip.close()
+            os.replace(self._aside, self._target)
+
+    def drop(self) -> None:
+        """Remove what was not published; after that nothing."""
+        if self._zip is not None and self._zip.fp is not None:
+            self._zip.close()
+        self._aside.unlink(missing_ok=True)
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[IO[bytes]]:
+        """A file in the archive, which is begun with the first."""
+        with self._written():
+            if self._zip is None:
+                self._zip = zipfile.ZipFile(self._aside, "w", allowZip64=True)
+            with self._zip.open(f"{name}.npy", "w", force_zip64=True) as file:
+                yield file
+        self.names.append(name)
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CommitError(
+                f"cannot write {self._target}: {error.strerror or error}; the run itself is intact"
+            ) from error

@@ -22,14 +22,12 @@ from npmdask.checkpoint.discovery import GOING, OWN, folders_below, is_store, si
 from npmdask.checkpoint.lease import holder_of
 from npmdask.checkpoint.store import REPLACED, RunStore
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.manage.inspect import inspect
+from npmdask.manage.kinds import KINDS, Keeps, kind_of
 from npmdask.privacy.account import KEY
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import local_path, require_no_link
-from npmdask.streaming.status import is_stream
 
-FOLDERS = ("search",)
 PARTIAL = ".partial"
 
 
@@ -107,7 +105,7 @@ def _newest(stores: list[Path], keep: int) -> set[Path]:
     """The newest ``keep`` finished runs of each folder."""
     kept: set[Path] = set()
     for parent in {store.parent for store in stores} if keep else ():
-        finished = [store for store in stores if store.parent == parent and _state(store) == "finished"]
+        finished = [store for store in stores if store.parent == parent and _keeps(store) == "answer"]
         kept |= set(sorted(finished, key=_ended, reverse=True)[:keep])
     return kept
 
@@ -118,19 +116,14 @@ def _ended(store: Path) -> float:
     return size.committed or size.changed
 
 
-def _state(store: Path) -> str:
-    """ "finished", "unfinished", "stream", or "unknown" of what is damaged."""
+def _keeps(store: Path) -> Keeps:
+    """What must be left of a run, as its kind says; of one that is damaged, everything."""
     try:
-        spec = RunStore(store).read_spec()
-        if is_stream(spec):
-            return "stream"
-        if spec is None:
-            return "unfinished"
-        if (store / "releases").is_dir():
-            return "unknown"  # of a node: its centre may ask again
-        return str(inspect(store)["state"])
+        run = RunStore(store)
+        spec = run.read_spec()
+        return "run" if spec is None else kind_of(spec).keeps(run, spec)
     except Exception:  # whatever is wrong with it, it is not for us to remove
-        return "unknown"
+        return "everything"
 
 
 class _Broom:
@@ -164,11 +157,11 @@ class _Broom:
 
     def _plan(self, store: Path) -> Callable[[Path], None] | None:
         """What is to be done with a store."""
-        state, private = _state(store), _is_private(store)
-        if state == "finished":
+        keeps, private = _keeps(store), _is_private(store)
+        if keeps == "answer":
             whole = self.rule.results and not private
             return self._whole("a finished run") if whole and self._only_ours(store) else self._checkpoints
-        if state == "unfinished" and self.rule.unfinished and not private and self._only_ours(store):
+        if keeps == "run" and self.rule.unfinished and not private and self._only_ours(store):
             return self._whole("a run that was not finished")
         return None
 
@@ -237,14 +230,19 @@ def _is_ours(path: Path) -> bool:
     """Whether this is what a run keeps in its store; a link never is."""
     if path.is_symlink():
         return False
-    if path.name in OWN or (path.name in FOLDERS and path.is_dir()) or path.name.startswith(".writing-"):
+    if path.name in OWN or (path.name in _folders() and path.is_dir()) or path.name.startswith(".writing-"):
         return True
     return path.is_dir() and ((path / MANIFEST).is_file() or is_store(path) or (path / "zarr.json").is_file())
 
 
+def _folders() -> set[str]:
+    """Names of the folders in which runs of some kind keep stages."""
+    return {name for kind in KINDS for name in kind.folders}
+
+
 def _stages(store: Path) -> list[Path]:
     below = [path for path in store.iterdir() if path.is_dir() and not path.is_symlink()]
-    searched = [path for folder in below if folder.name in FOLDERS for path in folder.iterdir()]
+    searched = [path for folder in below if folder.name in _folders() for path in folder.iterdir()]
     return sorted(path for path in (*below, *searched) if is_store(path))
 
 

@@ -1,18 +1,19 @@
-"""The page of a private run: what was released, what is promised, what it cost, and what is not promised.
+"""The report of a private run: what was released, what is promised, what it cost, and what is not promised.
 
 Made of the release bundle alone (result, or the history of the steps so far): everything on it is post-processing.
 """
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from npmdask.report.html import heading, table, tiles
-from npmdask.report.plots import BLUE, ORANGE, axes, svg
+from npmdask.privacy.account import budget_left
+from npmdask.report import Plot, Report, Section, Table, Text
+from npmdask.report.blocks import section, series, table, tiles, warnings
+from npmdask.theory.certificates.statements import assurance_of
 from npmdask.theory.start import gaussian_norm
 
 LIMITS = (
@@ -41,81 +42,70 @@ def name_of(store: Path) -> str:
     return f"{store.parent.name}, release {int(store.name)}" if store.name.isdigit() else store.name
 
 
-def private_page(
-    name: str, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, left: str, assurance: str = ""
-) -> list[str]:
-    """The sections of the page. ``left``: what is left of the budget, in a sentence of the ledger; ``assurance``: how
-    wrong the answer can be."""
+def private_report(store: Path, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> Report:
+    """Report the private run in ``store`` from its releases so far, and from its ``result`` where it has one."""
+    name = name_of(store)
     if result is None:
         done = f"{len(history)} of {spec['stop']['max_steps']} releases are made; go on with `npmdask resume`"
-        head = [f"<h1>{html.escape(name)}</h1>", f'<p class="outcome bad">{done}</p>']
-        return [*head, "<h2>Releases</h2>", _releases(history), *_limits()]
+        made = section("Releases", _releases(history))
+        return Report(title=name, outcome=done, good=False, sections=(made, _limits()))
     arrays, meta = result
     statement = meta["statement"]
-    return [
-        *heading(name, meta["outcome"]["sentence"], good=True, assurance=assurance),
-        *_warnings(statement["warnings"]),
-        _tiles(statement),
-        '<div class="plots">',
-        _values_svg(arrays, statement),
-        _noise_svg(history, statement),
-        "</div>",
-        "<h2>Components</h2>",
-        _about_values(arrays, statement),
-        _components(arrays),
-        "<h2>Releases</h2>",
-        _releases(history),
-        "<h2>What was promised</h2>",
-        _facts(statement, left),
-        *_limits(),
-    ]
-
-
-def _warnings(said: list[str]) -> list[str]:
-    return [f'<p class="outcome bad">{html.escape(warning)}</p>' for warning in said]
-
-
-def _about_values(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str:
-    said = f"<p>Values are {html.escape(statement['values_are'])}"
-    if "value_stddevs" not in arrays:
-        return f"{said}.</p>"
-    return (
-        f"{said}; ± is what the noise of the last release does (one standard deviation, the vectors held fixed). Where "
-        "it is not small, vectors follow the noise, and values lie too high.</p>"
+    head = section(
+        "", *warnings(statement["warnings"]), _tiles(statement), _values(arrays), _noise_plot(history, statement)
+    )
+    left = budget_left(spec["privacy"], spec["source"])
+    return Report(
+        title=name,
+        outcome=meta["outcome"]["sentence"],
+        good=True,
+        error_statement=assurance_of(spec, result),
+        sections=(
+            head,
+            section("Components", _about_values(arrays, statement), _components(arrays)),
+            section("Releases", _releases(history)),
+            section("What was promised", _facts(statement, left)),
+            _limits(),
+        ),
     )
 
 
-def nodes_section(statement: dict[str, Any]) -> list[str]:
-    """Of a distributed run: what each node promises, and what crossed between the centre and its nodes."""
+def _about_values(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> Text:
+    said = f"Values are {statement['values_are']}"
+    if "value_stddevs" not in arrays:
+        return Text(text=f"{said}.")
+    return Text(
+        text=f"{said}; ± is what the noise of the last release does (one standard deviation, the vectors held fixed). "
+        "Where it is not small, vectors follow the noise, and values lie too high."
+    )
+
+
+def nodes_sections(statement: dict[str, Any]) -> list[Section]:
+    """Say of a distributed run what each node promises, and what crossed between the centre and its nodes."""
+    names = ("url", "rows", "protects", "epsilon", "delta", "mu", "releases")
+    rows = ([_said(node.get(name)) for name in names] for node in statement["nodes"])
+    about = Text(
+        text=f"Values are {statement['values_are']}. What each node adds to a product is its own, and everything that "
+        "was sent is public."
+    )
     head = ("node", "rows", "protected", "epsilon", "delta", "mu", "releases")
-    lines = [
-        (n["url"], n["rows"], n["protects"], n.get("epsilon"), n.get("delta"), n.get("mu"), n.get("releases"))
-        for n in statement["nodes"]
-    ]
-    rows = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in line)}</tr>" for line in lines)
-    crossed = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in statement["communication"].items())
     return [
-        "<h2>Nodes</h2>",
-        *_warnings(statement.get("warnings", [])),
-        f"<p>Values are {html.escape(statement['values_are'])}. What each node adds to a product is its own, and "
-        "everything that was sent is public.</p>",
-        f"<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{rows}</table>",
-        "<h2>What crossed between the centre and its nodes</h2>",
-        f"<table>{crossed}</table>",
+        section("Nodes", *warnings(statement.get("warnings", [])), about, table(rows, head)),
+        section("What crossed between the centre and its nodes", table(statement["communication"].items())),
     ]
 
 
-def _cell(value: Any) -> str:
+def _said(value: Any) -> str:
     if value is None:
         return "not said"
-    return f"{value:g}" if isinstance(value, float) else html.escape(str(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _limits() -> list[str]:
-    return ["<h2>Scope and limits</h2>", "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in LIMITS) + "</ul>"]
+def _limits() -> Section:
+    return section("Scope and limits", *(Text(text=line, style="item") for line in LIMITS))
 
 
-def _tiles(statement: dict[str, Any]) -> str:
+def _tiles(statement: dict[str, Any]) -> Table:
     noise = statement["noise_stddev"]
     facts = [
         ("epsilon", f"{statement['epsilon']:g}"),
@@ -135,32 +125,30 @@ def _error(sine: float | None) -> str:
 
 
 def _norms(statement: dict[str, Any]) -> str:
-    return ", ".join("not clipped" if norm is None else f"{norm:.4g}" for norm in statement["image_norms"])
+    return ", ".join(_clipped(norm) for norm in statement["image_norms"])
 
 
-def _values_svg(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> str:
-    figure, axis = axes("Released values", "component", "value")
-    numbers, spread = np.arange(1, len(arrays["values"]) + 1), arrays.get("value_stddevs")
-    axis.errorbar(numbers, arrays["values"], yerr=spread, fmt="o", color=BLUE, capsize=3)
-    axis.set_ylim(bottom=min(0.0, float(np.min(arrays["values"]))))
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return svg(figure)
+def _values(arrays: dict[str, np.ndarray]) -> Plot:
+    values = arrays["values"]
+    drawn = series(range(1, len(values) + 1), values, style="points", spread=arrays.get("value_stddevs"))
+    bottom = min(0.0, float(np.min(values)))
+    return Plot(title="Released values", x="component", y="value", series=(drawn,), bottom=bottom)
 
 
-def _noise_svg(history: list[dict[str, Any]], statement: dict[str, Any]) -> str:
-    figure, axis = axes("What was released, step by step", "release", "largest value, noise of a block")
+def _noise_plot(history: list[dict[str, Any]], statement: dict[str, Any]) -> Plot:
     history = [h for h in history if not _counts(h)]
     steps = [h["step"] for h in history]
-    axis.semilogy(
-        steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "o-", color=BLUE, label="largest value"
-    )
+    drawn = [series(steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "largest value")]
     if statement["noise_stddev"]:
-        d, p = statement["columns"], statement["iteration_rank"]
-        norms = [_norm(h, d, p) for h in history]
-        axis.semilogy(steps, norms, "s--", color=ORANGE, label="norm of the noise, predicted")
-    axis.legend(frameon=False, fontsize=8)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return svg(figure)
+        norms = [_norm(h, statement["columns"], statement["iteration_rank"]) for h in history]
+        drawn.append(series(steps, norms, "norm of the noise, predicted", style="dashed"))
+    return Plot(
+        title="What was released, step by step",
+        x="release",
+        y="largest value, noise of a block",
+        series=tuple(drawn),
+        log=True,
+    )
 
 
 def _norm(released: dict[str, Any], d: int, p: int) -> float:
@@ -169,24 +157,16 @@ def _norm(released: dict[str, Any], d: int, p: int) -> float:
     return gaussian_norm(released["noise_stddev"], rows, columns)
 
 
-def _components(arrays: dict[str, np.ndarray]) -> str:
+def _components(arrays: dict[str, np.ndarray]) -> Table:
     values, spread = arrays["values"], arrays.get("value_stddevs", np.full(len(arrays["values"]), np.nan))
-    rows = "".join(
-        f"<tr><td>{i}</td><td>{v:.6g}</td><td>{'' if np.isnan(s) else f'± {s:.2g}'}</td></tr>"
-        for i, (v, s) in enumerate(zip(values, spread, strict=True), 1)
-    )
-    return f"<table><tr><th>component</th><th>value</th><th>noise</th></tr>{rows}</table>"
+    pairs = enumerate(zip(values, spread, strict=True), 1)
+    rows = ((i, f"{v:.6g}", "" if np.isnan(s) else f"± {s:.2g}") for i, (v, s) in pairs)
+    return table(rows, ("component", "value", "noise"))
 
 
-def _releases(history: list[dict[str, Any]]) -> str:
+def _releases(history: list[dict[str, Any]]) -> Table:
     """A line for each product that was released; the digest is the one that the ledger holds the run to."""
-    rows = "".join(
-        f"<tr><td>{h['step']}</td><td>{h['release']}</td><td>{_noise(h)}</td>"
-        f"<td>{_clipped(h.get('image_norm'))}</td>"
-        f"<td>{h['ritz_values'][0]:.6g}</td><td>{h['digest'][:16]}</td></tr>"
-        for h in history
-    )
-    heads = (
+    head = (
         "release",
         "of a",
         "noise of an entry",
@@ -194,7 +174,18 @@ def _releases(history: list[dict[str, Any]]) -> str:
         "largest value",
         "SHA-256 in the ledger",
     )
-    return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{rows}</table>"
+    rows = (
+        (
+            h["step"],
+            h["release"],
+            _noise(h),
+            _clipped(h.get("image_norm")),
+            f"{h['ritz_values'][0]:.6g}",
+            h["digest"][:16],
+        )
+        for h in history
+    )
+    return table(rows, head)
 
 
 def _counts(released: dict[str, Any]) -> bool:
@@ -210,7 +201,7 @@ def _clipped(image_norm: float | None) -> str:
     return "not clipped" if image_norm is None else f"{image_norm:.4g}"
 
 
-def _facts(statement: dict[str, Any], left: str) -> str:
+def _facts(statement: dict[str, Any], left: str) -> Table:
     charge, event = statement["charge"], statement["mechanism"]
     facts = [
         ("protected (unit)", statement["protects"]),

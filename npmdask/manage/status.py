@@ -8,19 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint.discovery import is_store, size_of, stores_below
+from npmdask.checkpoint.discovery import size_of, stores_below
 from npmdask.checkpoint.lease import Holder, holder_of
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
-from npmdask.manage.inspect import inspect
-from npmdask.models.kinds import kind_of
+from npmdask.manage.kinds import kind_of, last_error
 from npmdask.numerics.units import time_text
-from npmdask.planning.forecast import seconds_left
-from npmdask.privacy.mechanisms import EntriesGaussian
-from npmdask.report.html import bytes_text
-from npmdask.runs.predictions import prediction_facts
+from npmdask.report.blocks import bytes_text
 from npmdask.storage.paths import local_path
-from npmdask.streaming.status import is_stream
 
 HEAD = ("run", "what", "state", "step", "residual", "time left", "last commit", "on disk")
 NOTHING = "-"
@@ -85,7 +80,7 @@ def status_of(path: Path, name: str) -> RunStatus:
     for last in (not (holder and holder.alive), True):  # what lives may replace something while it is read
         try:
             found = _known(RunStore(path), holder)
-            committed = None if found.pop("untold") else size.committed
+            committed = None if found.pop("timeless") else size.committed
             since = None if committed is None else time.time() - committed
             return RunStatus(**common, **found, seconds_since_commit=since, last_commit=committed)
         except Exception as error:
@@ -98,77 +93,21 @@ def status_of(path: Path, name: str) -> RunStatus:
 def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
     """Everything but names and sizes."""
     spec, crashes = store.read_spec(), store.crashes()
-    begun: dict[str, Any] = {"crashes": crashes[0], "crashed_at": crashes[1]}
+    begun: dict[str, Any] = {"crashes": crashes[0], "crashed_at": crashes[1], "timeless": False}
     state = _state_of(holder, crashes[0])
-    if spec is None or spec["algorithm"].get("name") == EntriesGaussian.name:
+    if spec is None:
         built = "moments" if store.path.name.endswith(".partial.passes") else "?"  # npmdask moments
-        what = built if spec is None else "noisy copy"
-        return begun | {"what": what, "state": state, "error": _error(store), "untold": spec is not None}
-    facts = inspect(store.path)
-    begun["assurance"] = facts.get("assurance", "")
-    if facts["state"] == "finished":
-        state = "finished"
-    if facts["state"] == "up to date" and state not in ("running", "hung"):
-        state = _state_of_stream(store)
-    if "privacy" in spec:
-        steps = len(store.history()) or len(list((store.path / "releases").glob("[0-9]*")))
-        most = spec["stop"].get("max_steps")
-        return begun | {"what": _what(spec), "state": state, "step": steps, "max_steps": most, "untold": True}
-    found = begun | {"what": _what(spec), "state": state, "untold": False}
-    found["error"] = "" if state in ("finished", "running") else _error(store)
-    return found | _progress(store, spec, facts, running=state == "running")
+        return begun | {"what": built, "state": state, "error": last_error(store)}
+    found = begun | kind_of(spec).status(store, spec, state)
+    if "error" not in found:
+        found["error"] = "" if found["state"] in ("finished", "running") else last_error(store)
+    return found
 
 
 def _state_of(holder: Holder | None, crashes: int) -> str:
     if holder is not None and not holder.gone:
         return "running" if holder.alive else "hung"
     return "crashed" if crashes else "unfinished"
-
-
-def _state_of_stream(store: RunStore) -> str:
-    answered = store.part_meta("result")
-    return "finished" if answered and answered["outcome"]["name"] == "exhausted" else "waiting"
-
-
-def _what(spec: dict[str, Any]) -> str:
-    if is_stream(spec):
-        return f"stream, {spec['algorithm']['name']}"
-    return kind_of(spec) or str(spec["algorithm"]["name"])
-
-
-def _progress(store: RunStore, spec: dict[str, Any], facts: dict[str, Any], *, running: bool) -> dict[str, Any]:
-    """How far it came; of a job or of a search that is not finished, how far the stage under way."""
-    if is_stream(spec):
-        return {"step": facts.get("steps"), "residual": None}
-    inner = None if facts["state"] == "finished" else _stage_of(store.path)
-    if inner is not None:
-        name, store = str(inner.relative_to(store.path)), RunStore(inner)
-        spec = store.read_spec() or spec
-    elif kind_of(spec):
-        return {}
-    history, telemetry = store.history(), store.telemetry()
-    predicted = prediction_facts(telemetry, len(history))["predicted_steps"]
-    return {
-        "step": len(history),
-        "predicted_steps": None if spec["run"].get("starts_from") else predicted,
-        "max_steps": spec["stop"].get("max_steps"),
-        "residual": history[-1]["worst_residual"] if history else None,
-        "stage": name if inner is not None else "",
-        "seconds_left": seconds_left(spec, history, telemetry) if running and inner is None else None,
-    }
-
-
-def _stage_of(folder: Path) -> Path | None:
-    """The stage that was opened last, if it is not finished."""
-    stages = [path for path in (*folder.iterdir(), *(folder / "search").glob("*")) if is_store(path)]
-    last = max(stages, key=lambda path: (path / "epoch").stat().st_mtime, default=None)
-    return None if last is None or (last / "result").is_dir() or not (last / "run.json").exists() else last
-
-
-def _error(store: RunStore) -> str:
-    """What ended the last process, if that is the last that is known."""
-    said = store.telemetry()[-1:]
-    return str(said[0].get("sentence", "")) if said and said[0]["event"] == "error" else ""
 
 
 def lines(found: Sequence[RunStatus]) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from npmdask.cli.main import NOT_CONVERGED, in_lines
+from npmdask.cli.models import NOT_CONVERGED
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
+from npmdask.manage.kinds import in_lines
 from npmdask.prefect.flow_run import NotConvergedError, exit_code, say
 from npmdask.prefect.parameters import at_store, checked
 from npmdask.prefect.server import local_server

@@ -13,7 +13,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
 from npmdask.checkpoint.logging import tell
-from npmdask.cli.main import INTERRUPTED, NOT_CONVERGED, end_when_asked
+from npmdask.cli.main import INTERRUPTED, end_when_asked
+from npmdask.cli.models import NOT_CONVERGED
 from npmdask.errors import NpmdaskError
 from npmdask.manage.report import write_report
 from npmdask.prefect.publish import artifact_key, said_of, try_to

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
 
-from npmdask.models.kinds import job_summary
+from npmdask.manage.report import summary
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.prepare import Cut
@@ -132,7 +132,7 @@ def find_topics(
     require_progress(store)
     answer = run_topics(documents, count, vocabulary, store=store, **given)
     shown.close(answer.outcome.sentence)
-    return job_summary(answer) | {"answered": answer.answered}
+    return summary(answer) | {"answered": answer.answered}
 
 
 @step
@@ -145,7 +145,7 @@ def find_components(
     require_progress(store)
     answer = fit_latent(kind, samples, count, store=store, **given)
     shown.close(answer.outcome.sentence)
-    return job_summary(answer) | {"answered": answer.answered}
+    return summary(answer) | {"answered": answer.answered}
 
 
 def _resources(means: Means) -> Resources:

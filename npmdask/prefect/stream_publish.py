@@ -5,10 +5,12 @@ import time
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.prefect.publish import LivePublisher, image, said_of
-from npmdask.report.plots import axes, svg
+from npmdask.report.blocks import table
+from npmdask.report.plots import axes, draw, svg
+from npmdask.report.render import markdown
 from npmdask.streaming import StreamSolution
 from npmdask.streaming.metrics import Measurement
-from npmdask.streaming.report import angles_svg, gap_svg
+from npmdask.streaming.report import angles_plot, gap_plot
 from npmdask.streaming.status import standing
 
 ROWS = 50  # of the history that are drawn: there are two plots
@@ -67,15 +69,12 @@ def sentence(measured: Measurement) -> str:
 
 def measurements_table(history: tuple[Measurement, ...]) -> str:
     """The last measurements as a Markdown table."""
-    lines = ["| rows | rank | " + " | ".join(COLUMNS.values()) + " |", "|---|---|---|---|---|"]
-    for m in history[-20:]:
-        values = [getattr(m, key) for key in COLUMNS]
-        told = ("" if value is None else f"{value:.2e}" for value in values)
-        lines.append(f"| {m.rows} | {m.rank} | {' | '.join(told)} |")
-    return "\n".join(lines)
+    values = ((m.rows, m.rank, *(getattr(m, key) for key in COLUMNS)) for m in history[-20:])
+    rows = ((*found[:2], *("" if value is None else f"{value:.2e}" for value in found[2:])) for found in values)
+    return markdown(table(rows, ("rows", "rank", *COLUMNS.values())))
 
 
 def pictures(history: tuple[Measurement, ...]) -> str:
     """The gap and the angles against the rows, for Markdown."""
     thinned = history[:: math.ceil(len(history) / ROWS)]
-    return "\n\n".join(image(plot) for plot in (gap_svg(thinned), angles_svg(thinned)) if plot)
+    return "\n\n".join(image(draw(plot)) for plot in (gap_plot(thinned), angles_plot(thinned)) if plot)

@@ -21,7 +21,7 @@ from npmdask.manage.export import export
 from npmdask.manage.gc import Rule, Swept, sweep
 from npmdask.manage.inspect import inspect
 from npmdask.manage.report import write_report
-from npmdask.models.kinds import read_job
+from npmdask.models.latent.answers import read_latent
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 from npmdask.storage.lock import locked
@@ -105,7 +105,7 @@ def test_jobs_lose_the_steps_of_their_stages_and_streams_nothing(tmp_path: Path)
     runs = tmp_path / "runs"
     mixture(tmp_path, runs / "m")
     stream(tmp_path, runs / "s")
-    before, weights = content(runs / "s"), read_job(runs / "m").weights
+    before, weights = content(runs / "s"), read_latent(runs / "m").weights
     let_everything_age(runs)
     swept = sweep(runs, Rule(seconds=30 * 86400, unfinished=True))
     assert {"/".join(name.split("/")[:2]) for name in names(swept, runs)} == {
@@ -115,7 +115,7 @@ def test_jobs_lose_the_steps_of_their_stages_and_streams_nothing(tmp_path: Path)
     }
     assert content(runs / "s") == before
     mixture(tmp_path, runs / "m")
-    assert (read_job(runs / "m").weights == weights).all()
+    assert (read_latent(runs / "m").weights == weights).all()
     write_report(runs / "m")
     export(runs / "m", tmp_path / "m.npz")
     npmdask.resume(runs / "m")

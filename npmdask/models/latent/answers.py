@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,32 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
 
-FITS = {MIXTURE: fit_mixture, ICA: fit_independent_components}
-WEIGHTS = {MIXTURE: "weights", ICA: "kurtoses"}
-WEIGHT_NAMES = {MIXTURE: "weight", ICA: "excess kurtosis"}
+
+class Found(NamedTuple):
+    """What differs between the jobs on samples: how one is run, the array of its weights, what a weight is called, and
+    how wrong an answer can be, from the parameters of its store, its arrays and what is known of them."""
+
+    fit: Callable[..., Any]
+    weights: str
+    weight_name: str
+    assurance: Callable[[Mapping[str, Any], Mapping[str, np.ndarray], Mapping[str, Any]], Assurance]
+
+
+def _of_mixture(spec: Mapping[str, Any], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
+    n, d = spec["data"]["shape"]
+    asked = int(spec["algorithm"]["components"])
+    return of_mixture(arrays["weights"], float(meta["variance"]), (n, d), asked=asked)
+
+
+def _of_independent(spec: Mapping[str, Any], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
+    asked = int(spec["algorithm"]["components"])
+    return of_independent(arrays["kurtoses"], arrays["mixing"], spec["data"]["shape"][0], asked=asked)
+
+
+FOUND = {
+    MIXTURE: Found(fit_mixture, "weights", "weight", _of_mixture),
+    ICA: Found(fit_independent_components, "kurtoses", "excess kurtosis", _of_independent),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +68,7 @@ class LatentAnswer:
 
     @property
     def weight_name(self) -> str:
-        return WEIGHT_NAMES[self.kind]
+        return FOUND[self.kind].weight_name
 
 
 def read_latent(store: str | Path) -> LatentAnswer:
@@ -65,21 +88,27 @@ def read_latent(store: str | Path) -> LatentAnswer:
     facts |= {"variance": meta["variance"]} if "variance" in meta else {}
     return LatentAnswer(
         kind=kind,
-        weights=arrays[WEIGHTS[kind]],
+        weights=arrays[FOUND[kind].weights],
         store=held.place,
         outcome=Outcome(**meta["facts"]["outcome"]),
         warnings=tuple(meta["facts"]["warnings"]),
         facts=facts,
-        assurance=_assurance(spec, arrays, meta).sentence,
+        assurance=FOUND[kind].assurance(spec, arrays, meta).sentence,
     )
 
 
-def _assurance(spec: Mapping[str, Any], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
-    n, d = spec["data"]["shape"]
-    asked = int(spec["algorithm"]["components"])
-    if spec["data"]["kind"] == MIXTURE:
-        return of_mixture(arrays["weights"], float(meta["variance"]), (n, d), asked=asked)
-    return of_independent(arrays["kurtoses"], arrays["mixing"], n, asked=asked)
+def latent_summary(answer: LatentAnswer) -> dict[str, Any]:
+    """List the facts of an answer as plain numbers and strings."""
+    return {
+        "outcome": answer.outcome.name,
+        "sentence": answer.outcome.sentence,
+        "assurance": answer.assurance,
+        "store": answer.store,
+        "warnings": list(answer.warnings),
+        "kind": answer.kind,
+        "weights": answer.weights.tolist(),
+        **answer.facts,
+    }
 
 
 def fit_latent(
@@ -93,7 +122,7 @@ def fit_latent(
     **asked: Any,
 ) -> LatentAnswer:
     """Run a job of one kind, or go on with it."""
-    FITS[kind](source, components, store=store, resources=resources, observer=observer, **asked)
+    FOUND[kind].fit(source, components, store=store, resources=resources, observer=observer, **asked)
     return read_latent(store)
 
 

@@ -126,3 +126,18 @@ def _spec(name: str, source: Source, request: SampleRequest) -> dict[str, Any]:
         "run": {"seed": request.seed},
         "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
     }
+
+
+def decomposition_history(run: RunStore) -> list[dict[str, Any]]:
+    """The steps of the decomposition of a job, which is the last of its stages.
+
+    Raises
+    ------
+    BadInputError
+        It is not finished.
+    """
+    found = RunStore(run.path / "decomposition").read_part("result")
+    if found is None:
+        raise BadInputError(f"{run.path} holds no decomposition; `npmdask resume {run.path}` finishes the job")
+    history: list[dict[str, Any]] = found[1]["history"]
+    return history

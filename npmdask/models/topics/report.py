@@ -1,8 +1,7 @@
-"""The page of a topic model: its words, how good they are, what they were found from, and how they are used."""
+"""The report of a topic model: its words, how good they are, what they were found from, and how they are used."""
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,19 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.checkpoint.store import RunStore
+from npmdask.models.latent.common import decomposition_history
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
-from npmdask.report.html import heading, page, table, tiles
-from npmdask.report.plots import BLUE, GREY, ORANGE, axes, svg
+from npmdask.models.topics.run import read_topics
+from npmdask.report import Bars, Plot, Report, Rule, Section, Series, Table, Text
+from npmdask.report.blocks import section, series, spans_a_decade, table, tiles, warnings
 
 HIGH_CONDITION = 10.0  # above: the warning of SpectralLDA-Spark, the implementation that users know
 SHOWN = 10
 ALPHA0_TOLERANCE = 0.1
+TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicFacts:
-    """What the page says; everything but the model may be missing, and is then left out.
+    """What the report says; everything but the model may be missing, and is then left out.
 
     ``spectrum``: eigenvalues of M2, largest first, of more than k where they are known; ``negative_mass`` (k): what the
     estimate of each topic had below 0 before it was projected on the simplex, as a share of its mass; ``convergence``:
@@ -53,25 +56,60 @@ class TopicFacts:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-def page_of(facts: TopicFacts) -> str:
-    """One self-contained HTML page."""
+def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
+    """Report a finished job.
+
+    Raises
+    ------
+    BadInputError
+        It is not finished.
+    """
+    answer = read_topics(run.path)
+    facts, history = answer.model.facts, decomposition_history(run)
+    return report_of(
+        TopicFacts(
+            name=run.path.name,
+            sentence=answer.outcome.sentence,
+            assurance=answer.assurance,
+            good=answer.answered,
+            model=answer.model,
+            store=run.place,
+            coherence=answer.coherence,
+            perplexity=answer.perplexity,
+            negative_mass=np.array(facts["negative_mass"]),
+            spectrum=np.array(facts["spectrum"]),
+            convergence=[step["worst_residual"] for step in history],
+            found=[sum(value != 0 for value in step["ritz_values"]) for step in history],
+            tol=spec["stop"]["tensor_tol"],
+            alpha0_given=spec["algorithm"]["alpha0"] or None,
+            documents=facts["documents"],
+            skipped={"fewer than three words": facts["skipped"]},
+            numbers=[("passes over the documents", str(facts["passes"])), ("words", str(facts["word_count"]))],
+            warnings=[text for text in answer.warnings if not text.startswith("the condition number")],
+            parameters={f"{name}.{key}": value for name in TABLES for key, value in spec.get(name, {}).items()},
+        )
+    )
+
+
+def report_of(facts: TopicFacts) -> Report:
+    """Build the report from what is known."""
     sections = [
-        _STYLE,
-        *heading(facts.name, facts.sentence, good=facts.good, assurance=facts.assurance),
-        *(f'<p class="outcome bad">{html.escape(text)}</p>' for text in [*facts.warnings, *_doubts(facts)]),
-        tiles(_tiles(facts)),
-        "<h2>Topics</h2>",
-        _topics(facts),
-        '<div class="plots">',
-        *_plots(facts),
-        "</div>",
-        "<h2>Numbers</h2>",
-        _numbers(facts),
-        *_skipped(facts),
-        *_usage(facts),
-        *(["<h2>Parameters</h2>", table(facts.parameters.items())] if facts.parameters else []),
+        section("", *warnings([*facts.warnings, *_doubts(facts)]), tiles(_tiles(facts))),
+        section("Topics", *_cards(facts), *_plots(facts)),
+        section("Numbers", _numbers(facts)),
     ]
-    return page(facts.name, sections)
+    if facts.skipped:
+        sections.append(section("Documents left out", table(facts.skipped.items(), ("why", "documents"))))
+    sections.append(_usage(facts))
+    if facts.parameters:
+        sections.append(section("Parameters", table(facts.parameters.items())))
+    return Report(
+        title=facts.name,
+        outcome=facts.sentence,
+        good=facts.good,
+        error_statement=facts.assurance,
+        sections=tuple(sections),
+    )
 
 
 def condition(facts: TopicFacts) -> float | None:
@@ -121,84 +159,83 @@ def _tiles(facts: TopicFacts) -> list[tuple[str, str]]:
     return [*found, *facts.numbers]
 
 
-def _topics(facts: TopicFacts) -> str:
+def _cards(facts: TopicFacts) -> list[Bars]:
     """A card for each topic, heaviest first; bars of the words of all cards are to one scale."""
     tops = facts.model.top_words(SHOWN)
     most = max(p for top in tops for _, p in top)
-    cards = (
-        _card(facts, int(topic), number, tops[topic], most) for number, topic in enumerate(facts.model.by_weight, 1)
-    )
-    return f'<div class="topics">{"".join(cards)}</div>'
+    return [
+        Bars(
+            title=str(number),
+            notes=_notes(facts, int(topic)),
+            bars=tuple((word, float(p)) for word, p in tops[topic]),
+            most=most,
+        )
+        for number, topic in enumerate(facts.model.by_weight, 1)
+    ]
 
 
-def _card(facts: TopicFacts, topic: int, number: int, top: list[tuple[str, float]], most: float) -> str:
+def _notes(facts: TopicFacts, topic: int) -> tuple[str, ...]:
+    """Weight and negative mass of a topic on one line, its coherence on the next."""
     said = [f"weight {facts.model.weights[topic]:.1%}"]
     if facts.negative_mass is not None:
         said[0] += f" · negative {facts.negative_mass[topic]:.1%}"
     if facts.coherence is not None:
         said += [f"c_npmi {facts.coherence.c_npmi[topic]:.3f} · u_mass {facts.coherence.u_mass[topic]:.2f}"]
-    lines = "".join(
-        f'<li><i style="width:{100 * p / most:.1f}%"></i><b>{html.escape(word)}</b><span>{p:.4f}</span></li>'
-        for word, p in top
-    )
-    return f"<section><h3>{number}</h3><p>{'<br>'.join(said)}</p><ol>{lines}</ol></section>"
+    return tuple(said)
 
 
 # Plots
 
 
-def _plots(facts: TopicFacts) -> list[str]:
-    drawn = [_weights_svg(facts)]
-    drawn += [] if facts.spectrum is None else [_spectrum_svg(facts, facts.spectrum)]
-    return drawn + ([_convergence_svg(facts)] if len(facts.convergence) else [])
+def _plots(facts: TopicFacts) -> list[Plot]:
+    drawn = [_weights(facts)]
+    drawn += [] if facts.spectrum is None else [_spectrum(facts.model.k, facts.spectrum)]
+    return drawn + ([_convergence(facts)] if len(facts.convergence) else [])
 
 
-def _weights_svg(facts: TopicFacts) -> str:
-    figure, axis = axes("Weights of the topics", "topic", "share of all words")
-    axis.bar(np.arange(1, facts.model.k + 1), facts.model.weights[facts.model.by_weight], color=BLUE)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return svg(figure)
+def _weights(facts: TopicFacts) -> Plot:
+    weights = facts.model.weights[facts.model.by_weight]
+    drawn = series(range(1, facts.model.k + 1), weights, style="bars")
+    return Plot(title="Weights of the topics", x="topic", y="share of all words", series=(drawn,))
 
 
-def _spectrum_svg(facts: TopicFacts, spectrum: np.ndarray) -> str:
+def _spectrum(k: int, spectrum: np.ndarray) -> Plot:
     """Eigenvalues of M2: a gap behind the k-th says that there are k topics, a slope that there is no such number."""
-    figure, axis = axes("Spectrum of M2 (pairs of words)", "eigenvalue", "")
-    number, size = np.arange(1, len(spectrum) + 1), np.asarray(spectrum)
-    inside = number <= facts.model.k
-    axis.plot(number[inside], size[inside], "o", color=BLUE, label=f"kept (k = {facts.model.k})")
-    if not inside.all():
-        axis.plot(number[~inside], size[~inside], "o", color=ORANGE, label="not kept")
-    if size.min() > 0 and size.max() >= 10 * size.min():
-        axis.set_yscale("log")
-    axis.axvline(facts.model.k + 0.5, color=GREY, linestyle="--", linewidth=1)
-    axis.legend(frameon=False, fontsize=8)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return svg(figure)
+    sizes = np.asarray(spectrum)
+    drawn = [series(range(1, min(k, len(sizes)) + 1), sizes[:k], f"kept (k = {k})", style="points")]
+    if len(sizes) > k:
+        drawn.append(series(range(k + 1, len(sizes) + 1), sizes[k:], "not kept", style="points"))
+    return Plot(
+        title="Spectrum of M2 (pairs of words)",
+        x="eigenvalue",
+        series=tuple(drawn),
+        log=spans_a_decade(sizes.tolist()),
+        rules=(Rule(x=k + 0.5),),
+    )
 
 
-def _convergence_svg(facts: TopicFacts) -> str:
-    figure, axis = axes("Tensor power method", "pass", "worst relative residual")
-    passes = np.arange(1, len(facts.convergence) + 1)
-    axis.semilogy(passes, np.maximum(facts.convergence, 1e-17), ".-", color=BLUE, label="worst relative residual")
-    if facts.tol:
-        axis.axhline(facts.tol, color=GREY, linestyle="--", linewidth=1, label=f"tol {facts.tol:.0e}")
-    lines, labels = axis.get_legend_handles_labels()
+def _convergence(facts: TopicFacts) -> Plot:
+    residuals = np.maximum(facts.convergence, 1e-17)
+    drawn: list[Series] = [series(range(1, len(residuals) + 1), residuals, "worst relative residual", style="thin")]
     if len(facts.found):
-        beside = axis.twinx()
-        (line,) = beside.step(np.arange(1, len(facts.found) + 1), facts.found, where="post", color=ORANGE)
-        beside.set_ylabel("components found", color=ORANGE)
-        beside.set_ylim(0, facts.model.k + 0.5)
-        beside.yaxis.get_major_locator().set_params(integer=True)
-        lines, labels = [*lines, line], [*labels, "components found"]
-    axis.legend(lines, labels, frameon=False, fontsize=8, loc="center left")
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return svg(figure)
+        passes = range(1, len(facts.found) + 1)
+        drawn.append(series(passes, facts.found, "components found", style="steps", right=True))
+    return Plot(
+        title="Tensor power method",
+        x="pass",
+        y="worst relative residual",
+        right="components found" if len(drawn) > 1 else "",
+        right_top=facts.model.k + 0.5,
+        series=tuple(drawn),
+        log=True,
+        rules=(Rule(y=facts.tol, name=f"tol {facts.tol:.0e}"),) if facts.tol else (),
+    )
 
 
 # Tables
 
 
-def _numbers(facts: TopicFacts) -> str:
+def _numbers(facts: TopicFacts) -> Table:
     model = facts.model
     columns: dict[str, Any] = {
         "weight": [f"{w:.4f}" for w in model.weights],
@@ -214,38 +251,17 @@ def _numbers(facts: TopicFacts) -> str:
     return table(rows, ("topic", *columns))
 
 
-def _skipped(facts: TopicFacts) -> list[str]:
-    if not facts.skipped:
-        return []
-    return ["<h2>Documents left out</h2>", table(facts.skipped.items(), ("why", "documents"))]
-
-
-def _usage(facts: TopicFacts) -> list[str]:
-    store = html.escape(shlex.quote(facts.store))
-    return [
-        "<h2>Topics of new documents</h2>",
-        f"<p>The shares of these topics in other documents, counted with the same {facts.model.words:,} words"
-        f"{_of_more(facts.model)}: out of core, a row for each document, rows sum to 1.</p>",
-        f"<pre>npmdask transform {store} DOCUMENTS shares.zarr</pre>",
-    ]
+def _usage(facts: TopicFacts) -> Section:
+    said = (
+        f"The shares of these topics in other documents, counted with the same {facts.model.words:,} words"
+        f"{_of_more(facts.model)}: out of core, a row for each document, rows sum to 1."
+    )
+    command = f"npmdask transform {shlex.quote(facts.store)} DOCUMENTS shares.zarr"
+    return section("Topics of new documents", Text(text=said), Text(text=command, style="code"))
 
 
 def _of_more(model: TopicModel) -> str:
     return "" if model.kept is None else f" (or all {model.source_columns:,} that these were chosen from)"
-
-
-_STYLE = """<style>
-.topics { display: grid; grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); gap: 10px; margin-bottom: 10px }
-.topics section { background: #fff; border-radius: 6px; padding: 10px 14px }
-.topics h3 { float: left; margin: 0 10px 0 0; color: #2166ac; font-size: 19px; line-height: 1.2 }
-.topics p { margin: 0 0 6px; color: #666; font-size: 12px }
-.topics ol { list-style: none; margin: 0; padding: 0; clear: both }
-.topics li { position: relative; display: flex; justify-content: space-between; padding: 1px 4px; font-size: 13px }
-.topics i { position: absolute; left: 0; top: 2px; bottom: 2px; background: #d1e5f0; border-radius: 2px }
-.topics b { position: relative; font-weight: 500; overflow-wrap: anywhere }
-.topics span { position: relative; color: #666 }
-pre { background: #fff; padding: 10px 14px; border-radius: 6px; overflow-x: auto }
-</style>"""
 
 
 # Topics as text for a terminal: a line for each.

@@ -124,6 +124,38 @@ def read_topics(store: str | Path) -> TopicAnswer:
     return _read(held, found)
 
 
+def topics_summary(answer: TopicAnswer) -> dict[str, Any]:
+    """List the facts of an answer as plain numbers and strings, the heaviest topic first."""
+    model, measured = answer.model, answer.coherence
+    top = model.top_words(measured.top)
+    topics = [
+        {
+            "weight": float(model.weights[t]),
+            "alpha": float(model.alpha[t]),
+            "u_mass": float(measured.u_mass[t]),
+            "c_npmi": float(measured.c_npmi[t]),
+            "words": [word for word, _ in top[t]],
+        }
+        for t in model.by_weight
+    ]
+    u_mass, c_npmi = measured.means
+    held = answer.perplexity
+    more = {} if held is None else {"perplexity": held.model, "unigram_perplexity": held.unigram}
+    return {
+        "outcome": answer.outcome.name,
+        "sentence": answer.outcome.sentence,
+        "assurance": answer.assurance,
+        "store": answer.store,
+        "warnings": list(answer.warnings),
+        "kind": "topics",
+        "c_npmi": c_npmi,
+        "u_mass": u_mass,
+        **more,
+        **{name: value for name, value in model.facts.items() if name != "warnings"},
+        "topics": topics,
+    }
+
+
 def _answer(held: RunStore, request: TopicRequest, resources: Resources, observer: Observer) -> TopicAnswer:
     if held.read_part(QUALITY) is None or held.read_part("topics") is None:
         model = fit_in(held, open_source(held.path / TRAINING), request, resources, observer, of_words(held))

@@ -12,7 +12,8 @@ import pytest
 
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
-from npmdask.models.topics.report import TopicFacts, condition, page_of, text_of
+from npmdask.models.topics.report import TopicFacts, condition, report_of, text_of
+from npmdask.report import as_html
 from tests.models.topics.made import a_model
 
 EVIL = '<script>alert("1")</script>&'
@@ -41,6 +42,10 @@ FULL = TopicFacts(
     warnings=[EVIL],
     parameters={EVIL: EVIL},
 )
+
+
+def page_of(facts: TopicFacts) -> str:
+    return as_html(report_of(facts))
 
 
 @lru_cache

@@ -16,8 +16,8 @@ from npmdask.api import top_k
 from npmdask.cli.main import main
 from npmdask.errors import BudgetError, RefusedError
 from npmdask.manage.report import write_report
-from npmdask.models.kinds import read_job
 from npmdask.models.latent import fit_mixture
+from npmdask.models.latent.answers import read_latent
 from npmdask.privacy.ledger import Ledger, Status, export_lines, open_ledger
 from npmdask.privacy.ledger.format import require_whole_export
 from npmdask.privacy.ledger.granting import grant_source, sketch_of
@@ -372,7 +372,7 @@ def test_other_jobs_on_such_data_say_so_too(sqlite: Owner) -> None:
     assert any(warning in told for told in streamed.warnings)
     assert warning in write_report(sqlite.folder / "stream").read_text()
     fit_mixture(store, 2, store=sqlite.folder / "mixture")
-    assert any(warning in told for told in read_job(sqlite.folder / "mixture").warnings)
+    assert any(warning in told for told in read_latent(sqlite.folder / "mixture").warnings)
 
 
 def test_a_store_that_cannot_be_written_is_granted_with_a_warning(

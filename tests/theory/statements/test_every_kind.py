@@ -22,7 +22,6 @@ from npmdask.cli.main import main
 from npmdask.manage.inspect import inspect
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import status_of
-from npmdask.models.kinds import job_summary
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.prepare import Cut
 from npmdask.models.topics.run import run_topics
@@ -77,7 +76,7 @@ def of_tensor_run(folder: Path) -> dict[str, Any]:
 
 def of_topics(folder: Path) -> dict[str, Any]:
     counts = documents_from(a_model(), 400, 30)
-    return job_summary(run_topics(counts, 4, store=folder / "run", cut=Cut(held_out=0.1)))
+    return summary(run_topics(counts, 4, store=folder / "run", cut=Cut(held_out=0.1)))
 
 
 def of_latent(kind: str) -> Made:
@@ -86,7 +85,7 @@ def of_latent(kind: str) -> Made:
         rows = rng.exponential(size=(2000, 2)) @ rng.standard_normal((2, 5)) + 0.1 * rng.standard_normal((2000, 5))
         rows += 4 * rng.integers(0, 2, (2000, 1)) * np.arange(5) if kind == "mixture" else 0.0
         found = fit_latent(kind, rows, 2, store=folder / "run", resources=Resources(), observer=Observer())
-        return job_summary(found)
+        return summary(found)
 
     return made
 

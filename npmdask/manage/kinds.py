@@ -1,0 +1,188 @@
+"""Kinds of runs: what every command must know of one, in one place, and the table that they are looked up in.
+
+A kind is a subclass of :class:`RunKind`; :func:`register_kind` adds it, from a plug-in too. Commands ask the kind of a
+store (:func:`kind_of`, by its run.json) or of an answer (:func:`kind_of_answer`), and nobody else asks what sort of run
+something is. Private and federated runs are no kinds: they are ordinary runs whose products are released otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.report import Report
+from npmdask.runs.observers import Observer
+
+Keeps = Literal["answer", "run", "everything"]
+Spec = Mapping[str, Any]
+
+LONG = ("certificate.levels", "certificate.nearest")  # a table in the report, whole in --json
+
+
+class Sink(Protocol):
+    """Where an answer is exported to; arrays larger than memory come in blocks of rows."""
+
+    def array(self, name: str, array: np.ndarray) -> None:
+        """Write an array that is in memory."""
+
+    def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
+        """Write a matrix of float64 from its rows, a block after the other."""
+
+
+class RunKind:
+    """A kind of run. What a subclass leaves out is that of a run without stages, whose store has no timing to hide.
+
+    ``name``: in the column "what" of ``npmdask status``. ``may_change``: arguments of ``npmdask.resume`` that it takes.
+    ``staged``: its answer comes from runs in folders below its own, so that it is not deflated. ``folders``: names in
+    its store that hold such runs, beside those that lie in the store itself.
+
+    Examples
+    --------
+    >>> from npmdask.manage import kind_of
+    >>> kind_of({"data": {"kind": "stream"}}).name, kind_of({"data": {"kind": "samples"}}).name
+    ('stream', 'matrix')
+    """
+
+    name = ""
+    may_change: frozenset[str] = frozenset()
+    staged = False
+    folders: tuple[str, ...] = ()
+
+    def matches(self, spec: Spec) -> bool:
+        """Say whether a store whose run.json holds ``spec`` is of this kind."""
+        raise NotImplementedError
+
+    def gave(self, answer: Any) -> bool:
+        """Say whether ``answer`` is what a run of this kind returns."""
+        raise NotImplementedError
+
+    def refusal(self, store: Path) -> str:
+        """Say why ``npmdask.resume`` takes only ``may_change``."""
+        return f"{store} is a run of kind {self.name}: only {', '.join(sorted(self.may_change))} may be given"
+
+    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
+        """Go on with the run in ``store`` from its last commit. ``changes``: what was given, of ``may_change``."""
+        raise NotImplementedError
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        """Read the arrays of the answer, by name.
+
+        Raises
+        ------
+        BadInputError
+            There is none yet.
+        """
+        raise NotImplementedError
+
+    def summary(self, answer: Any) -> dict[str, Any]:
+        """List the facts of an answer as plain numbers and strings: the JSON that scripts rely on."""
+        raise NotImplementedError
+
+    def ending(self, answer: Any) -> str:
+        """Say how the run ended, for a terminal."""
+        return str(answer.outcome.sentence)
+
+    def lines(self, answer: Any, words: int = 10) -> str:
+        """Show an answer on a terminal; ``words``: of a topic."""
+        return in_lines(self.summary(answer))
+
+    def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
+        """List the facts of a store; its ``state`` is "finished" or "unfinished"."""
+        raise NotImplementedError
+
+    def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
+        """List the fields of a :class:`npmdask.manage.status.RunStatus`; ``state``: as far as its process tells.
+
+        "timeless" among them: true of a run whose times must not be told.
+        """
+        facts = self.inspect(run, spec)
+        done = facts["state"] == "finished"
+        return {"what": self.name, "state": "finished" if done else state, "assurance": facts.get("assurance", "")}
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        """Report the run, finished or not.
+
+        Raises
+        ------
+        BadInputError
+            Nothing was committed yet.
+        """
+        raise NotImplementedError
+
+    def export(self, store: Path, sink: Sink) -> None:
+        """Write the answer into ``sink``."""
+        for name, array in self.answer(store).items():
+            sink.array(name, array)
+
+    def keeps(self, run: RunStore, spec: Spec) -> Keeps:
+        """Say what ``npmdask gc`` must leave of it: the answer alone, all that goes on with the run, or everything."""
+        return "answer" if self.inspect(run, spec)["state"] == "finished" else "run"
+
+
+KINDS: list[RunKind] = []
+
+
+def register_kind(kind: RunKind) -> None:
+    """Add a kind; it is asked before those that were there, and takes the place of one of the same name."""
+    forget_kind(kind.name)
+    KINDS.insert(0, kind)
+
+
+def forget_kind(name: str) -> None:
+    """Take a kind out of the table."""
+    KINDS[:] = [known for known in KINDS if known.name != name]
+
+
+def kind_of(spec: Spec | None) -> RunKind:
+    """Look up the kind of the store with these parameters.
+
+    Raises
+    ------
+    BadInputError
+        No kind knows them: the package that wrote the store is not loaded.
+    """
+    for kind in KINDS:
+        if kind.matches(spec or {}):
+            return kind
+    raise BadInputError(
+        f"no kind of run knows these parameters: {sorted(spec or {})}; load the package that wrote them"
+    )
+
+
+def kind_of_answer(answer: Any) -> RunKind:
+    """Look up the kind of run that gave ``answer``."""
+    for kind in reversed(KINDS):  # the oldest is the commonest, and costs no import
+        if kind.gave(answer):
+            return kind
+    raise BadInputError(f"{type(answer).__name__} is no answer of a run")
+
+
+def last_error(run: RunStore) -> str:
+    """Say what ended the last process that worked on a run, if that is the last that is known of it."""
+    said = run.telemetry()[-1:]
+    return str(said[0].get("sentence", "")) if said and said[0]["event"] == "error" else ""
+
+
+def named(spec: Spec, tables: Iterable[str]) -> dict[str, Any]:
+    """List everything in these tables of ``spec``, by name."""
+    return {f"{table}.{name}": value for table in tables for name, value in spec[table].items()}
+
+
+def flat(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """List facts without nesting, for people: ``statement.mechanism.budget.epsilon``."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in facts.items():
+        rows += [(f"{name}.{inner}", v) for inner, v in flat(value)] if isinstance(value, dict) else [(name, value)]
+    return rows
+
+
+def in_lines(facts: Mapping[str, Any]) -> str:
+    """Format facts for a terminal, a line each; what is long is left to the report and to ``--json``."""
+    rows = [(name, value) for name, value in flat(facts) if name not in LONG]
+    width = max(20, *(len(name) for name, _ in rows))
+    return "\n".join(f"{name:{width}} {value}" for name, value in rows)

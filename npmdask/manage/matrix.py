@@ -1,0 +1,295 @@
+"""Runs of the loop over stored data: components of a matrix or a tensor, a search for a share of the variance.
+
+Also what ``npmdask perturb`` keeps beside a copy that it is writing, which no command but that one goes on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.discovery import is_store
+from npmdask.checkpoint.store import RunStore, not_finished
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, named
+from npmdask.numerics.units import parse_memory
+from npmdask.planning.forecast import seconds_left
+from npmdask.planning.predicted_steps import Predictor
+from npmdask.privacy.mechanisms import EntriesGaussian
+from npmdask.report import Report
+from npmdask.runs.build import make_problem
+from npmdask.runs.left_vectors import left_blocks, left_height
+from npmdask.runs.loop import solve as run_loop
+from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.predictions import prediction_facts
+from npmdask.runs.problem import Problem
+from npmdask.runs.rank_search import solve_share
+from npmdask.runs.restore import problem_of, require_run, resources_of
+from npmdask.runs.solution import Resources, Solution
+from npmdask.storage.bundle import read_bundle
+from npmdask.storage.kinds import KINDS
+
+STOP = ("max_steps", "tol", "low_rank_tol")  # decide when a run stops, not what its steps are
+RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
+STATES = {True: "finished", False: "unfinished"}
+
+
+class Matrix(RunKind):
+    """A run over a stored matrix or tensor; also a private or a federated one."""
+
+    name = "matrix"
+    may_change = frozenset({"memory", "workers", "threads", "cluster", "certificates", *STOP})
+
+    def matches(self, spec: Spec) -> bool:
+        """Match stored data of every kind; also a store that no parameters are written in yet."""
+        return not spec or spec["data"].get("kind") in KINDS
+
+    def gave(self, answer: Any) -> bool:
+        return isinstance(answer, Solution)
+
+    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Solution:
+        """Go on with a run; of its stopping rule and its resources what is given takes the place of what was."""
+        with RunStore(store) as held:
+            problem = problem_of(held)
+            stop = {name: value for name, value in changes.items() if name in STOP}
+            if stop:
+                problem = _restop(held, problem, stop)
+            return drive(problem, held, replace(resources_of(held), **_resources(changes)), observer)
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        """Read the answer; of a private run all that was released. Left vectors are too large to be among it."""
+        arrays = _result(store)
+        return {
+            name: arrays[name]
+            for name in ("basis", "values", "residual_norms", *(name for name in RELEASED if name in arrays))
+        }
+
+    def export(self, store: Path, sink: Sink) -> None:
+        """Write the answer, and the left vectors (m x k) from disk, every chunk held to its checksum."""
+        super().export(store, sink)
+        arrays = _result(store)
+        if "left_rotation" in arrays:
+            shape = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]
+            sink.rows("left_basis", shape, left_blocks(store))
+
+    def summary(self, answer: Solution) -> dict[str, Any]:
+        """List the facts of a solution; of a private one nothing of size, time or memory."""
+        return _summary(answer) if answer.statement is None or "nodes" in answer.statement else _released(answer)
+
+    def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
+        """Say what is committed; of a private run only public parameters, neither shape nor fingerprint."""
+        result, history = run.part_meta("result"), run.history()
+        facts = {
+            "state": STATES[bool(result)],
+            "outcome": result["outcome"]["sentence"] if result else "go on with `npmdask resume`",
+        }
+        facts |= {"assurance": result["assurance"]} if result and result.get("assurance") else {}
+        source = {"source": spec.get("source")}
+        if "privacy" in spec:
+            released = {"released": f"{len(history)} of {spec['stop']['max_steps']}"}
+            return facts | released | source | named(spec, ("privacy", "algorithm", "version"))
+        steps = {
+            "steps": len(history),
+            "worst_residual": history[-1]["worst_residual"] if history else None,
+        }
+        return facts | steps | source | named(spec, ("data", "algorithm", "stop", "run", "version"))
+
+    def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
+        """Say how far it came; of a private run how many releases are made, and no time: that follows its rows."""
+        found = super().status(run, spec, state) | {"what": str(spec["algorithm"]["name"])}
+        if "privacy" in spec:
+            steps = len(run.history()) or len(list((run.path / "releases").glob("[0-9]*")))
+            return found | {"step": steps, "max_steps": spec["stop"].get("max_steps"), "timeless": True, "error": ""}
+        return found | progress(run, spec, found["state"], self.folders)
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        from npmdask.manage.run_report import run_report
+
+        return run_report(run, dict(spec))
+
+    def keeps(self, run: RunStore, spec: Spec) -> Keeps:
+        """Keep everything of a node, whose centre may ask again."""
+        return "everything" if (run.path / "releases").is_dir() else super().keeps(run, spec)
+
+
+class Search(Matrix):
+    """A run that was asked for a share of the variance: it has stages until it knows how many components reach it."""
+
+    name = "search"
+    folders = ("search",)
+
+    def matches(self, spec: Spec) -> bool:
+        return spec.get("algorithm", {}).get("share") is not None
+
+    def gave(self, answer: Any) -> bool:
+        """Give what a run gives: as such it is known."""
+        return False
+
+
+class Copy(RunKind):
+    """A noisy copy that is being written: nobody but ``npmdask perturb`` knows how to go on with it."""
+
+    name = "noisy copy"
+    may_change = Matrix.may_change
+
+    def matches(self, spec: Spec) -> bool:
+        return bool(spec.get("algorithm", {}).get("name") == EntriesGaussian.name)
+
+    def gave(self, answer: Any) -> bool:
+        return False
+
+    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
+        """Refuse, and say which command does it."""
+        with RunStore(store) as held:
+            return self.inspect(held, held.read_spec() or {})
+
+    def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
+        """Refuse likewise."""
+        require_run(run.path, dict(spec))
+        return {}
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        raise not_finished(store)
+
+    def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
+        return {"what": self.name, "state": state, "error": last_error(run), "timeless": True}
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        raise BadInputError(f"there is no run with a committed step in {run.place}")
+
+    def keeps(self, run: RunStore, spec: Spec) -> Keeps:
+        return "everything"
+
+
+def drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
+    """Run a problem to its end in a store that is held."""
+    resources.require_possible()
+    told = Observers(Predictor(), observer or Observer())
+    return (solve_share if problem.searches else run_loop)(problem, held, resources, told)
+
+
+def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) -> dict[str, Any]:
+    """Say how far a run came; of one with stages that is not finished, how far the stage under way."""
+    inner, running = None if state == "finished" else under_way(run.path, folders), state == "running"
+    if inner is not None:
+        name, run = str(inner.relative_to(run.path)), RunStore(inner)
+        spec = run.read_spec() or spec
+    history, telemetry = run.history(), run.telemetry()
+    predicted = prediction_facts(telemetry, len(history))["predicted_steps"]
+    return {
+        "step": len(history),
+        "predicted_steps": None if spec["run"].get("starts_from") else predicted,
+        "max_steps": spec["stop"].get("max_steps"),
+        "residual": history[-1]["worst_residual"] if history else None,
+        "stage": name if inner is not None else "",
+        "seconds_left": seconds_left(dict(spec), history, telemetry) if running and inner is None else None,
+    }
+
+
+def under_way(folder: Path, folders: tuple[str, ...] = ()) -> Path | None:
+    """Find the stage that was opened last, if it is not finished."""
+    inside = [path for name in folders for path in (folder / name).glob("*")]
+    stages = [path for path in (*folder.iterdir(), *inside) if is_store(path)]
+    last = max(stages, key=lambda path: (path / "epoch").stat().st_mtime, default=None)
+    return None if last is None or (last / "result").is_dir() or not (last / "run.json").exists() else last
+
+
+def _result(store: Path) -> dict[str, np.ndarray]:
+    result = store / "result"
+    if not result.is_dir():
+        raise not_finished(store)
+    return read_bundle(result)[0]
+
+
+def _resources(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a run may use, all that changes: a cluster takes the place of workers, and the other way round."""
+    given = {name: value for name, value in changes.items() if name not in STOP}
+    if "memory" in given:
+        given["memory"] = parse_memory(given["memory"])
+    if "certificates" in given:
+        given["certificates"] = str(Path(given["certificates"]).absolute())
+    cluster = given.get("cluster")
+    if cluster:
+        given = {"threads": None, "workers": 0, **given}
+    elif given.keys() & {"threads", "workers", "cluster"}:
+        given["cluster"] = None
+    if "cluster" in given and not (cluster or "").startswith("tls://"):
+        given.setdefault("certificates", None)
+    return given
+
+
+def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Problem:
+    """The problem under another stopping rule; the steps stay, the answer is made again."""
+    if problem.protected:
+        raise RefusedError(
+            "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
+            "noise of every step depends on their number; start a new run, on a new budget"
+        )
+    request = replace(problem.request, **changed)
+    other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
+    if other.spec() == problem.spec():
+        return problem
+    if held.last_meta() is None and held.part_meta("result") is not None:
+        raise RefusedError(
+            f"the steps of {held.path} were cleared away (`npmdask gc`): it has its answer, and cannot go on to "
+            f"another stopping rule. Begin again in a new store; of a matrix, with `start = {held.path}`"
+        )
+    held.drop_result()
+    held.write_spec((held.read_spec() or {}) | {"stop": other.spec()["stop"]})
+    return other
+
+
+def _summary(solution: Solution) -> dict[str, Any]:
+    statement, spread = solution.statement, solution.value_stddevs
+    more: dict[str, Any] = {"statement": statement} if statement is not None else {}
+    more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
+    more |= {"facts": solution.facts} if solution.facts else {}
+    more |= {"certificate": solution.certificate} if solution.certificate else {}
+    return {
+        "outcome": solution.outcome.name,
+        "converged": solution.converged,
+        "steps": solution.steps,
+        "data_passes": solution.data_passes,
+        "bytes_read": solution.bytes_read,
+        "dataset_bytes": solution.dataset_bytes,
+        "seconds": None if solution.seconds is None else round(solution.seconds, 3),
+        "peak_rss_bytes": solution.peak_rss_bytes,
+        "memory_limit_bytes": solution.memory_limit_bytes,
+        "peak_rss_by_process": [asdict(process) for process in solution.peak_rss_by_process],
+        "values": solution.values.tolist(),
+        "residual_norms": solution.residual_norms.tolist(),
+        "max_sin_theta": solution.max_sin_theta,
+        "store": solution.store,
+        "fingerprint": solution.fingerprint,
+        "total_data_passes": solution.total_data_passes,
+        "sentence": solution.outcome.sentence,
+        "assurance": solution.assurance,
+        "warnings": list(solution.warnings),
+        "target_rank": solution.target_rank,
+        "explained_share": solution.explained_share,
+        "answered": solution.answered,
+        **solution.prediction,
+        **more,
+    }
+
+
+def _released(solution: Solution) -> dict[str, Any]:
+    """What a private run released, and the statement that goes with it."""
+    spread = solution.value_stddevs
+    return {
+        "outcome": solution.outcome.name,
+        "answered": solution.answered,
+        "sentence": solution.outcome.sentence,
+        "assurance": solution.assurance,
+        "values": solution.values.tolist(),
+        "value_stddevs": None if spread is None else spread.tolist(),
+        "target_rank": solution.target_rank,
+        "steps": solution.steps,
+        "statement": solution.statement,
+        "warnings": list(solution.warnings),
+        "store": solution.store,
+    }

@@ -1,0 +1,171 @@
+"""Jobs of several stages: topics of documents, mixtures, independent components."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.manage.kinds import RunKind, Spec, named
+from npmdask.manage.matrix import progress, under_way
+from npmdask.numerics.units import parse_memory
+from npmdask.report import Report
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
+
+# Imports inside of functions: other runs save the time that models take to load.
+
+
+class Staged(RunKind):
+    """A job whose stages are runs in folders below its own. Its kind is that of its data."""
+
+    may_change = frozenset({"memory", "workers", "threads"})
+    staged = True
+
+    def matches(self, spec: Spec) -> bool:
+        return bool(spec.get("data", {}).get("kind") == self.name)
+
+    def refusal(self, store: Path) -> str:
+        return f"{store} is a job of several stages: only memory, workers and threads may be given"
+
+    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
+        """Go on with the stage that is under way, as the job was asked for."""
+        given = dict(changes)
+        if "memory" in given:
+            given["memory"] = parse_memory(given["memory"])
+        spec = RunStore(store).read_spec() or {}
+        resources = replace(Resources(**spec.get("resources", {})), **given)
+        return self.go_on(store, resources, observer or Observer())
+
+    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
+        """Run all stages that are not finished."""
+        raise NotImplementedError
+
+    def read(self, store: Path) -> Any:
+        """Read the answer of a finished job.
+
+        Raises
+        ------
+        BadInputError
+            There is none yet.
+        """
+        raise NotImplementedError
+
+    def ending(self, answer: Any) -> str:
+        return f"{answer.outcome.sentence}; `npmdask report {answer.store}` makes its page"
+
+    def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
+        try:
+            facts: dict[str, Any] = {"state": "finished"} | self.summary(self.read(run.path))
+        except BadInputError:
+            facts = {"state": "unfinished", "outcome": "go on with `npmdask resume`"}
+        return facts | {"source": spec.get("source")} | named(spec, ("data", "algorithm", "run", "version"))
+
+    def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
+        """Say how far the stage under way came."""
+        found = super().status(run, spec, state)
+        unfinished = found["state"] != "finished" and under_way(run.path) is not None
+        return found | (progress(run, spec, found["state"], self.folders) if unfinished else {})
+
+
+class Topics(Staged):
+    """Topics of documents."""
+
+    name = "topics"
+
+    def gave(self, answer: Any) -> bool:
+        from npmdask.models.topics.run import TopicAnswer
+
+        return isinstance(answer, TopicAnswer)
+
+    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
+        from npmdask.models.topics.run import resume_topics
+
+        with RunStore(store) as held:
+            return resume_topics(held, resources, observer)
+
+    def read(self, store: Path) -> Any:
+        from npmdask.models.topics.run import read_topics
+
+        return read_topics(store)
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        """Read topics, alphas and words."""
+        from npmdask.models.topics.model import PART
+        from npmdask.models.topics.vocabulary import words_of_array
+
+        arrays = _part(store, PART)
+        if "words" in arrays:
+            arrays["vocabulary"] = np.array(words_of_array(arrays.pop("words")))
+        return arrays
+
+    def summary(self, answer: Any) -> dict[str, Any]:
+        from npmdask.models.topics.run import topics_summary
+
+        return topics_summary(answer)
+
+    def lines(self, answer: Any, words: int = 10) -> str:
+        """Show a line for each topic, with its first words."""
+        from npmdask.models.topics.report import text_of
+
+        return text_of(answer.model, words, coherence=answer.coherence)
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        from npmdask.models.topics.report import topics_report
+
+        return topics_report(run, dict(spec))
+
+
+class Latent(Staged):
+    """Latent variables of samples, found by moments; ``name`` says of which model."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def gave(self, answer: Any) -> bool:
+        from npmdask.models.latent.answers import LatentAnswer
+
+        return isinstance(answer, LatentAnswer) and answer.kind == self.name
+
+    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
+        from npmdask.models.latent.answers import resume_latent
+
+        return resume_latent(store, resources, observer)
+
+    def read(self, store: Path) -> Any:
+        from npmdask.models.latent.answers import read_latent
+
+        return read_latent(store)
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        """Read all that was found."""
+        from npmdask.models.latent.common import ANSWER
+
+        return _part(store, ANSWER)
+
+    def summary(self, answer: Any) -> dict[str, Any]:
+        from npmdask.models.latent.answers import latent_summary
+
+        return latent_summary(answer)
+
+    def lines(self, answer: Any, words: int = 10) -> str:
+        """Show a line for each component, with its weight."""
+        return "\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1))
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        from npmdask.models.latent.report import latent_report
+
+        return latent_report(run, dict(spec))
+
+
+def _part(store: Path, name: str) -> dict[str, np.ndarray]:
+    """The arrays of the part of a job that holds its answer."""
+    found = RunStore(store).read_part(name)
+    if found is None:
+        raise BadInputError(f"{store} holds no answer yet; `npmdask resume {store}` finishes the job")
+    return dict(found[0])

@@ -1,0 +1,99 @@
+"""Streams: rows that come once, in their order, into a model that has an answer while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.manage.kinds import Keeps, RunKind, Spec, named
+from npmdask.numerics.units import parse_memory
+from npmdask.report import Report
+from npmdask.runs.observers import Observer
+
+MEASURED = {
+    2: ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change"),
+    3: ("rank", "mean_batch_rows", "change"),
+}
+
+# Imports inside of functions: with streams come the readers of every format, a tenth of a second that other runs save.
+
+
+class Stream(RunKind):
+    """A stream of rows, learnt from by one process."""
+
+    name = "stream"
+    may_change = frozenset({"memory"})
+
+    def matches(self, spec: Spec) -> bool:
+        return bool(spec.get("data", {}).get("kind") == "stream")
+
+    def gave(self, answer: Any) -> bool:
+        from npmdask.streaming import StreamSolution
+
+        return isinstance(answer, StreamSolution)
+
+    def refusal(self, store: Path) -> str:
+        return f"{store} is of a stream, whose rows are used once, in their order: only memory may be given"
+
+    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
+        """Take the rows after the last commit, and what is new."""
+        from npmdask.streaming import resume_stream
+
+        return resume_stream(store, memory=parse_memory(changes.get("memory")), observer=observer)
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        """Read what was learnt up to the last commit, whether the stream is running, was killed, or ended."""
+        from npmdask.streaming.status import answer_of
+
+        return answer_of(store)
+
+    def summary(self, answer: Any) -> dict[str, Any]:
+        from npmdask.streaming import stream_summary
+
+        return stream_summary(answer)
+
+    def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
+        """Say what the last commit holds, and the last measurement before that."""
+        from npmdask.streaming.status import standing
+
+        found = standing(run)
+        if found is None:
+            facts: dict[str, Any] = {"state": "unfinished", "outcome": "nothing is committed yet: run it again"}
+            facts["rows"] = 0
+        else:
+            last, files = found.history[-1:], found.files
+            facts = {
+                "state": found.state,
+                "outcome": found.sentence,
+                **({"assurance": found.assurance} if found.assurance else {}),
+                "rows": found.rows,
+                "rows_waiting": found.rows_waiting,
+                "skipped": found.skipped,
+                "steps": found.steps,
+                **({} if files is None else {"files_done": files[0], "file_begun": files[1]}),
+                "measured_after": last[0].rows if last else None,
+                **{name: getattr(last[0], name) if last else None for name in MEASURED[found.moment]},
+            }
+        return facts | {"source": spec.get("source")} | named(spec, ("data", "algorithm", "run", "version"))
+
+    def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
+        """Say how many steps the model has; "waiting": all rows that there are are taken, and more may come."""
+        facts = self.inspect(run, spec)
+        if facts["state"] == "up to date" and state not in ("running", "hung"):
+            answered = run.part_meta("result")
+            state = "finished" if answered and answered["outcome"]["name"] == "exhausted" else "waiting"
+        what = f"stream, {spec['algorithm']['name']}"
+        return {"what": what, "state": state, "assurance": facts.get("assurance", ""), "step": facts.get("steps")}
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        from npmdask.streaming.report import stream_report
+
+        return stream_report(run)
+
+    def keeps(self, run: RunStore, spec: Spec) -> Keeps:
+        """Keep everything: a stream goes on from its steps."""
+        return "everything"

@@ -1,0 +1,235 @@
+"""What a report is made of: sections of typed blocks, as data; how they look is for :mod:`npmdask.report.render`.
+
+A report knows no run and no file. Whatever has something to show (a run, a stream, topics, a plug-in) builds the same
+few blocks, and each of the three forms (HTML, Markdown, JSON) is written once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Cell = str | int | float | None
+Number = int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A paragraph of plain text; its line breaks are kept where ``style`` is "code".
+
+    ``style``: "warning" stands out; "item" is a line of a list; "code" is a command to copy.
+    """
+
+    text: str
+    style: Literal["plain", "warning", "item", "code"] = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells below a head. ``style``: "tiles" shows two columns, names and values, as a grid."""
+
+    rows: tuple[tuple[Cell, ...], ...]
+    head: tuple[str, ...] = ()
+    style: Literal["table", "tiles"] = "table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Points of a plot, by ``x``. ``spread``: one standard deviation up and down; ``right``: to the axis on the right.
+
+    ``style``: "line" has a mark at every point; "dashed" likewise; "thin" is for many points; "steps" stay until the
+    next one.
+    """
+
+    x: tuple[Number, ...]
+    y: tuple[Number, ...]
+    name: str = ""
+    style: Literal["line", "dashed", "thin", "points", "bars", "steps"] = "line"
+    spread: tuple[Number, ...] | None = None
+    right: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A straight line across a plot at ``y``, or at ``x``."""
+
+    y: float | None = None
+    x: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Series against one another.
+
+    ``log``: the axis on the left is logarithmic, else ``bottom`` and ``top`` are its ends where they are given. The
+    axis on the right begins at 0 and ends at ``right_top``. ``counts``: x are many rows (20k, 3M), not a few numbers.
+    """
+
+    title: str
+    series: tuple[Series, ...]
+    x: str = ""
+    y: str = ""
+    right: str = ""
+    log: bool = False
+    bottom: float | None = None
+    top: float | None = None
+    right_top: float | None = None
+    rules: tuple[Rule, ...] = ()
+    counts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """A few named shares as bars, like the words of a topic; ``most`` is the share that fills the width."""
+
+    title: str
+    notes: tuple[str, ...]
+    bars: tuple[tuple[str, float], ...]
+    most: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """A picture, whole: ``content`` in the format ``kind``; ``about`` is what it shows, in words."""
+
+    content: bytes
+    kind: Literal["svg+xml", "png"]
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map:
+    """Values on a grid, like a component over latitude and longitude, by rows from the first ``y`` on.
+
+    A value that is not there is None. Colours are symmetric about 0.
+    """
+
+    title: str
+    values: tuple[tuple[float | None, ...], ...]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    x_name: str = ""
+    y_name: str = ""
+
+
+Block = Text | Table | Plot | Bars | Image | Map
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Blocks under a title, which may be empty."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All that is to be said of one run.
+
+    Parameters
+    ----------
+    title : what the run is called.
+    outcome : how it stands, in a sentence.
+    good : whether it has an answer.
+    error_statement : how wrong the answer can be, in a sentence; "" where there is no answer yet.
+    sections : what else there is to say, in order.
+
+    Examples
+    --------
+    >>> from npmdask.report import Report, Section, Table, Text, as_markdown
+    >>> numbers = Section(title="Numbers", blocks=(Text(text="Two of them."), Table(rows=((1, 2),), head=("a", "b"))))
+    >>> print(as_markdown(Report(title="example", outcome="done", good=True, sections=(numbers,))))
+    # example
+    <BLANKLINE>
+    done
+    <BLANKLINE>
+    ## Numbers
+    <BLANKLINE>
+    Two of them.
+    <BLANKLINE>
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    <BLANKLINE>
+    """
+
+    title: str
+    outcome: str
+    good: bool
+    sections: tuple[Section, ...]
+    error_statement: str = ""
+
+
+def section(title: str, *blocks: Block | None) -> Section:
+    """Make a section of those ``blocks`` that there are."""
+    return Section(title=title, blocks=tuple(block for block in blocks if block is not None))
+
+
+def tiles(facts: Iterable[tuple[str, str]]) -> Table:
+    """Make a grid of tiles from names and values."""
+    return Table(rows=tuple(facts), style="tiles")
+
+
+def table(rows: Iterable[Iterable[Any]], head: Sequence[str] = ()) -> Table:
+    """Make a table of ``rows``; what is no number is shown as text."""
+    return Table(rows=tuple(tuple(_cell(cell) for cell in row) for row in rows), head=tuple(head))
+
+
+def parameters(spec: Mapping[str, Any], tables: Sequence[str]) -> Section:
+    """List the source of a run, and everything in these tables of its ``spec``, by name."""
+    facts = [("source", spec.get("source", ""))]
+    for name in tables:
+        facts += [(f"{name}.{field}", value) for field, value in spec.get(name, {}).items()]
+    return section("Parameters", table(facts))
+
+
+def warnings(said: Iterable[str]) -> tuple[Text, ...]:
+    """Make every sentence stand out."""
+    return tuple(Text(text=text, style="warning") for text in said)
+
+
+def series(x: Iterable[Any], y: Iterable[Any], name: str = "", **more: Any) -> Series:
+    """Make a series of plain numbers, whatever they were."""
+    spread = more.pop("spread", None)
+    plain = None if spread is None else tuple(map(float, spread))
+    return Series(x=tuple(map(float, x)), y=tuple(map(float, y)), name=name, spread=plain, **more)
+
+
+def spectrum(values: Iterable[Any], name: str) -> Plot:
+    """Plot the sizes of values, the largest first; on a logarithmic axis where they span a decade and none is zero."""
+    sizes = [abs(float(value)) for value in values]
+    drawn = series(range(1, len(sizes) + 1), sizes)
+    if spans_a_decade(sizes):
+        return Plot(title="Spectrum", x="component", y=name, series=(drawn,), log=True)
+    return Plot(title="Spectrum", x="component", y=name, series=(drawn,), bottom=0.0, top=1.05 * max(sizes) or 1.0)
+
+
+def spans_a_decade(sizes: Sequence[float]) -> bool:
+    """Say whether ``sizes`` are for a logarithmic axis."""
+    return len(sizes) > 0 and min(sizes) > 0 and max(sizes) >= 10 * min(sizes)
+
+
+def bytes_text(n: float) -> str:
+    """Write a number of bytes for people.
+
+    Examples
+    --------
+    >>> bytes_text(3 * 2**20)
+    '3 MiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.3g} {unit}"
+        n /= 1024
+    return f"{n:.3g} TiB"
+
+
+def _cell(value: Any) -> Cell:
+    """A number of Python as it is; all else as it prints, NumPy's numbers too."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    return int(value) if type(value) is int else None if value is None else str(value)
