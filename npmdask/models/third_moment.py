@@ -14,7 +14,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.process_memory import tree_rss
 from npmdask.numerics.moments import unit_groups
-from npmdask.operators import Operator
+from npmdask.operators import Operator, View
 from npmdask.operators.sample_moment_blocks import SampleBlocks
 from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import HALF_LENGTH, WordTotals
@@ -171,7 +171,7 @@ def _maker(
     if center and source.column_mean is None:
         raise BadInputError(f"{source.path} has no recorded means: ingest it, or leave center out")
     mean = source.column_mean if center else None
-    return lambda units: SampleBlocks(reader=reader, mean=mean, side=side, wanted=units)
+    return lambda units: SampleBlocks(reader=reader, view=View(shift=mean), side=side, wanted=units)
 
 
 def _allowed(resources: Resources) -> int:

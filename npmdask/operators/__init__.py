@@ -18,6 +18,7 @@ from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.sparse import SparseGram
+from npmdask.operators.view import View
 from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples
@@ -50,6 +51,7 @@ __all__ = [
     "Symmetric",
     "Triangle",
     "TripleBlocks",
+    "View",
     "WhitenedTriples",
     "WordPairs",
     "WordSums",

@@ -225,10 +225,6 @@ def least_run(columns: int) -> int:
     return max(RUN_BYTES, COLUMN_BYTES * columns)
 
 
-def divided(block: Block, scale: np.ndarray | None) -> Block:
-    return block if scale is None else (block / scale[:, None]).astype(block.dtype, copy=False)
-
-
 def as_dtype(values: np.ndarray, dtype: Any, name: Any = 0) -> np.ndarray:
     """``values`` in the dtype of the arithmetic: themselves, or a copy in this thread's reused buffer."""
     if values.dtype == dtype:

@@ -10,7 +10,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.problem import Problem, column_scale
+from npmdask.operators.view import column_scale
+from npmdask.runs.problem import Problem
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader

@@ -18,7 +18,7 @@ from npmdask.algorithms.stopping import Rule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.federated.release import NodesParts
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle
+from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle, View
 from npmdask.privacy.dp_pca_release import RecordParts
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.power_release import PrivateParts
@@ -31,17 +31,6 @@ from npmdask.storage.source import Source
 
 DEFAULT_STEPS = 200
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
-
-
-def column_scale(mean: np.ndarray, std: np.ndarray, *, sparse: bool) -> np.ndarray:
-    """What columns of these means and deviations (d) are divided by.
-
-    The deviation of a constant column is rounding noise, not 0: dividing by it would blow up nothing into something.
-    From sums of squares (CSR) only half the digits of a deviation are real.
-    """
-    noise = np.abs(mean) * (1e-7 if sparse else 1e-13)
-    scale: np.ndarray = np.where(std > noise, std, 1.0)
-    return scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +168,11 @@ class Problem:
                 return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
             return Symmetric(reader=reader)
         weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
-        scale = None
-        if self.request.scale and mean is not None and std is not None:
-            scale = column_scale(mean, std, sparse=isinstance(reader, CsrReader))
-        centre = mean if self.request.center else None
+        sparse, asked = isinstance(reader, CsrReader), self.request
+        view = View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
         if isinstance(reader, CsrReader):
-            return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)
-        return Gram(reader=reader, weight=weight, mean=centre, scale=scale)
+            return SparseGram(reader=reader, weight=weight, view=view)
+        return Gram(reader=reader, weight=weight, view=view)
 
     def mechanism_of(self, operator: Any, query: Query) -> Mechanism:
         """The mechanism for the answer to ``query``, asked of ``operator``."""
