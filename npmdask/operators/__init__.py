@@ -23,7 +23,10 @@ from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples
 
+OF_LAYOUT = {"dense": Gram, "csr": SparseGram, "triangle": Triangle, "tensor": PackedTensor}  # plain products
+
 __all__ = [
+    "OF_LAYOUT",
     "RUN_BYTES",
     "BoundedProduct",
     "BoundedSymmetric",

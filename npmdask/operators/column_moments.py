@@ -11,7 +11,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, Sums, require_finite
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import SlabRecord
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import Fragment
 from npmdask.storage.writers.dense import Moments
 
 
@@ -27,12 +27,16 @@ class ColumnMoments(BySlabs):
     view: View = AS_STORED
 
     @property
+    def _of_csr(self) -> bool:
+        return bool(self.reader.layout == "csr")
+
+    @property
     def block_rows(self) -> int:
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record = SlabRecord()
-        table = (self._of_entries if isinstance(self.reader, CsrReader) else self._of_tiles)(slabs, record)
+        table = (self._of_entries if self._of_csr else self._of_tiles)(slabs, record)
         sums = self.unstacked(table, slabs)
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record)
@@ -62,11 +66,11 @@ class ColumnMoments(BySlabs):
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         """Of CSR plain sums of values and squares (their count is not used), of dense data means and deviations."""
-        names = ("count", "total", "squares") if isinstance(self.reader, CsrReader) else ("count", "mean", "m2")
+        names = ("count", "total", "squares") if self._of_csr else ("count", "mean", "m2")
         return dict(zip(names, stacked, strict=True))
 
     def join(self, left: Partial, right: Partial) -> Partial:
-        if isinstance(self.reader, CsrReader):
+        if self._of_csr:
             return super().join(left, right)
         merged = Moments(self.block_rows)
         for counts, mean, m2 in (left.sums.values(), right.sums.values()):
@@ -76,7 +80,7 @@ class ColumnMoments(BySlabs):
     def finish(self, total: Partial, block: Block) -> Block:
         _, mean, spread = total.sums.values()
         rows = self.view.weight_of_rows(self.reader.shape[0])
-        if isinstance(self.reader, CsrReader):
+        if self._of_csr:
             mean = mean / rows
             spread = np.maximum(spread - rows * mean**2, 0.0)
         return np.stack([mean, np.sqrt(spread / rows)])

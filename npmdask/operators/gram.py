@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class Gram(BySlabs):
     reader: DenseReader
     weight: float = 1.0
     view: View = AS_STORED
+
+    centred_by_algebra: ClassVar[bool] = False  # rows are, before they are multiplied
 
     @property
     def block_rows(self) -> int:

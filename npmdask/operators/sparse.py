@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -29,6 +29,8 @@ class SparseGram(BySlabs):
     reader: CsrReader
     weight: float = 1.0
     view: View = AS_STORED
+
+    centred_by_algebra: ClassVar[bool] = True
 
     @property
     def block_rows(self) -> int:

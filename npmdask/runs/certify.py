@@ -13,7 +13,6 @@ from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
 from npmdask.operators import Operator, View
 from npmdask.runs.low_rank_stopping import LowRankRule, excess_of
 from npmdask.runs.problem import Problem
-from npmdask.storage.readers.sparse import CsrReader
 from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, noisy_recursion, rounding_of
 from npmdask.theory.certificates.wording import health, sentence
 
@@ -134,7 +133,7 @@ def _rounding(precisions: list[str], d: int, size: float, operator: Any) -> floa
         moved = math.sqrt(operator.weight * view.weight_of_rows(operator.reader.shape[0]))
         moved *= float(np.linalg.norm(view.on_columns(view.shift[:, None])))
     # A sparse matrix is centred by taking n m m^T off its product; a dense one row by row, before it is multiplied.
-    from_centring = moved**2 if isinstance(operator.reader, CsrReader) else moved * math.sqrt(size)
+    from_centring = moved**2 if getattr(operator, "centred_by_algebra", False) else moved * math.sqrt(size)
     return rounding_of(d, size, single=single) + 8 * DOUBLE_EPS * from_centring
 
 

@@ -18,15 +18,13 @@ from npmdask.algorithms.stopping import Rule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.federated.release import NodesParts
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle, View
+from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
 from npmdask.privacy.dp_pca_release import RecordParts
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.power_release import PrivateParts
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import TensorParts
-from npmdask.storage.readers.packed_symmetric import TriangleReader, square_chunks
-from npmdask.storage.readers.packed_tensor import TensorReader
-from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import Source
 
 DEFAULT_STEPS = 200
@@ -151,28 +149,28 @@ class Problem:
         ``first``: of the first step, in which a matrix that is only said to be symmetric is read whole, so that
         X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
         """
-        reader, kind = self.source.reader, self.source.kind
+        reader: Any = self.source.reader
+        kind = self.source.kind
         if self.nodes is not None:
             return self.nodes.operator()
         if self.private is not None:
             return self.private.operator(self.source)
         if self.lens is not None:
             return self.lens.operator(self.source)
-        if isinstance(reader, TensorReader):
-            return PackedTensor(reader=reader)
-        if isinstance(reader, TriangleReader):
-            return Triangle(reader=reader)
-        if kind == "symmetric":
-            assert not isinstance(reader, CsrReader)
-            if square_chunks(reader) and (self.source.mirrored or not first):
+        if kind == "symmetric" and reader.layout == "dense":
+            if reader.by_triangle and (self.source.mirrored or not first):
                 return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
             return Symmetric(reader=reader)
+        made = OF_LAYOUT[reader.layout]
+        if kind in ("symmetric", "tensor"):
+            return made(reader=reader)
         weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
-        sparse, asked = isinstance(reader, CsrReader), self.request
-        view = View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
-        if isinstance(reader, CsrReader):
-            return SparseGram(reader=reader, weight=weight, view=view)
-        return Gram(reader=reader, weight=weight, view=view)
+        return made(reader=reader, weight=weight, view=self.view(mean, std))
+
+    def view(self, mean: np.ndarray | None, std: np.ndarray | None) -> View:
+        """How the question sees the stored columns, of these means and deviations."""
+        asked, sparse = self.request, self.source.reader.layout == "csr"
+        return View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
 
     def mechanism_of(self, operator: Any, query: Query) -> Mechanism:
         """The mechanism for the answer to ``query``, asked of ``operator``."""
