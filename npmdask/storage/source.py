@@ -68,7 +68,13 @@ def _opener_of(source: Any) -> Opener | None:
         return None
     if scheme not in _OPENERS:
         for entry in entry_points(group=ENTRY_POINTS, name=scheme):
-            _OPENERS[scheme] = entry.load()
+            try:
+                _OPENERS[scheme] = entry.load()
+            except Exception as error:  # whatever importing somebody else's module raises
+                raise BadInputError(
+                    f"the package that opens {scheme}:// cannot be imported ({type(error).__name__}: {error}); it "
+                    f"names {entry.value!r}: repair or remove it"
+                ) from error
     return _OPENERS.get(scheme)
 
 

@@ -270,6 +270,16 @@ def test_openers_that_fail_and_schemes_that_cannot_be_registered(toy: dict[str, 
         open_source("nobody://here")
 
 
+def test_an_installed_package_is_found_by_the_scheme_of_its_urls(
+    toy: dict[str, Toy], lab: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert open_source("lab://300x4").shape == (300, 4)
+    (tmp_path / "site" / "lab-1.0.dist-info" / "entry_points.txt").write_text("[npmdask.sources]\nlab2 = lab:gone\n")
+    with pytest.raises(BadInputError, match=r"the package that opens lab2:// cannot be imported \(AttributeError"):
+        open_source("lab2://300x4")
+
+
 def test_nothing_private_is_computed_of_data_without_a_budget(toy: dict[str, Toy], tmp_path: Path) -> None:
     privacy = Privacy(epsilon=1.0, delta=1e-6, neighboring_relation="record_add_remove", clip_norm=1.0)
     with pytest.raises(RefusedError, match="toy://here was never ingested"):
