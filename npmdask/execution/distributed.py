@@ -25,7 +25,7 @@ from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.chunk_access import first_line
-from npmdask.storage.object_url import is_remote
+from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import SlabRecord
 
 TASKS_PER_SLOT = 4  # of a distributed pass: few, as each costs the scheduler 2 ms; enough to share the work
@@ -294,7 +294,7 @@ def _peak() -> tuple[int, int]:
 
 def _facts(source: str) -> dict[str, Any]:
     """What must be the same on every worker."""
-    sees = is_remote(source) or source.startswith("memory") or os.path.exists(source)
+    sees = is_url(source) or source.startswith("memory") or os.path.exists(source)
     return {"npmdask": version("npmdask"), "sees the data": sees, **environment()}
 
 

@@ -10,9 +10,7 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import kind_of
 from npmdask.storage.object_url import is_remote
-from npmdask.storage.readers.packed_symmetric import TriangleReader
-from npmdask.storage.readers.packed_tensor import TensorReader
-from npmdask.storage.source import Reader, Source, open_source
+from npmdask.storage.source import Source, is_registered, open_source
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
@@ -23,7 +21,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
     BadInputError
         Neither of them.
     """
-    if is_remote(path) and not holds_run(str(path)):
+    if is_registered(path) or (is_remote(path) and not holds_run(str(path))):
         return _inspect_data(path)
     folder = folder_of(path)
     if (folder / "run.json").exists():
@@ -37,13 +35,13 @@ def inspect(path: str | Path) -> dict[str, Any]:
 
 def _inspect_data(path: str | Path) -> dict[str, Any]:
     source = open_source(path)
-    reader = source.reader
+    reader: Any = source.reader
     return {
         "kind": source.kind,
         **_extent(source),
         "dtype": str(reader.dtype),
         "bytes": reader.nbytes,
-        "chunk_grid": [reader.grid] * 3 if isinstance(reader, TensorReader) else list(reader.grid),
+        "chunk_grid": [reader.grid] * 3 if reader.layout == "tensor" else list(reader.grid),
         "stored": _stored(reader),
         "fingerprint": source.fingerprint,
         "checksums": "recorded" if source.registered else "none (a plain store: taken in the first pass of a run)",
@@ -54,12 +52,13 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
 def _extent(source: Source) -> dict[str, Any]:
     """How large the data are, in the words of their kind."""
     n, d = source.shape[0], source.dimension
-    if isinstance(source.reader, TensorReader):
-        return {"order": len(source.shape), "dimension": d, "block": source.reader.side}
+    if source.reader.layout == "tensor":
+        tensor: Any = source.reader
+        return {"order": len(source.shape), "dimension": d, "block": tensor.side}
     return {"rows": n, "columns": d} if source.side is None else {"matrices": n, "side": d}
 
 
-def _stored(reader: Reader) -> str:
-    if isinstance(reader, TensorReader):
+def _stored(reader: Any) -> str:
+    if reader.layout == "tensor":
         return f"the {reader.units} unique blocks of {reader.grid**3}"
-    return "the upper triangle" if isinstance(reader, TriangleReader) else "whole"
+    return "the upper triangle" if reader.layout == "triangle" else "whole"

@@ -27,10 +27,9 @@ from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Resources, Solution
-from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 
+DILATIONS = {"dense": Dilation, "csr": SparseDilation}
 KINDS = ("samples", "matrix", "sparse")  # whose stored array has rows and columns
 
 
@@ -46,7 +45,7 @@ class DilationLens:
 
     def operator(self, source: Source) -> Operator:
         reader: Any = source.reader
-        return SparseDilation(reader=reader) if isinstance(reader, CsrReader) else Dilation(reader=reader)
+        return DILATIONS[reader.layout](reader=reader)
 
     def spec(self) -> dict[str, Any]:
         return {"dilation": True}
@@ -122,7 +121,7 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
     BadInputError
         As :func:`singular_triplets`.
     """
-    stored = source.kind in KINDS and isinstance(source.reader, DenseReader | CsrReader)
+    stored = source.kind in KINDS and source.reader.layout in DILATIONS
     if not stored or isinstance(request.target_rank, float):
         raise BadInputError(
             f"the dilation is of a stored matrix with rows and columns, k a number of triplets: {source.path} of kind "

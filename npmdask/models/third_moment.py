@@ -14,7 +14,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.process_memory import tree_rss
 from npmdask.numerics.moments import unit_groups
-from npmdask.operators import Operator
+from npmdask.operators import Operator, View
 from npmdask.operators.sample_moment_blocks import SampleBlocks
 from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import HALF_LENGTH, WordTotals
@@ -23,9 +23,7 @@ from npmdask.runs.solution import Resources
 from npmdask.runs.stages import gather
 from npmdask.storage.lock import locked
 from npmdask.storage.paths import NEW_STORE, local_path
-from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed_tensor import place_of
-from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
 
@@ -155,14 +153,14 @@ def _maker(
     collect: Callable[[str, Operator], np.ndarray],
 ) -> Made:
     """The operator of a group of blocks."""
-    reader = source.reader
-    if isinstance(reader, CsrReader):
+    reader: Any = source.reader
+    if reader.layout == "csr":
         if center:
             raise BadInputError("center is for samples: moments of words are of different words of a document")
         totals = WordTotals(reader=reader, half_length=half_length)
         sums = totals.sums_of(collect("totals", totals))
         return lambda units: TripleBlocks(reader=reader, sums=sums, side=side, wanted=units, alpha0=alpha0)
-    if not isinstance(reader, DenseReader) or source.kind not in ("samples", "matrix"):
+    if reader.layout != "dense" or source.kind not in ("samples", "matrix"):
         raise BadInputError(
             f"{source.path} is of kind {source.kind}: third moments are of samples (dense rows) or of documents"
         )
@@ -171,7 +169,7 @@ def _maker(
     if center and source.column_mean is None:
         raise BadInputError(f"{source.path} has no recorded means: ingest it, or leave center out")
     mean = source.column_mean if center else None
-    return lambda units: SampleBlocks(reader=reader, mean=mean, side=side, wanted=units)
+    return lambda units: SampleBlocks(reader=reader, view=View(shift=mean), side=side, wanted=units)
 
 
 def _allowed(resources: Resources) -> int:

@@ -18,11 +18,15 @@ from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.sparse import SparseGram
+from npmdask.operators.view import View
 from npmdask.operators.word_moment_blocks import TripleBlocks
 from npmdask.operators.word_moments import WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.operators.word_third_moment import WhitenedTriples
 
+OF_LAYOUT = {"dense": Gram, "csr": SparseGram, "triangle": Triangle, "tensor": PackedTensor}  # plain products
+
 __all__ = [
+    "OF_LAYOUT",
     "RUN_BYTES",
     "BoundedProduct",
     "BoundedSymmetric",
@@ -50,6 +54,7 @@ __all__ = [
     "Symmetric",
     "Triangle",
     "TripleBlocks",
+    "View",
     "WhitenedTriples",
     "WordPairs",
     "WordSums",

@@ -10,10 +10,8 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
-from npmdask.storage.conventions import refuse_marked
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
-from npmdask.storage.readers.packed_symmetric import TriangleReader
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import Fragment
 
 RUN_BYTES = 32 * 2**20  # of data in a run: large enough that the cost of scheduling a task vanishes
 COLUMN_BYTES = 2**10  # of data in a run for each column: four times the sum that the run returns, with p = 32
@@ -225,10 +223,6 @@ def least_run(columns: int) -> int:
     return max(RUN_BYTES, COLUMN_BYTES * columns)
 
 
-def divided(block: Block, scale: np.ndarray | None) -> Block:
-    return block if scale is None else (block / scale[:, None]).astype(block.dtype, copy=False)
-
-
 def as_dtype(values: np.ndarray, dtype: Any, name: Any = 0) -> np.ndarray:
     """``values`` in the dtype of the arithmetic: themselves, or a copy in this thread's reused buffer."""
     if values.dtype == dtype:
@@ -285,36 +279,22 @@ def tile_bytes(reader: DenseReader, p: int) -> int:
     return reader.buffer_bytes + cast + 2 * reader.chunks[0] * p * 8
 
 
-def require_finite(sums: Sums, reader: DenseReader | CsrReader | TriangleReader, slabs: range) -> None:
-    """One look at the sums finds any NaN or infinity of the data; only then is it searched for."""
+def require_finite(sums: Sums, reader: Any, units: range) -> None:
+    """One look at the sums finds any NaN or infinity of the data; only then is it searched for, and named.
+
+    Raises
+    ------
+    BadInputError
+        A sum is not finite.
+    """
     if all(np.isfinite(values).all() for values in sums.values()):
         return
-    for slab in slabs:
-        position = _find_non_finite(reader, slab)
-        if position:
-            if not isinstance(reader, CsrReader):
-                refuse_marked(reader.array)
-            raise BadInputError(
-                f"{reader.where} holds {position}: remove or impute the non-finite values and ingest it again"
-            )
+    for unit in units:
+        if (found := reader.non_finite(unit)) is not None:
+            raise found
     raise BadInputError(
         f"a product with {reader.where} overflows although the data are finite: divide the data by a constant"
     )
-
-
-def _find_non_finite(reader: DenseReader | CsrReader | TriangleReader, slab: int) -> str | None:
-    if isinstance(reader, CsrReader):
-        for piece in reader.blocks(range(slab, slab + 1), SlabRecord()):
-            if not np.isfinite(piece.data).all():
-                return f"a non-finite value in chunk {slab}"
-        return None
-    for rows, tile in reader.tiles(slab, SlabRecord()):
-        for columns, values in tile:
-            bad = np.argwhere(~np.isfinite(values))
-            if len(bad):
-                row, column = (int(i) for i in bad[0])
-                return f"{values[row, column]} at row {rows.start + row}, column {columns.start + column}"
-    return None
 
 
 # Operators on some rows of a stored array: the units of a pass are the slabs that these rows lie in.

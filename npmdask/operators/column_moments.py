@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, Sums, require_finite
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
-from npmdask.storage.readers.sparse import CsrReader
+from npmdask.operators.view import AS_STORED, View
+from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.sparse import Fragment
 from npmdask.storage.writers.dense import Moments
 
 
@@ -17,51 +19,68 @@ from npmdask.storage.writers.dense import Moments
 class ColumnMoments(BySlabs):
     """One pass for the column means and deviations of a source that was never ingested (Chan et al. 1983).
 
-    The block is not used. ``finish`` gives 2 x d: mean and population standard deviation.
+    The block is not used. ``finish`` gives 2 x d: mean and population standard deviation of the stored columns, with
+    the weights that the ``view`` gives to rows.
     """
 
-    reader: DenseReader | CsrReader
+    reader: Any  # DenseReader or CsrReader
+    view: View = AS_STORED
+
+    @property
+    def _of_csr(self) -> bool:
+        return bool(self.reader.layout == "csr")
 
     @property
     def block_rows(self) -> int:
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, table = SlabRecord(), np.zeros((3, self.block_rows))
-        if isinstance(self.reader, CsrReader):
-            for piece in self.reader.blocks(slabs, record):
-                values = piece.data.astype(np.float64)
-                table[1] += np.bincount(piece.indices, values, self.block_rows)
-                table[2] += np.bincount(piece.indices, values**2, self.block_rows)
-        else:
-            columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
-            parts = [Moments(c.stop - c.start) for c in columns]
-            for slab in self.reader.ahead(slabs):
-                for _, tile in self.reader.tiles(slab, record):
-                    for part, (_, values) in zip(parts, tile, strict=True):
-                        part.add(values)
-            table = np.concatenate([part.table() for part in parts], axis=1)
+        record = SlabRecord()
+        table = (self._of_entries if self._of_csr else self._of_tiles)(slabs, record)
         sums = self.unstacked(table, slabs)
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record)
 
+    def _of_tiles(self, slabs: range, record: SlabRecord) -> np.ndarray:
+        columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
+        parts, weights = [Moments(c.stop - c.start) for c in columns], self.view.row_weight
+        for slab in self.reader.ahead(slabs):
+            for rows, tile in self.reader.tiles(slab, record):
+                for part, (_, values) in zip(parts, tile, strict=True):
+                    part.add(values, None if weights is None else weights[rows])
+        return np.concatenate([part.table() for part in parts], axis=1)
+
+    def _of_entries(self, slabs: range, record: SlabRecord) -> np.ndarray:
+        table, weights, at = np.zeros((3, self.block_rows)), self.view.row_weight, self.reader.rows_of(slabs)[0]
+        for piece in self.reader.blocks(slabs, record):
+            values, lengths = piece.data.astype(np.float64), [len(piece.data)]
+            if isinstance(piece, Fragment):
+                numbers = range(piece.row, piece.row + 1)
+            else:
+                numbers, lengths = range(at, at + piece.shape[0]), np.diff(piece.indptr)
+            at = numbers.stop
+            of_entries = 1.0 if weights is None else np.repeat(weights[numbers.start : numbers.stop], lengths)
+            table[1] += np.bincount(piece.indices, values * of_entries, self.block_rows)
+            table[2] += np.bincount(piece.indices, values**2 * of_entries, self.block_rows)
+        return table
+
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         """Of CSR plain sums of values and squares (their count is not used), of dense data means and deviations."""
-        names = ("count", "total", "squares") if isinstance(self.reader, CsrReader) else ("count", "mean", "m2")
+        names = ("count", "total", "squares") if self._of_csr else ("count", "mean", "m2")
         return dict(zip(names, stacked, strict=True))
 
     def join(self, left: Partial, right: Partial) -> Partial:
-        if isinstance(self.reader, CsrReader):
+        if self._of_csr:
             return super().join(left, right)
         merged = Moments(self.block_rows)
-        for count, mean, m2 in (left.sums.values(), right.sums.values()):
-            merged.merge(int(count[0]), mean, m2)
+        for counts, mean, m2 in (left.sums.values(), right.sums.values()):
+            merged.merge(float(counts[0]) if self.view.row_weight is not None else int(counts[0]), mean, m2)
         return Partial(self.unstacked(merged.table(), range(0)), left.record.add(right.record))
 
     def finish(self, total: Partial, block: Block) -> Block:
         _, mean, spread = total.sums.values()
-        rows = self.reader.shape[0]
-        if isinstance(self.reader, CsrReader):
+        rows = self.view.weight_of_rows(self.reader.shape[0])
+        if self._of_csr:
             mean = mean / rows
             spread = np.maximum(spread - rows * mean**2, 0.0)
         return np.stack([mean, np.sqrt(spread / rows)])

@@ -28,7 +28,7 @@ from npmdask.operators._protocol import (
     tile_bytes,
     zeros_for_sum,
 )
-from npmdask.operators.sparse import cut_rows
+from npmdask.operators.sparse import cut_numbers, cut_rows
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 
@@ -124,7 +124,7 @@ class SparseDilation(Dilated):
         left, right = self._halves(block)
         product = super().finish(total, block)
         above, below = self._halves(product)
-        cut, rows = cut_rows(self.reader, total.fragments), list(dict.fromkeys(part.row for part in total.fragments))
+        cut, rows = cut_rows(self.reader, total.fragments), cut_numbers(total.fragments)
         above[rows] += cut @ right
         below += cut.T @ left[rows]
         return product

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,38 +14,37 @@ from npmdask.operators._protocol import (
     Partial,
     Sums,
     add_back,
-    as_dtype,
-    divided,
-    like,
     require_finite,
     split_rows,
     strips,
     tile_bytes,
     zeros_for_sum,
 )
+from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gram(BySlabs):
-    """``weight * A^T A`` with ``A = (X - 1 mean^T) diag(1 / scale)``, X the stored m x d array.
+    """``weight * A^T A``, A the ``view`` of the stored m x d array.
 
     Each chunk is read once and used for both products; the centred or scaled array is never formed: a tile
-    is centred in its buffer, the scaling is applied to the block.
+    is centred in its buffer, what is done to columns is done to the block.
     """
 
     reader: DenseReader
     weight: float = 1.0
-    mean: np.ndarray | None = None
-    scale: np.ndarray | None = None
+    view: View = AS_STORED
+
+    centred_by_algebra: ClassVar[bool] = False  # rows are, before they are multiplied
 
     @property
     def block_rows(self) -> int:
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, block = SlabRecord(), divided(block, self.scale)
+        record, block = SlabRecord(), self.view.on_columns(block)
         product = zeros_for_sum(len(block), block)
         for _, tile, z in self._products(slabs, block, record):
             for columns, values in tile:
@@ -55,31 +54,25 @@ class Gram(BySlabs):
         return Partial(sums, record)
 
     def _products(self, slabs: range, block: Block, record: SlabRecord) -> Iterator[tuple[slice, Any, Block]]:
-        """For each strip: its rows, its centred values by columns, and their product with the block."""
+        """For each strip: its rows, its values as the view has them, by columns, and their product with the block."""
         for slab in self.reader.ahead(slabs):
             for rows, raw in self.reader.tiles(slab, record):
                 for part in self._strips(rows, block):
-                    tile = [(columns, self._centred(columns, values[part], block.dtype)) for columns, values in raw]
+                    here = slice(rows.start + part.start, rows.start + part.stop)
+                    tile = [(c, self.view.tile(values[part], here, c, block.dtype)) for c, values in raw]
                     z = tile[0][1] @ block[tile[0][0]]
                     for columns, values in tile[1:]:
                         z += values @ block[columns]
-                    yield slice(rows.start + part.start, rows.start + part.stop), tile, z
+                    yield here, tile, z
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:
         """What of a tile is multiplied at once: all of it as it is, or strips that stay in cache once copied."""
         height = rows.stop - rows.start
-        as_it_is = self.mean is None and self.reader.dtype == block.dtype
+        as_it_is = self.view.of_stored_rows and self.reader.dtype == block.dtype
         return [slice(0, height)] if as_it_is else strips(height, len(block), block.dtype)
 
-    def _centred(self, columns: slice, values: np.ndarray, dtype: Any) -> np.ndarray:
-        if self.mean is None:
-            return as_dtype(values, dtype, name=columns.start)
-        return np.subtract(
-            values, self.mean[columns], out=like(values, dtype, columns.start), dtype=dtype, casting="unsafe"
-        )
-
     def finish(self, total: Partial, block: Block) -> Block:
-        return divided(total.sums["product"] * self.weight, self.scale)
+        return self.view.on_columns(total.sums["product"] * self.weight)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -98,7 +91,7 @@ class LeftProduct(Gram):
     expected: np.ndarray | None = None
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, block = SlabRecord(), divided(block, self.scale)
+        record, block = SlabRecord(), self.view.on_columns(block)
         back, gram = np.zeros(block.shape), np.zeros((block.shape[1], block.shape[1]))
         for slab in self.reader.ahead(slabs):
             kept = []
@@ -119,4 +112,4 @@ class LeftProduct(Gram):
         return split_rows(stacked, {"back": self.block_rows, "gram": stacked.shape[1]})
 
     def finish(self, total: Partial, block: Block) -> Block:
-        return np.concatenate([divided(total.sums["back"], self.scale), total.sums["gram"]])
+        return np.concatenate([self.view.on_columns(total.sums["back"]), total.sums["gram"]])

@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, symmetric_part
-from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial, Sums
+from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial, require_finite
 from npmdask.operators.block_strips import Strips, room_bytes
 from npmdask.operators.tensor_contraction import Contraction
 from npmdask.storage.readers.dense import SlabRecord
@@ -64,28 +64,6 @@ class PackedTensor(OfTensor):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns: vectors once and twice, the sum and its copy."""
         return self.reader.buffer_bytes + room_bytes(self.reader.side, p) + 5 * self.block_rows * p * 8
-
-
-def require_finite(sums: Sums, reader: TensorReader, units: range) -> None:
-    """One look at the sums finds any NaN or infinity of the data; only then is it searched for.
-
-    Raises
-    ------
-    BadInputError
-        The product is not finite: the entry that is to blame is named, if there is one.
-    """
-    if all(np.isfinite(values).all() for values in sums.values()):
-        return
-    for place, values in reader.blocks(units, SlabRecord()):
-        for within in np.argwhere(~np.isfinite(values))[:1]:
-            entry = tuple(reader.span(at).start + int(row) for at, row in zip(place, within, strict=True))
-            raise BadInputError(
-                f"{reader.where} holds {values[tuple(within)]} at entry {entry}: remove or impute the non-finite "
-                "values and ingest it again"
-            )
-    raise BadInputError(
-        f"a product with {reader.where} overflows although the data are finite: divide the data by a constant"
-    )
 
 
 # Small multilinear forms T(A, B, C) of a symmetric tensor in packed blocks.

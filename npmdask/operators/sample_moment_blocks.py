@@ -23,7 +23,7 @@ class SampleBlocks(Gram):
 
     Parameters
     ----------
-    reader, mean : as of :class:`Gram`; without a ``mean`` the moment is of the rows as they are.
+    reader, view : as of :class:`Gram`, of which only ``shift`` is used: without it rows are as they are.
     side : b.
     wanted : the blocks of this pass, places in :func:`npmdask.numerics.moments.unique_blocks`.
     """
@@ -32,6 +32,7 @@ class SampleBlocks(Gram):
     wanted: range
 
     def __post_init__(self) -> None:
+        self.view.require_unweighted("a third moment")
         blocks_of(self.wanted, self._grid)
 
     @property
@@ -64,8 +65,8 @@ class SampleBlocks(Gram):
                     whole[:, d:] = 0.0
                     for columns, values in tile:
                         whole[:, columns] = values[part]
-                        if self.mean is not None:
-                            whole[:, columns] -= self.mean[columns]
+                        if self.view.shift is not None:
+                            whole[:, columns] -= self.view.shift[columns]
                     self._add(sums, whole)
         product = {"product": sums.reshape(-1, b)}
         require_finite(product, self.reader, slabs)

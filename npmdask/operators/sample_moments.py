@@ -24,7 +24,6 @@ from npmdask.operators._protocol import (
     Sums,
     add_back,
     as_dtype,
-    divided,
     least_run,
     pending_sums,
     require_finite,
@@ -40,7 +39,7 @@ class SampleTriples(OfRows, Gram):
 
     Parameters
     ----------
-    reader, weight, mean, scale : as of :class:`Gram`; without a ``mean`` the rows are taken as they are.
+    reader, weight, view : as of :class:`Gram`, without weights; with no ``shift`` the rows are taken as they are.
     whitening : W (d x m): the block is then m x L, and x is W^T x.
     rows : a batch, by index; all rows if None.
     scores : the answer is ``T(u, ..., u)`` instead (1 x L).
@@ -54,6 +53,7 @@ class SampleTriples(OfRows, Gram):
 
     def __post_init__(self) -> None:
         self.require_batch()
+        self.view.require_unweighted("a third or fourth moment")
         require_rows(self.whitening, self.reader.shape[1])
 
     @property
@@ -68,13 +68,13 @@ class SampleTriples(OfRows, Gram):
         record = SlabRecord()
         product = np.zeros((self.block_rows, (1 + self.extra) * block.shape[1]), order="F")
         if self.whitening is None:
-            block = divided(block, self.scale)
+            block = self.view.on_columns(block)
             for _, tile, z in self._products(self.slabs_of(slabs), block, record):
                 powers = self._powers(z)
                 for columns, values in tile:
                     add_back(product[columns], values, powers)
         else:
-            white = divided(self.whitening, self.scale).astype(block.dtype, copy=False)
+            white = self.view.on_columns(self.whitening).astype(block.dtype, copy=False)
             for _, _, images in self._products(self.slabs_of(slabs), white, record):
                 add_back(product, images, self._powers(images @ block))
         sums = {"product": np.ascontiguousarray(product)}
@@ -101,7 +101,7 @@ class SampleTriples(OfRows, Gram):
         return self._scaled(means)
 
     def _scaled(self, means: Block) -> Block:
-        return divided(means, self.scale) if self.whitening is None else means
+        return self.view.on_columns(means) if self.whitening is None else means
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -126,7 +126,7 @@ class MixtureTriples(SampleTriples):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mean is not None or self.scale is not None:
+        if self.view.shift is not None or self.view.scale is not None:
             raise BadInputError(
                 "a mixture is of the rows as they are: without a mean, which M3 would lose, or a scale, which would "
                 "leave no sphere"
@@ -149,7 +149,7 @@ class SampleFourth(SampleTriples):
     """``E[(x^T u)^3 x] - 3 (u^T S u) S u``: ``sum_i kappa_i (a_i^T u)^3 a_i`` of independent components.
 
     S is that of the same rows, from the same pass; or I where ``sphered`` says that it is known to be: of a batch of
-    rows that were whitened with the covariance of all. Give ``mean``: cumulants are of centred rows. With the
+    rows that were whitened with the covariance of all. Give ``shift``: cumulants are of centred rows. With the
     whitening of the covariance a step is FastICA's cube step.
     """
 
@@ -180,7 +180,8 @@ class MixtureSpread(Gram):
     """
 
     def __post_init__(self) -> None:
-        if self.mean is None or self.scale is not None:
+        self.view.require_unweighted("the spread of a mixture")
+        if self.view.shift is None or self.view.scale is not None:
             raise BadInputError("the spread of a mixture is around the mean of its rows: give mean, and no scale")
 
     def partial(self, slabs: range, block: Block) -> Partial:
@@ -207,6 +208,6 @@ class MixtureSpread(Gram):
     def finish(self, total: Partial, block: Block) -> Block:
         d, j = block.shape
         weighted, squares = (values / (self.reader.shape[0] * (d - j)) for values in total.sums.values())
-        if self.mean is not None:
-            weighted += squares * self.mean[:, None]
+        if self.view.shift is not None:
+            weighted += squares * self.view.shift[:, None]
         return np.concatenate([weighted, squares])

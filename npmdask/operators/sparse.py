@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BySlabs, Partial, divided, require_finite
+from npmdask.operators._protocol import BySlabs, Partial, require_finite
+from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 
@@ -19,38 +20,45 @@ SPARSE_ROWS = 2**16  # multiplied at once: bounds A @ block, whatever the length
 
 @dataclass(frozen=True, kw_only=True)
 class SparseGram(BySlabs):
-    """``weight * A^T A`` of a CSR matrix, centred and scaled without filling in a zero.
+    """``weight * A^T A``, A the ``view`` of a CSR matrix, without filling in a zero.
 
-    Centring is exact algebra, ``(X - 1 mean^T)^T (X - 1 mean^T) = X^T X - m mean mean^T``, applied once a pass.
+    Centring is exact algebra, ``(X - 1 mean^T)^T (X - 1 mean^T) = X^T X - m mean mean^T``, applied once a pass; of
+    weighted rows with the weighted mean, and their whole weight in place of m.
     """
 
     reader: CsrReader
     weight: float = 1.0
-    mean: np.ndarray | None = None
-    scale: np.ndarray | None = None
+    view: View = AS_STORED
+
+    centred_by_algebra: ClassVar[bool] = True
 
     @property
     def block_rows(self) -> int:
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, block = SlabRecord(), divided(block, self.scale)
-        product, fragments = np.zeros(block.shape), []
+        record, block = SlabRecord(), self.view.on_columns(block)
+        product, fragments, at = np.zeros(block.shape), [], self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):
                 fragments.append(piece)
+                at = piece.row + 1
             else:
-                product += _sparse_gram(piece, block)
+                numbers = range(at, at + piece.shape[0])
+                product += _sparse_gram(self.view.weighted(piece, numbers), block)
+                at = numbers.stop
         sums = {"product": product}
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record, fragments)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        scaled = divided(block, self.scale)
-        product = total.sums["product"] + _sparse_gram(cut_rows(self.reader, total.fragments), scaled)
-        if self.mean is not None:
-            product = product - self.reader.shape[0] * np.outer(self.mean, self.mean @ scaled).reshape(product.shape)
-        return divided(product * self.weight, self.scale)
+        seen, mean = self.view.on_columns(block), self.view.shift
+        rows = self.view.weighted(cut_rows(self.reader, total.fragments), cut_numbers(total.fragments))
+        product = total.sums["product"] + _sparse_gram(rows, seen)
+        if mean is not None:
+            weight = self.view.weight_of_rows(self.reader.shape[0])
+            product = product - weight * np.outer(mean, mean @ seen).reshape(product.shape)
+        return self.view.on_columns(product * self.weight)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -58,10 +66,14 @@ class SparseGram(BySlabs):
         return self.reader.buffer_bytes + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
 
 
+def cut_numbers(fragments: list[Fragment]) -> list[int]:
+    """The numbers of the rows that the borders between runs cut, each once."""
+    return list(dict.fromkeys(fragment.row for fragment in fragments))
+
+
 def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:
     """The rows that the borders between runs cut, put together again (fragments come in order)."""
-    rows = [f.row for f in fragments]
-    numbers = {row: i for i, row in enumerate(dict.fromkeys(rows))}
+    numbers = {row: i for i, row in enumerate(cut_numbers(fragments))}
     lengths = np.zeros(len(numbers) + 1, np.int64)
     for fragment in fragments:
         lengths[numbers[fragment.row] + 1] += len(fragment.data)

@@ -11,7 +11,8 @@ from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.numerics.spectra import evenly
-from npmdask.runs.problem import Problem, Request, column_scale
+from npmdask.operators.view import column_scale
+from npmdask.runs.problem import Problem, Request
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader

@@ -10,10 +10,9 @@ import numpy as np
 
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
-from npmdask.operators import Operator
+from npmdask.operators import Operator, View
 from npmdask.runs.low_rank_stopping import LowRankRule, excess_of
 from npmdask.runs.problem import Problem
-from npmdask.storage.readers.sparse import CsrReader
 from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, noisy_recursion, rounding_of
 from npmdask.theory.certificates.wording import health, sentence
 
@@ -129,13 +128,12 @@ def _gram(result: Result) -> np.ndarray:
 def _rounding(precisions: list[str], d: int, size: float, operator: Any) -> float:
     """Absolute error that arithmetic can make in an eigenvalue: of the products, and of centring."""
     single = "float32" in precisions
-    mean, scale = getattr(operator, "mean", None), getattr(operator, "scale", None)
-    moved = 0.0
-    if mean is not None:
-        moved = math.sqrt(operator.weight * operator.reader.shape[0])
-        moved *= float(np.linalg.norm(mean / (1.0 if scale is None else scale)))
+    view, moved = getattr(operator, "view", View()), 0.0
+    if view.shift is not None:
+        moved = math.sqrt(operator.weight * view.weight_of_rows(operator.reader.shape[0]))
+        moved *= float(np.linalg.norm(view.on_columns(view.shift[:, None])))
     # A sparse matrix is centred by taking n m m^T off its product; a dense one row by row, before it is multiplied.
-    from_centring = moved**2 if isinstance(operator.reader, CsrReader) else moved * math.sqrt(size)
+    from_centring = moved**2 if getattr(operator, "centred_by_algebra", False) else moved * math.sqrt(size)
     return rounding_of(d, size, single=single) + 8 * DOUBLE_EPS * from_centring
 
 

@@ -5,17 +5,15 @@ Releases of private data do not ask: a refusal that depends on the data would te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.problem import Problem, column_scale
+from npmdask.operators.view import column_scale
+from npmdask.runs.problem import Problem
 from npmdask.storage.readers.dense import SlabRecord
-from npmdask.storage.readers.packed_tensor import TensorReader
-from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
 
 SMALLEST, LARGEST = 1e-140, 1e140  # of products: beyond, squares and sums of them leave float64
@@ -47,26 +45,11 @@ def _out_of_scale(what: str, size: float) -> str:
 def _largest_entry(reader: Any) -> float:
     """The size of the largest entry; or of the first that is not too small."""
     largest = 0.0
-    for values in _entries(reader):
+    for values in (values for unit in range(reader.units) for values in reader.values(unit)):
         largest = max(largest, float(np.abs(values.astype(np.float64)).max(initial=0.0)))
         if largest >= SMALLEST:
             break
     return largest
-
-
-def _entries(reader: Any) -> Iterator[np.ndarray]:
-    """All entries, a tile at a time."""
-    if isinstance(reader, CsrReader):
-        for slab in range(reader.grid[0]):
-            for piece in reader.blocks(range(slab, slab + 1), SlabRecord()):
-                yield piece.data
-    elif isinstance(reader, TensorReader):
-        for _, block in reader.blocks(range(reader.units), SlabRecord()):
-            yield block
-    else:
-        for slab in range(getattr(reader, "units", reader.grid[0])):  # a triangle has units, an array slabs
-            for _, tile in reader.tiles(slab, SlabRecord()):
-                yield from (values for _, values in tile)
 
 
 def constant_columns(problem: Problem, source: Source) -> np.ndarray:
@@ -78,7 +61,7 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     plain = problem.recipe is None and problem.lens is None
     if not problem.request.scale or not plain or mean is None or std is None:
         return np.empty(0, np.int64)
-    scale = column_scale(mean, std, sparse=isinstance(source.reader, CsrReader))
+    scale = column_scale(mean, std, sparse=source.reader.layout == "csr")
     small = (mean != 0) & (np.abs(mean) < SMALLEST)
     return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
 

@@ -34,10 +34,8 @@ def trace_of(source: Source, operator: Operator, *, whatever_it_takes: bool) -> 
     mean, std = source.column_mean, source.column_std
     if mean is None or std is None:
         return None
-    gram: Any = operator  # Gram and SparseGram: weight, mean and scale
-    second = std**2 if gram.mean is not None else std**2 + mean**2
-    scale = 1.0 if gram.scale is None else gram.scale
-    return float((second / scale**2).sum() * source.shape[0] * gram.weight)
+    gram: Any = operator  # Gram and SparseGram: weight and view
+    return float(gram.view.trace(mean, std, source.shape[0]) * gram.weight)
 
 
 def _diagonal(reader: Any) -> float:

@@ -17,28 +17,15 @@ from npmdask.algorithms import (
 from npmdask.algorithms.stopping import Rule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Operator, PackedTensor, SparseGram, Symmetric, Triangle
+from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
-from npmdask.storage.readers.packed_symmetric import TriangleReader, square_chunks
-from npmdask.storage.readers.packed_tensor import TensorReader
-from npmdask.storage.readers.sparse import CsrReader
+from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import Source
 
 DEFAULT_STEPS = 200
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
-
-
-def column_scale(mean: np.ndarray, std: np.ndarray, *, sparse: bool) -> np.ndarray:
-    """What columns of these means and deviations (d) are divided by.
-
-    The deviation of a constant column is rounding noise, not 0: dividing by it would blow up nothing into something.
-    From sums of squares (CSR) only half the digits of a deviation are real.
-    """
-    noise = np.abs(mean) * (1e-7 if sparse else 1e-13)
-    scale: np.ndarray = np.where(std > noise, std, 1.0)
-    return scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,29 +160,27 @@ class Problem:
         ``first``: of the first step, in which a matrix that is only said to be symmetric is read whole, so that
         X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
         """
-        reader, kind = self.source.reader, self.source.kind
+        reader: Any = self.source.reader
+        kind = self.source.kind
         if self.recipe is not None:
-            made: Operator = self.recipe.operator(self.source)
-            return made
+            released: Operator = self.recipe.operator(self.source)
+            return released
         if self.lens is not None:
             return self.lens.operator(self.source)
-        if isinstance(reader, TensorReader):
-            return PackedTensor(reader=reader)
-        if isinstance(reader, TriangleReader):
-            return Triangle(reader=reader)
-        if kind == "symmetric":
-            assert not isinstance(reader, CsrReader)
-            if square_chunks(reader) and (self.source.mirrored or not first):
+        if kind == "symmetric" and reader.layout == "dense":
+            if reader.by_triangle and (self.source.mirrored or not first):
                 return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
             return Symmetric(reader=reader)
+        made = OF_LAYOUT[reader.layout]
+        if kind in ("symmetric", "tensor"):
+            return made(reader=reader)
         weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
-        scale = None
-        if self.request.scale and mean is not None and std is not None:
-            scale = column_scale(mean, std, sparse=isinstance(reader, CsrReader))
-        centre = mean if self.request.center else None
-        if isinstance(reader, CsrReader):
-            return SparseGram(reader=reader, weight=weight, mean=centre, scale=scale)
-        return Gram(reader=reader, weight=weight, mean=centre, scale=scale)
+        return made(reader=reader, weight=weight, view=self.view(mean, std))
+
+    def view(self, mean: np.ndarray | None, std: np.ndarray | None) -> View:
+        """How the question sees the stored columns, of these means and deviations."""
+        asked, sparse = self.request, self.source.reader.layout == "csr"
+        return View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
 
     def sides(self) -> list[Any]:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""

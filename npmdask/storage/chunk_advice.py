@@ -44,7 +44,7 @@ class LayoutAdvice:
     command: str | None = None
 
 
-WAYS = {"direct": "directly", "decoded": "decoded", "zarr": "through zarr"}
+WAYS = {"direct": "directly", "decoded": "decoded", "zarr": "through zarr", "computed": "computed"}
 
 
 def how_read(reader: Any) -> Reading:
@@ -105,6 +105,8 @@ def advise(source: Source) -> LayoutAdvice:
         return LayoutAdvice(chunk_bytes=reader.block_bytes, reasons=())
     reader = getattr(reader, "dense", reader)
     size = reader.chunks[0] * reader.chunks[1] * reader.dtype.itemsize
+    if reader.access.way == "computed":  # there is nothing that could be stored in another way
+        return LayoutAdvice(chunk_bytes=size, reasons=())
     rows, columns = choose_chunks(reader.shape[1], reader.dtype.itemsize, source.kind)
     better = (min(rows, reader.shape[0]), columns)
     reasons = (

@@ -3,29 +3,79 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, NpmdaskError, closest
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
 from npmdask.storage.in_memory_tensor import packed_in_memory
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
-from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote
+from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote, require_no_credentials
 from npmdask.storage.paths import local_path
+from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.packed_symmetric import TriangleReader, by_place, open_packed
+from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
 from npmdask.storage.safe_open import open_node, require_no_pickle
 
 BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
 Reader = DenseReader | CsrReader | TriangleReader | TensorReader
+Opener = Callable[[str], Rows]
+ENTRY_POINTS = "npmdask.sources"  # group of an installed package: scheme = module:opener
+_OPENERS: dict[str, Opener] = {}
+
+
+def register_source(scheme: str, opener: Opener) -> None:
+    """Let URLs that begin with ``scheme://`` be opened by ``opener``, in this process and for every door in it.
+
+    A package that is installed needs no call: ``[project.entry-points."npmdask.sources"]`` with ``scheme =
+    "module:opener"`` makes the command line and worker processes know it too.
+
+    Parameters
+    ----------
+    scheme : two letters or more; lower case letters, digits and ``+.-``.
+    opener : makes :class:`npmdask.storage.readers.computed.Rows` of a URL.
+
+    Raises
+    ------
+    BadInputError
+        No scheme, or one that npmdask opens itself.
+    """
+    if scheme in (*SCHEMES, "file") or not re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
+        raise BadInputError(f"no source can be registered for {scheme!r}: use a scheme of your own, like 'lab'")
+    _OPENERS[scheme] = opener
+
+
+def is_registered(source: Any) -> bool:
+    """Whether ``source`` is a URL that a registered opener takes."""
+    return _opener_of(source) is not None
+
+
+def _opener_of(source: Any) -> Opener | None:
+    """Who opens this URL: registered here, or by an installed package; None for all others."""
+    scheme, found, _ = source.partition("://") if isinstance(source, str) else ("", "", "")
+    if not found or scheme in (*SCHEMES, "file"):
+        return None
+    if scheme not in _OPENERS:
+        for entry in entry_points(group=ENTRY_POINTS, name=scheme):
+            try:
+                _OPENERS[scheme] = entry.load()
+            except Exception as error:  # whatever importing somebody else's module raises
+                raise BadInputError(
+                    f"the package that opens {scheme}:// cannot be imported ({type(error).__name__}: {error}); it "
+                    f"names {entry.value!r}: repair or remove it"
+                ) from error
+    return _OPENERS.get(scheme)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +140,12 @@ class Source:
         """
         if self.digests is None:
             return self
-        if isinstance(self.reader, CsrReader):
-            assert isinstance(self.digests, dict)
-            opened = open_csr(self.reader.group, self.reader.shape, self.reader.checksums, self.digests)
-            return replace(self, reader=opened)
-        return replace(self, reader=replace(self.reader, digests=self.digests))  # type: ignore[arg-type]
+        return replace(self, reader=self.reader.held_to(self.digests))
 
 
 def open_source(source: Any, kind: str | None = None) -> Source:
-    """Open ``source``: a path, a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy array or lists of rows (3-D of kind
-    matrices or tensor; a tensor is checked to be symmetric).
+    """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy
+    array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric).
 
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix.
@@ -111,6 +157,8 @@ def open_source(source: Any, kind: str | None = None) -> Source:
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
+    if (opener := _opener_of(source)) is not None:
+        return _given(source, opener, kind)
     if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
         source = _array_of(source)
     if kind == "tensor" and isinstance(source, np.ndarray):
@@ -128,6 +176,23 @@ def open_source(source: Any, kind: str | None = None) -> Source:
             raise
         said = f"{type(error).__name__}: {error}"
         raise BadInputError(f"the record of {path} is damaged ({said}); ingest the source again") from error
+    _require_consistent(opened)
+    return opened
+
+
+def _given(url: str, opener: Opener, kind: str | None) -> Source:
+    """What a registered opener makes of a URL."""
+    require_no_credentials(url)
+    try:
+        rows = opener(url)
+    except NpmdaskError:
+        raise
+    except Exception as error:  # whatever a program raises
+        raise BadInputError(
+            f"{url} cannot be opened by its registered source ({type(error).__name__}: {error})"
+        ) from error
+    reader, printed = open_rows(rows, url)
+    opened = Source(path=url, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
     _require_consistent(opened)
     return opened
 
@@ -283,7 +348,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
             raise BadInputError(f"{path} holds {' x '.join(map(str, reader.shape))}, its record says {shape}")
     except (KeyError, OSError) as error:
         raise BadInputError(f"{path} is incomplete ({error} is missing); ingest the source again") from error
-    digests = _digests(beside, reader)
+    digests = reader.recorded_digests(beside)
     if digests is not None and _printed(record, reader, beside) != record["fingerprint"]:
         raise BadInputError(f"the fingerprint of {path} is not that of its chunks; ingest the source again")
     std = None if m2 is None else np.sqrt(np.maximum(m2, 0) / shape[0])
@@ -306,20 +371,9 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
     )
 
 
-def _digests(beside: dict[str, np.ndarray], reader: Reader) -> Any:
-    """What is recorded, in the form that the reader takes; None of a store of an older version."""
-    if isinstance(reader, CsrReader):
-        found = {name.removeprefix("digests/"): table for name, table in beside.items() if name.startswith("digests/")}
-        return found or None
-    table = beside.get("digests")
-    if table is None or isinstance(reader, DenseReader):
-        return table
-    return by_place(table, reader.grid[0]) if isinstance(reader, TriangleReader) else table[:, None]
-
-
 def _printed(record: dict[str, Any], reader: Reader, beside: dict[str, np.ndarray]) -> str:
     """The fingerprint that the record must have: what the writer has made it of."""
-    sparse = isinstance(reader, CsrReader)
+    sparse = reader.layout == "csr"
     facts = {name: record[name] for name in ("shape", "dtype", "chunks", *(["entries"] if sparse else []))}
     layout = record.get("layout", "csr" if sparse else "dense")
     names = [f"digests/{name}" for name in ("data", "indices", "indptr")] if sparse else ["digests"]
@@ -358,13 +412,13 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
 
 
 def _require_consistent(source: Source) -> None:
-    sparse = isinstance(source.reader, CsrReader)
-    if isinstance(source.reader, TensorReader) and source.kind != "tensor":
+    layout = source.reader.layout
+    if layout == "tensor" and source.kind != "tensor":
         raise BadInputError(
             f"{source.path} holds a symmetric tensor of order three ({source.dimension} x {source.dimension} x "
             f"{source.dimension}), which kind = {source.kind!r} does not fit; use kind = 'tensor'"
         )
-    if source.kind == "tensor" and not isinstance(source.reader, TensorReader):
+    if source.kind == "tensor" and layout != "tensor":
         raise BadInputError(f"{source.path} has shape {source.shape}: {TENSOR}; leave kind out for what is stored here")
     if source.side is not None and (source.kind != "matrices" or source.side**2 != source.shape[1]):
         raise BadInputError(
@@ -376,13 +430,13 @@ def _require_consistent(source: Source) -> None:
             f"{source.path} has shape {source.shape}: {MATRICES}; make a store with "
             "`npmdask ingest SRC DEST --kind matrices`"
         )
-    if isinstance(source.reader, TriangleReader) and source.kind != "symmetric":
+    if layout == "triangle" and source.kind != "symmetric":
         raise BadInputError(
             f"{source.path} holds the upper triangle of a symmetric matrix only, which kind = {source.kind!r} does not "
             "fit; use kind = 'symmetric', or store all of it with `npmdask ingest --kind symmetric --layout full`"
         )
-    if sparse != (source.kind == "sparse"):
-        stored = "sparse (CSR)" if sparse else "dense"
+    if (layout == "csr") != (source.kind == "sparse"):
+        stored = "sparse (CSR)" if layout == "csr" else "dense"
         raise BadInputError(f"{source.path} is stored {stored}, which kind = {source.kind!r} does not fit")
     if source.kind == "symmetric" and source.shape[0] != source.shape[1]:
         raise BadInputError(

@@ -11,7 +11,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.problem import column_scale
+from npmdask.operators.view import column_scale
 from npmdask.storage.source import open_source
 from npmdask.streaming.status import answer_of, is_stream
 

@@ -36,6 +36,7 @@ from npmdask.operators import (
     Symmetric,
     Triangle,
     TripleBlocks,
+    View,
     WhitenedTriples,
     WordTotals,
     WordTriples,
@@ -95,11 +96,11 @@ def operators(folder: Path) -> dict[str, Operator]:
     words = totals.sums_of(Threads(1).run_pass(totals, np.zeros((40, 1)), ignore)[0])
     left = zarr.create_array({}, shape=(700, 3), dtype="f8", chunks=(11, 3))
     return {
-        "gram": Gram(reader=dense, mean=x.mean(0)),
-        "left": LeftProduct(reader=dense, mean=x.mean(0), target=left),
+        "gram": Gram(reader=dense, view=View(shift=x.mean(0))),
+        "left": LeftProduct(reader=dense, view=View(shift=x.mean(0)), target=left),
         "moments": ColumnMoments(reader=dense),
-        "spread": MixtureSpread(reader=dense, mean=x.mean(0)),
-        "fourth": SampleFourth(reader=dense, mean=x.mean(0)),
+        "spread": MixtureSpread(reader=dense, view=View(shift=x.mean(0))),
+        "fourth": SampleFourth(reader=dense, view=View(shift=x.mean(0))),
         "dilation": Dilation(reader=dense),
         "sparse moments": ColumnMoments(reader=csr),
         "sparse dilation": SparseDilation(reader=csr),

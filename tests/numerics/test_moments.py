@@ -34,6 +34,7 @@ from npmdask.operators import (
     MixtureTriples,
     SampleFourth,
     SampleTriples,
+    View,
     WhitenedTriples,
     WordPairs,
     WordTotals,
@@ -265,7 +266,7 @@ def test_contractions_of_samples(tmp_path: Path, many_runs: None, dtype: str, ro
     for mean, scale in ((None, None), (raw.mean(0), None), (raw.mean(0), raw.std(0))):
         x = ((raw - (0 if mean is None else mean)) / (1 if scale is None else scale))[batch]
         y = x if w is None else x @ w
-        common: dict[str, Any] = {"reader": reader, "mean": mean, "scale": scale, "rows": rows, "whitening": w}
+        common: dict[str, Any] = {"reader": reader, "view": View(shift=mean, scale=scale), "rows": rows, "whitening": w}
         third = np.einsum("na,nb,nc->abc", y, y, y) / len(y)
         expected = dense_contraction(third)(u)
         triples = SampleTriples(**common)
@@ -306,11 +307,13 @@ def test_mixtures_with_their_spread_taken_off(tmp_path: Path, many_runs: None, w
     x, reader = samples(tmp_path)
     mean, rng = x.mean(0), np.random.default_rng(7)
     values, vectors = np.linalg.eigh(np.cov(x.T, bias=True))
-    last = run(MixtureSpread(reader=reader, mean=mean), vectors[:, 1:])  # all but one: the formula as it is printed
+    last = run(
+        MixtureSpread(reader=reader, view=View(shift=mean)), vectors[:, 1:]
+    )  # all but one: the formula as it is printed
     np.testing.assert_allclose(last[6], values[0])
     along = ((x - mean) @ vectors[:, 0]) ** 2
     np.testing.assert_allclose(last[:6, 0], (x * along[:, None]).mean(0))
-    two = run(MixtureSpread(reader=reader, mean=mean), vectors[:, 4:])
+    two = run(MixtureSpread(reader=reader, view=View(shift=mean)), vectors[:, 4:])
     np.testing.assert_allclose(two[6], values[:4].mean())
     w, spread = rng.standard_normal((6, 3)) if white else np.eye(6), two[:6, 0]
     u = rng.standard_normal((w.shape[1], 4))
@@ -321,7 +324,7 @@ def test_mixtures_with_their_spread_taken_off(tmp_path: Path, many_runs: None, w
     expected = dense_contraction(multilinear(third, w, w, w))(u)
     np.testing.assert_allclose(run(operator, u), expected, atol=1e-11 * np.abs(expected).max())
     with pytest.raises(BadInputError, match="a mixture is of the rows as they are"):
-        MixtureTriples(reader=reader, spread=spread, mean=mean)
+        MixtureTriples(reader=reader, spread=spread, view=View(shift=mean))
     with pytest.raises(BadInputError, match="give mean, and no scale"):
         MixtureSpread(reader=reader)
 
@@ -331,11 +334,11 @@ def test_samples_give_the_same_bits_with_any_threads_and_parts(tmp_path: Path, m
     x, reader = samples(tmp_path, (19, 4))
     w = np.random.default_rng(8).standard_normal((6, 3))
     operator = {
-        "third": SampleTriples(reader=reader, mean=x.mean(0)),
+        "third": SampleTriples(reader=reader, view=View(shift=x.mean(0))),
         "white": SampleTriples(reader=reader, whitening=w),
-        "fourth": SampleFourth(reader=reader, mean=x.mean(0)),
-        "batch": SampleFourth(reader=reader, mean=x.mean(0), whitening=w, rows=range(5, 260)),
-        "spread": MixtureSpread(reader=reader, mean=x.mean(0)),
+        "fourth": SampleFourth(reader=reader, view=View(shift=x.mean(0))),
+        "batch": SampleFourth(reader=reader, view=View(shift=x.mean(0)), whitening=w, rows=range(5, 260)),
+        "spread": MixtureSpread(reader=reader, view=View(shift=x.mean(0))),
     }[name]
     runs, rng = runs_of(operator), np.random.default_rng(9)
     assert len(runs) > 12
@@ -362,12 +365,12 @@ def test_a_task_on_samples_stays_within_what_it_says(tmp_path: Path, shape: tupl
     mean, white = x.mean(0, "f8"), np.ones((shape[1], 10))
     for p in (1, 40):
         for operator in (
-            SampleTriples(reader=reader, mean=mean),
-            SampleTriples(reader=reader, mean=mean, whitening=white),
-            SampleFourth(reader=reader, mean=mean),
-            SampleFourth(reader=reader, mean=mean, whitening=white, rows=range(100, shape[0])),
+            SampleTriples(reader=reader, view=View(shift=mean)),
+            SampleTriples(reader=reader, view=View(shift=mean), whitening=white),
+            SampleFourth(reader=reader, view=View(shift=mean)),
+            SampleFourth(reader=reader, view=View(shift=mean), whitening=white, rows=range(100, shape[0])),
             MixtureTriples(reader=reader, spread=mean),
-            MixtureSpread(reader=reader, mean=mean),
+            MixtureSpread(reader=reader, view=View(shift=mean)),
         ):
             said, peak = (
                 operator.task_bytes(p, runs_of(operator)),
@@ -447,9 +450,9 @@ def test_means_of_a_mixture(tmp_path: Path) -> None:
     which = rng.choice(3, n, p=weights)
     x = means.T[which] + spreads[which, None] * rng.standard_normal((n, d))
     reader: Any = open_source(write_zarr(tmp_path / "x.zarr", x, (8192, d))).reader
-    centred = Gram(reader=reader, mean=x.mean(0), weight=1 / n)
+    centred = Gram(reader=reader, view=View(shift=x.mean(0)), weight=1 / n)
     lead = np.linalg.eigh(run(centred, np.eye(d)))[1][:, -2:]
-    spread = run(MixtureSpread(reader=reader, mean=x.mean(0)), lead)
+    spread = run(MixtureSpread(reader=reader, view=View(shift=x.mean(0))), lead)
     assert spread[d, 0] == pytest.approx((weights * spreads**2).sum(), rel=0.01)
     values, vectors = np.linalg.eigh(run(Gram(reader=reader, weight=1 / n), np.eye(d)))
     white = whiten(values - spread[d, 0], vectors, 3)
@@ -471,13 +474,13 @@ def test_independent_components_of_both_signs_of_kurtosis(tmp_path: Path) -> Non
     x = sources @ mixing.T + rng.standard_normal(d)
     reader: Any = open_source(write_zarr(tmp_path / "x.zarr", x, (8192, d))).reader
     mean = x.mean(0)
-    white = whiten(*np.linalg.eigh(run(Gram(reader=reader, mean=mean, weight=1 / n), np.eye(d))), 3)
-    operator = SampleFourth(reader=reader, mean=mean, whitening=white.matrix)
+    white = whiten(*np.linalg.eigh(run(Gram(reader=reader, view=View(shift=mean), weight=1 / n), np.eye(d))), 3)
+    operator = SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix)
     weights, vectors = power_pairs(lambda u: run(operator, u), 3, 3, order=4, steps=8)
     found = ICA().unwhiten(white, weights, vectors)
     matched = match(mixing, kappa, found.components, found.weights, either_sign=True, within=0.05)
     assert matched.recovered == 3
     assert matched.weight_errors.max() < 0.1
     u = np.linalg.qr(rng.standard_normal((3, 3)))[0]
-    sphered = SampleFourth(reader=reader, mean=mean, whitening=white.matrix, sphered=True)
+    sphered = SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix, sphered=True)
     np.testing.assert_allclose(run(sphered, u), run(operator, u), atol=1e-9)

@@ -17,7 +17,16 @@ from npmdask.algorithms import Query
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import BoundedProduct, ClippedGram, ColumnMoments, Gram, SampleTriples, SparseGram, Symmetric
+from npmdask.operators import (
+    BoundedProduct,
+    ClippedGram,
+    ColumnMoments,
+    Gram,
+    SampleTriples,
+    SparseGram,
+    Symmetric,
+    View,
+)
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.chunk_advice import how_read
 from npmdask.storage.source import open_source
@@ -83,7 +92,9 @@ def test_gram_of_any_layout(
     x = x.astype("f8")
     mean, std = x.mean(0), np.where(x.std(0) > 0, x.std(0), 1)
     reader, block = open_source(z).reader, rng.standard_normal((n, p))
-    operator = Gram(reader=reader, weight=1 / m, mean=mean if center else None, scale=std if scale else None)
+    operator = Gram(
+        reader=reader, weight=1 / m, view=View(shift=mean if center else None, scale=std if scale else None)
+    )
     a = (x - mean * center) / (std if scale else 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "RUN_BYTES", run_bytes)
@@ -138,7 +149,7 @@ def test_sparse_of_any_layout(
     source = open_source(write_csr(tmp_path_factory.mktemp("csr") / "s.zarr", matrix, chunk))
     dense, block = matrix.toarray(), rng.standard_normal((n, 3))
     a = dense - dense.mean(0) * center
-    operator = SparseGram(reader=source.reader, mean=source.column_mean if center else None)
+    operator = SparseGram(reader=source.reader, view=View(shift=source.column_mean if center else None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "RUN_BYTES", run_bytes)
         patch.setattr(protocol, "COLUMN_BYTES", 1)
@@ -242,7 +253,9 @@ def test_centring_of_data_far_from_zero_keeps_its_digits(tmp_path: Path) -> None
     rng = np.random.default_rng(0)
     x = 1e8 + rng.standard_normal((4000, 20))
     block = np.linalg.qr(rng.standard_normal((20, 3)))[0]
-    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (500, 20))).reader, mean=x.mean(0))
+    operator = Gram(
+        reader=open_source(write_zarr(tmp_path / "x.zarr", x, (500, 20))).reader, view=View(shift=x.mean(0))
+    )
     product, _ = Threads(1).run_pass(operator, block, ignore)
     centred = x - x.mean(0)
     np.testing.assert_allclose(product, centred.T @ (centred @ block), rtol=1e-9)

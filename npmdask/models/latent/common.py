@@ -21,7 +21,6 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.solution import Resources
 from npmdask.runs.stages import Job
 from npmdask.storage.bundle import Arrays
-from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source, open_source
 
 PAIRS_TOL = 1e-9  # relative residual of leading pairs: samples say less
@@ -93,7 +92,6 @@ def with_means(job: Job) -> np.ndarray:
     """The means of the columns, as recorded at ingest or from one pass; later passes see them recorded, and the same
     bytes."""
     if job.source.column_mean is None:
-        assert isinstance(job.source.reader, DenseReader)
         mean, std = job.gather("means", ColumnMoments(reader=job.source.reader), np.zeros((1, 1)))
         found = job.held.read_part("means")
         assert found is not None
@@ -104,7 +102,7 @@ def with_means(job: Job) -> np.ndarray:
 
 
 def _require_samples(source: Source, request: SampleRequest) -> Source:
-    if not isinstance(source.reader, DenseReader) or source.kind not in ("samples", "matrix"):
+    if source.reader.layout != "dense" or source.kind not in ("samples", "matrix"):
         raise BadInputError(
             f"{source.path} is of kind {source.kind}: mixtures and independent components are found in samples, dense "
             "rows of numbers (`npmdask ingest --kind samples`)"

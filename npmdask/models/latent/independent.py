@@ -22,6 +22,7 @@ from npmdask.models.latent.common import PAIRS_TOL, TENSOR_TOL, SampleRequest, a
 from npmdask.numerics.moments import ICA, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import SampleFourth
+from npmdask.operators.view import View
 from npmdask.runs.moment_view import MomentLens
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
@@ -83,7 +84,7 @@ def _solved(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays,
     white = whiten(pairs.values, pairs.basis, k)
 
     def made(reader: Any) -> SampleFourth:
-        return SampleFourth(reader=reader, mean=mean, whitening=white.matrix)
+        return SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix)
 
     lens = MomentLens(kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix))
     found = job.components_of(lens, k, TENSOR_TOL, request.options(), order=4)

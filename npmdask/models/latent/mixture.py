@@ -23,6 +23,7 @@ from npmdask.models.polarization import cube_of, polarising_block
 from npmdask.numerics.moments import SphericalMixture, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples
+from npmdask.operators.view import View
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.runs.stages import Job
@@ -114,4 +115,4 @@ def _spread(job: Job, mean: np.ndarray, k: int) -> np.ndarray:
     differ: Block = np.zeros((len(mean), 0))
     if k > 1:
         differ = job.leading_rows("covariance", k - 1, PAIRS_TOL, center=True).basis
-    return job.gather("spread", MixtureSpread(reader=job.reader, mean=mean), differ)
+    return job.gather("spread", MixtureSpread(reader=job.reader, view=View(shift=mean)), differ)

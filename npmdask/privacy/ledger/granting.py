@@ -17,15 +17,13 @@ from scipy.sparse import csr_matrix
 import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget
 from npmdask.errors import BadInputError
-from npmdask.operators import PackedTensor, Triangle
+from npmdask.operators import OF_LAYOUT
 from npmdask.operators.sparse import cut_rows
 from npmdask.privacy.ledger.ledger import Ledger
 from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
 from npmdask.privacy.ledger.status import Status
 from npmdask.privacy.neighbors.registry import make_relation, protected
 from npmdask.storage.readers.dense import SlabRecord
-from npmdask.storage.readers.packed_symmetric import TriangleReader
-from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.safe_open import note
 from npmdask.storage.source import BUDGET_MARK, Source, open_source
@@ -103,14 +101,12 @@ def sketch_of(source: Source, key: bytes) -> Sketch:
 
 def _images(source: Source, block: np.ndarray) -> Iterator[np.ndarray]:
     """Of every record its sums with the columns of ``block``."""
-    reader = source.reader
+    reader: Any = source.reader
     with np.errstate(over="ignore", invalid="ignore"):  # such records are left out
-        if isinstance(reader, CsrReader):
+        if reader.layout == "csr":
             yield from _sparse_images(reader, block)
-        elif isinstance(reader, TriangleReader | TensorReader):
-            operator: Any = (
-                Triangle(reader=reader) if isinstance(reader, TriangleReader) else PackedTensor(reader=reader)
-            )
+        elif reader.layout in ("triangle", "tensor"):
+            operator: Any = OF_LAYOUT[reader.layout](reader=reader)
             yield operator.finish(operator.partial(range(operator.units), block), block)
         else:
             for slab in reader.ahead(range(reader.grid[0])):

@@ -15,9 +15,9 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from npmdask.storage.chunk_access import (
     stored_shape,
     unreadable,
 )
-from npmdask.storage.conventions import refuse_gap
+from npmdask.storage.conventions import refuse_gap, refuse_marked
 
 MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"
 TILE_BYTES = 8 * 2**20
@@ -80,6 +80,8 @@ class DenseReader:
     checksums: np.ndarray | None = None
     digests: np.ndarray | None = None
 
+    layout: ClassVar[str] = "dense"
+
     @property
     def shape(self) -> tuple[int, int]:
         return (int(self.array.shape[0]), int(self.array.shape[1]))
@@ -97,6 +99,16 @@ class DenseReader:
     @property
     def grid(self) -> tuple[int, int]:
         return (-(-self.shape[0] // self.chunks[0]), -(-self.shape[1] // self.chunks[1]))
+
+    @property
+    def units(self) -> int:
+        """What a pass can be cut into: slabs."""
+        return self.grid[0]
+
+    @property
+    def by_triangle(self) -> bool:
+        """Whether a symmetric array can be read by its upper triangle: its chunks are square."""
+        return self.shape[0] == self.shape[1] and self.chunks[0] == self.chunks[1]
 
     @property
     def nbytes(self) -> int:
@@ -169,6 +181,29 @@ class DenseReader:
             self._verify(slab, column, found)
             record.checksums[slab, column] = found.crc
         record.chunks += self.grid[1]
+
+    def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
+        """The SHA-256 of chunks that a store records, in the form that the reader takes; None without any."""
+        return beside.get("digests")
+
+    def held_to(self, digests: Any) -> Self:
+        """The same reader, every chunk compared with its SHA-256 as it is read."""
+        return replace(self, digests=digests)
+
+    def values(self, unit: int) -> Iterator[np.ndarray]:
+        """All values of a unit, some at a time."""
+        for _, tile in self.tiles(unit, SlabRecord()):
+            yield from (values for _, values in tile)
+
+    def non_finite(self, unit: int) -> BadInputError | None:
+        """What to say of the first value of a unit that is not finite, if there is one."""
+        position = position_of_non_finite(self.tiles(unit, SlabRecord()))
+        return None if position is None else self.bad_value(position)
+
+    def bad_value(self, position: str) -> BadInputError:
+        """What to say of a value that is not finite; raises it where NaN marks missing values."""
+        refuse_marked(self.array)
+        return impute(self.where, position)
 
     def _direct_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
         rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
@@ -281,6 +316,22 @@ class DenseReader:
             )
         if self.digests is not None and found.differ_from(self.digests[slab, column]):
             raise other_content(self.chunk_name(slab, column), self.where)
+
+
+def position_of_non_finite(tiles: Iterator[tuple[slice, Tile]]) -> str | None:
+    """The first value of some tiles that is not finite, and where it is, in words."""
+    for rows, tile in tiles:
+        for columns, values in tile:
+            bad = np.argwhere(~np.isfinite(values))
+            if len(bad):
+                row, column = (int(i) for i in bad[0])
+                return f"{values[row, column]} at row {rows.start + row}, column {columns.start + column}"
+    return None
+
+
+def impute(where: str, position: str) -> BadInputError:
+    """What to say of stored data with a value that is not finite."""
+    return BadInputError(f"{where} holds {position}: remove or impute the non-finite values and ingest it again")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location
-from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, position_of_non_finite, scratch
 
 TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
 MIN_TILE_ROWS = 64
@@ -112,6 +112,8 @@ class TriangleReader:
     checksums: np.ndarray | None = None
     digests: np.ndarray | None = None
 
+    layout: ClassVar[str] = "triangle"
+
     @cached_property
     def dense(self) -> DenseReader:
         """What opens, decodes and compares single chunks."""
@@ -187,6 +189,25 @@ class TriangleReader:
         record.checksums[i, j] = found.crc
         record.chunks += 1
 
+    def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
+        """The SHA-256 of chunks that a store records, in the form that the reader takes; None without any."""
+        table = beside.get("digests")
+        return None if table is None else by_place(table, self.grid[0])
+
+    def held_to(self, digests: Any) -> Self:
+        """The same reader, every chunk compared with its SHA-256 as it is read."""
+        return replace(self, digests=digests)
+
+    def values(self, unit: int) -> Iterator[np.ndarray]:
+        """All values of a unit, some at a time."""
+        for _, tile in self.tiles(unit, SlabRecord()):
+            yield from (values for _, values in tile)
+
+    def non_finite(self, unit: int) -> BadInputError | None:
+        """What to say of the first value of a unit that is not finite, if there is one."""
+        position = position_of_non_finite(self.tiles(unit, SlabRecord()))
+        return None if position is None else self.dense.bad_value(position)
+
     def _chunk_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
         return self._direct_tiles(i, j) if self.dense.access.way == "direct" else self._decoded_tiles(i, j)
 
@@ -222,11 +243,6 @@ class TriangleReader:
         """``which`` rows of one row of chunks across the whole matrix; all chunks of that row are read."""
         parts = [self.chunk(i, j)[which] if j >= i else self.chunk(j, i)[:, which].T for j in range(self.grid[1])]
         return np.concatenate(parts, axis=1)
-
-
-def square_chunks(reader: DenseReader) -> bool:
-    """Whether an ordinary array can be read by its upper triangle."""
-    return reader.shape[0] == reader.shape[1] and reader.chunks[0] == reader.chunks[1]
 
 
 def open_packed(array: Any, size: int, checksums: np.ndarray) -> TriangleReader:

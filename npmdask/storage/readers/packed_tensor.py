@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement, permutations
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location, said_place
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, SlabRecord, impute
 from npmdask.storage.readers.packed_symmetric import place_of as place_in_triangle
 from npmdask.storage.readers.packed_symmetric import unit_of as unit_in_triangle
 
@@ -152,6 +152,8 @@ class TensorReader:
     digests: np.ndarray | None = None  # T x 1 x 32, as of DenseReader
     held: Mapping[str, Any] | None = None  # of zarr buffers
 
+    layout: ClassVar[str] = "tensor"
+
     @cached_property
     def dense(self) -> DenseReader:
         """What opens, decodes and compares single blocks."""
@@ -213,6 +215,29 @@ class TensorReader:
     def span(self, i: int) -> slice:
         """Indices of the tensor that block row i covers."""
         return slice(i * self.side, min((i + 1) * self.side, self.size))
+
+    def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
+        """The SHA-256 of chunks that a store records, in the form that the reader takes; None without any."""
+        table = beside.get("digests")
+        return None if table is None else table[:, None]
+
+    def held_to(self, digests: Any) -> Self:
+        """The same reader, every chunk compared with its SHA-256 as it is read."""
+        return replace(self, digests=digests)
+
+    def values(self, unit: int) -> Iterator[np.ndarray]:
+        """All values of a unit."""
+        for _, block in self.blocks(range(unit, unit + 1), SlabRecord()):
+            yield block
+
+    def non_finite(self, unit: int) -> BadInputError | None:
+        """What to say of the first value of a unit that is not finite, if there is one."""
+        for values in self.values(unit):
+            for within in np.argwhere(~np.isfinite(values))[:1]:
+                starts = (self.span(at).start for at in self.place(unit))
+                entry = tuple(start + int(row) for start, row in zip(starts, within, strict=True))
+                return impute(self.where, f"{values[tuple(within)]} at entry {entry}")
+        return None
 
     def read_ahead(self, units: range) -> None:
         """Ask the kernel to fetch the blocks of ``units`` while something else is computed; local files only."""

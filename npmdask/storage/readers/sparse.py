@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -23,7 +23,7 @@ from npmdask.storage.chunk_access import (
     said_place,
     unreadable,
 )
-from npmdask.storage.readers.dense import SlabRecord, other_content
+from npmdask.storage.readers.dense import SlabRecord, impute, other_content
 
 INDPTR_BATCH = 2**22
 REMEDY = "restore it from a backup or ingest the source again"
@@ -51,6 +51,8 @@ class CsrReader:
     digests: dict[str, np.ndarray] | None = None
     slab_first_row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
+    layout: ClassVar[str] = "csr"
+
     @cached_property
     def arrays(self) -> dict[str, Any]:
         """The three arrays of the group: asking the group would read their metadata from the store every time."""
@@ -64,6 +66,11 @@ class CsrReader:
     @property
     def chunk(self) -> int:
         return int(self.arrays["data"].chunks[0])
+
+    @property
+    def units(self) -> int:
+        """What a pass can be cut into: chunks of entries."""
+        return self.grid[0]
 
     @property
     def entries(self) -> int:
@@ -147,6 +154,26 @@ class CsrReader:
                 held, at = held.drop(int(pointers[whole])), whole
         if held.stop > held.start:
             yield Fragment(first + at, held.indices, held.data)
+
+    def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
+        """The SHA-256 of chunks that a store records, by array; None without any."""
+        found = {name.removeprefix("digests/"): table for name, table in beside.items() if name.startswith("digests/")}
+        return found or None
+
+    def held_to(self, digests: Any) -> CsrReader:
+        """The same reader, every chunk compared with its SHA-256 as it is read; its row pointers are, at once."""
+        return open_csr(self.group, self.shape, self.checksums, digests)
+
+    def values(self, unit: int) -> Iterator[np.ndarray]:
+        """All values of a unit, some at a time."""
+        for piece in self.blocks(range(unit, unit + 1), SlabRecord()):
+            yield piece.data
+
+    def non_finite(self, unit: int) -> BadInputError | None:
+        """What to say of a unit that holds values that are not finite."""
+        if all(np.isfinite(values).all() for values in self.values(unit)):
+            return None
+        return impute(self.where, f"a non-finite value in chunk {unit}")
 
     def _pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
         if self.digests is not None:

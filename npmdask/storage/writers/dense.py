@@ -22,24 +22,39 @@ class Moments:
     """Column means and sums of squared deviations, merged slab by slab (Chan, Golub and LeVeque 1983)."""
 
     def __init__(self, columns: int) -> None:
-        self.count, self.mean, self.m2 = 0, np.zeros(columns), np.zeros(columns)
+        self.count: float = 0  # an int where rows are not weighted
+        self.mean, self.m2 = np.zeros(columns), np.zeros(columns)
 
-    def add(self, rows: np.ndarray) -> None:
-        """Add rows (b x columns), a few at a time: the float64 copy stays small."""
+    def add(self, rows: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Add rows (b x columns), each as often as its weight (b) says; a few at a time: the float64 copy stays small.
+
+        Rows that all weigh nothing add nothing.
+        """
         few = max(1, 2**18 // max(1, rows.shape[1]))
         for start in range(0, rows.shape[0], few):
             part = rows[start : start + few]
+            if weights is not None:
+                self._add_weighted(part.astype(np.float64), weights[start : start + few])
+                continue
             mean = part.mean(axis=0, dtype=np.float64)
             deviation = part - mean
             self.merge(part.shape[0], mean, np.einsum("ij,ij->j", deviation, deviation))
+
+    def _add_weighted(self, rows: np.ndarray, weights: np.ndarray) -> None:
+        weight = float(weights.sum())
+        if weight:
+            mean = weights @ rows / weight
+            self.merge(weight, mean, weights @ (rows - mean) ** 2)
 
     def table(self) -> np.ndarray:
         """Count, mean and sum of squared deviations (3 x columns)."""
         return np.stack([np.full(len(self.mean), float(self.count)), self.mean, self.m2])
 
-    def merge(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
+    def merge(self, count: float, mean: np.ndarray, m2: np.ndarray) -> None:
         """Add the moments of other rows."""
         total, delta = self.count + count, mean - self.mean
+        if not total:
+            return
         self.mean = self.mean + delta * (count / total)
         self.m2 = self.m2 + m2 + delta**2 * (self.count * count / total)
         self.count = total

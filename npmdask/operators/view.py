@@ -1,0 +1,131 @@
+"""How a question sees the stored data: centred, scaled, its rows and columns weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from npmdask.errors import BadInputError
+from npmdask.numerics.subspaces import Block
+from npmdask.operators._protocol import as_dtype, like
+
+
+def column_scale(mean: np.ndarray, std: np.ndarray, *, sparse: bool) -> np.ndarray:
+    """What columns of these means and deviations (d) are divided by.
+
+    The deviation of a constant column is rounding noise, not 0: dividing by it would blow up nothing into something.
+    From sums of squares (CSR) only half the digits of a deviation are real.
+    """
+    noise = np.abs(mean) * (1e-7 if sparse else 1e-13)
+    scale: np.ndarray = np.where(std > noise, std, 1.0)
+    return scale
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """``A = diag(u)^(1/2) (X - 1 shift^T) diag(1 / scale) diag(v)^(1/2)`` of a stored m x d array X; never formed.
+
+    Parameters
+    ----------
+    shift : taken off every row (d): the column means, weighted as the rows are.
+    scale : what columns are divided by (d).
+    row_weight, column_weight : u (m) and v (d), not negative: ``A^T A`` is the sum of ``u_i a_i a_i^T``, and the inner
+        product of two rows that of their entries times v.
+    missing : what is done with entries that are not there: "refuse" is all that there is.
+
+    Raises
+    ------
+    BadInputError
+        Weights that are negative or not finite, or another word for ``missing``.
+    """
+
+    shift: np.ndarray | None = None
+    scale: np.ndarray | None = None
+    row_weight: np.ndarray | None = None
+    column_weight: np.ndarray | None = None
+    missing: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.missing != "refuse":
+            raise BadInputError(f"missing = {self.missing!r}: missing values can only be refused ('refuse')")
+        for name in ("row_weight", "column_weight"):
+            weights = getattr(self, name)
+            if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
+                raise BadInputError(f"{name} must be finite and not negative: it multiplies squares")
+
+    @classmethod
+    def of_columns(
+        cls, mean: np.ndarray | None, std: np.ndarray | None, *, center: bool, scale: bool, sparse: bool
+    ) -> View:
+        """The view of centred and scaled columns, of these means and deviations (None where they are not known)."""
+        known = scale and mean is not None and std is not None
+        return cls(
+            shift=mean if center else None,
+            scale=column_scale(mean, std, sparse=sparse) if known else None,  # type: ignore[arg-type]
+        )
+
+    def on_columns(self, block: Block) -> Block:
+        """``diag(1 / scale) diag(v)^(1/2) block``: what X is multiplied by, and what sums over its rows are."""
+        if self.scale is None and self.column_weight is None:
+            return block
+        if self.column_weight is not None:
+            block = (block * np.sqrt(self.column_weight)[:, None]).astype(block.dtype, copy=False)
+        return block if self.scale is None else (block / self.scale[:, None]).astype(block.dtype, copy=False)
+
+    @property
+    def of_stored_rows(self) -> bool:
+        """Whether rows are seen as they are stored, but for what is done to columns."""
+        return self.shift is None and self.row_weight is None
+
+    @cached_property
+    def _row_roots(self) -> np.ndarray:
+        assert self.row_weight is not None
+        return np.sqrt(self.row_weight)
+
+    def tile(self, values: np.ndarray, rows: slice, columns: slice, dtype: Any) -> np.ndarray:
+        """Entries of X in ``rows`` and ``columns``, centred, their rows weighted, in the dtype of the arithmetic.
+
+        Themselves, where there is nothing to do; else a copy in this thread's reused buffer.
+        """
+        if self.of_stored_rows:
+            return as_dtype(values, dtype, name=columns.start)
+        out = like(values, dtype, columns.start)
+        if self.shift is None:
+            np.copyto(out, values, casting="unsafe")
+        else:
+            np.subtract(values, self.shift[columns], out=out, dtype=dtype, casting="unsafe")
+        if self.row_weight is not None:
+            np.multiply(out, self._row_roots[rows, None], out=out, casting="unsafe")
+        return out
+
+    def weighted(self, rows: csr_matrix, numbers: Sequence[int]) -> csr_matrix:
+        """Rows of these ``numbers``, weighted; they are centred by algebra, in the product."""
+        if self.row_weight is None:
+            return rows
+        roots = np.repeat(self._row_roots[np.asarray(numbers, np.int64)], np.diff(rows.indptr))
+        return csr_matrix((rows.data * roots, rows.indices, rows.indptr), shape=rows.shape)
+
+    def weight_of_rows(self, rows: int) -> float:
+        """The weight of all ``rows`` rows together: their number, where they are not weighted."""
+        return rows if self.row_weight is None else float(self.row_weight.sum())
+
+    def trace(self, mean: np.ndarray, std: np.ndarray, rows: int) -> float:
+        """The trace of ``A^T A``, from the (weighted) means and deviations of the columns of X."""
+        second = std**2 if self.shift is not None else std**2 + mean**2
+        second = second / (1.0 if self.scale is None else self.scale) ** 2
+        if self.column_weight is not None:
+            second = second * self.column_weight
+        return float(second.sum() * self.weight_of_rows(rows))
+
+    def require_unweighted(self, what: str) -> None:
+        """Raise BadInputError where rows or columns are weighted, which is not defined for ``what``."""
+        if self.row_weight is not None or self.column_weight is not None:
+            raise BadInputError(f"{what} of weighted rows or columns is not defined: leave the weights out")
+
+
+AS_STORED = View()

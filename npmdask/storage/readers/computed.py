@@ -1,0 +1,219 @@
+"""Rows that somebody else's program gives: computed, or fetched from where npmdask has no reader for.
+
+Such a program (:class:`Rows`) is registered under the scheme of its URLs
+(:func:`npmdask.storage.source.register_source`) and is then a source like any other. Nothing that it says is believed:
+every tile is looked at, its rows are counted, and its checksums, taken in the first pass, must be the same in every
+later one, also after a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.storage.checksum import fingerprint
+from npmdask.storage.chunk_access import Access, scratch
+from npmdask.storage.readers.dense import DenseReader, Tile
+
+REAL = "iufb"  # kinds of dtypes
+
+
+class Rows(Protocol):
+    """A matrix that gives its rows a *unit* at a time; picklable and small, as every worker process has a copy.
+
+    Attributes
+    ----------
+    shape : rows and columns.
+    dtype : of all values; real numbers.
+    unit_rows : rows of a unit; the last one has what is left. A pass is cut between units, and a kill costs some of
+        them: 4 to 32 MiB are good.
+    identity : what the data are, as text that changes whenever they do: a version, a digest, all that they are
+        computed from. A run that was interrupted goes on with data of the same identity only.
+    needs : bytes of memory that giving a unit takes at most, its rows included; of the memory plan.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def unit_rows(self) -> int: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def needs(self) -> int: ...
+
+    def tiles(self, unit: int) -> Iterable[np.ndarray]:
+        """The rows of a unit from its first to its last, any number at a time; a tile is used up before the next."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsReader(DenseReader):
+    """Rows of a program as operators read stored ones: a unit is a slab of one chunk.
+
+    ``place`` is the URL. Tiles are cut here, whatever the program gives at once: sums are formed in the same order.
+    """
+
+    place: str
+    array: Any  # Rows, as they were when they were opened: see ``open_rows``
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        return (int(self.array.unit_rows), self.shape[1])
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        return (min(self.whole[0], self.shape[0]), self.shape[1])
+
+    @property
+    def access(self) -> Access:
+        return Access("computed", "computed: the rows are given by a registered source")
+
+    @property
+    def by_triangle(self) -> bool:
+        """No: rows are given whole."""
+        return False
+
+    @property
+    def buffer_bytes(self) -> int:
+        return self.tile_rows * self.shape[1] * self.dtype.itemsize + int(self.array.needs)
+
+    @property
+    def where(self) -> str:
+        return self.place
+
+    def chunk_name(self, slab: int, column: int) -> str:
+        return f"unit {slab}"
+
+    def bad_value(self, position: str) -> BadInputError:
+        return BadInputError(
+            f"{self.place} holds {position}: remove or impute the non-finite values where they come from"
+        )
+
+    def decode(self, slab: int, column: int, slot: int = 0) -> np.ndarray:
+        """The rows of a unit, in memory that the next one in the same ``slot`` reuses."""
+        rows, at = self.slab_rows(slab), 0
+        block = scratch(("unit", slot), self.chunks, self.dtype)[: rows.stop - rows.start]
+        for values in self._given(slab):
+            block[at : at + len(values)] = values
+            at += len(values)
+        return block
+
+    def _decoded_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
+        rows, columns, held = self.slab_rows(slab), slice(0, self.shape[1]), 0
+        buffer, start = scratch("given rows", (self.tile_rows, self.shape[1]), self.dtype), rows.start
+        for values in self._given(slab):
+            taken = 0
+            while taken < len(values):
+                some = values[taken : taken + self.tile_rows - held]
+                buffer[held : held + len(some)] = some
+                held, taken = held + len(some), taken + len(some)
+                if held == self.tile_rows:
+                    yield slice(start, start + held), [(columns, buffer)]
+                    start, held = start + held, 0
+        if held:
+            yield slice(start, start + held), [(columns, buffer[:held])]
+
+    def _given(self, unit: int) -> Iterator[np.ndarray]:
+        """What the program gives for a unit, each array looked at: as many rows as the unit has, neither more nor less.
+
+        Raises
+        ------
+        BadInputError
+            An array of another shape or dtype, masked values, other rows than promised; or the program fails.
+        """
+        rows, given = self.slab_rows(unit), 0
+        wanted, tiles = rows.stop - rows.start, iter(self._asked(lambda: iter(self.array.tiles(unit)), unit))
+        while (values := self._asked(lambda: next(tiles, None), unit)) is not None:
+            if isinstance(values, np.ma.MaskedArray):
+                raise self._broken(unit, "gives masked values, and missing values cannot be analysed: fill them in")
+            if not isinstance(values, np.ndarray) or values.ndim != 2 or values.shape[1] != self.shape[1]:
+                shape = getattr(values, "shape", type(values).__name__)
+                raise self._broken(unit, f"gives {shape} where arrays of some rows x {self.shape[1]} columns belong")
+            if values.dtype != self.dtype:
+                raise self._broken(unit, f"gives values of type {values.dtype}, and said that they are {self.dtype}")
+            given += len(values)
+            if given > wanted:
+                raise self._broken(unit, f"gives {given} rows or more, and the unit has {wanted}")
+            yield values
+        if given != wanted:
+            raise self._broken(unit, f"gives {given} rows, and the unit has {wanted}")
+
+    def _asked(self, ask: Any, unit: int) -> Any:
+        try:
+            return ask()
+        except NpmdaskError:
+            raise
+        except Exception as error:  # whatever a program raises
+            raise self._broken(unit, f"fails ({type(error).__name__}: {error})") from error
+
+    def _broken(self, unit: int, what: str) -> BadInputError:
+        rows = self.slab_rows(unit)
+        return BadInputError(
+            f"{self.place}, unit {unit} (rows {rows.start} to {rows.stop - 1}): the source {what}; correct the "
+            "program that is registered for it"
+        )
+
+    def _verify(self, slab: int, column: int, found: Any) -> None:
+        if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
+            raise BadInputError(
+                f"unit {slab} of {self.place} has changed: its checksum is {found.crc:08x} and was "
+                f"{int(self.checksums[slab, column]):08x} in the first pass, although the source says that it is the "
+                "same; start again in a new store, with data that stay as they are"
+            )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What rows said of themselves when they were opened, and how they are read: they cannot say otherwise later."""
+
+    rows: Rows
+    shape: tuple[int, int]
+    dtype: np.dtype
+    unit_rows: int
+    needs: int
+
+    def tiles(self, unit: int) -> Iterable[np.ndarray]:
+        return self.rows.tiles(unit)
+
+
+def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
+    """The reader of ``rows``, what they say of themselves checked, and their fingerprint.
+
+    Raises
+    ------
+    BadInputError
+        Something is missing or makes no sense.
+    """
+    missing = [n for n in ("shape", "dtype", "unit_rows", "identity", "needs", "tiles") if not hasattr(rows, n)]
+    if missing:
+        raise BadInputError(
+            f"the source of {place} has no {', '.join(missing)}: see npmdask.storage.readers.computed.Rows"
+        )
+    try:
+        shape, dtype = tuple(int(n) for n in rows.shape), np.dtype(rows.dtype)
+        unit_rows, needs = int(rows.unit_rows), int(rows.needs)
+    except (TypeError, ValueError) as error:
+        raise BadInputError(f"the source of {place} says of itself what makes no sense: {error}") from error
+    if len(shape) != 2 or min(shape) < 1:
+        raise BadInputError(f"{place} has shape {shape}: rows and columns are needed, at least one of each")
+    if dtype.kind not in REAL:
+        raise BadInputError(f"{place} holds {dtype}; real numbers are needed")
+    if unit_rows < 1 or needs < 0:
+        raise BadInputError(
+            f"the source of {place} has unit_rows = {unit_rows} and needs = {needs}: give 1 or more, 0 or more"
+        )
+    identity = rows.identity
+    if not isinstance(identity, str) or not identity:
+        raise BadInputError(
+            f"the source of {place} has identity = {identity!r}: give text that changes whenever the data do, or "
+            "nobody could tell at a resume whether they are the same"
+        )
+    facts = {"shape": shape, "dtype": dtype.str, "unit_rows": unit_rows, "identity": identity, "source": "rows"}
+    held = _Held(rows, (shape[0], shape[1]), dtype, unit_rows, needs)
+    return RowsReader(array=held, place=place), fingerprint(facts, [])
