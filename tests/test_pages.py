@@ -9,7 +9,7 @@ import numpy as np
 from npmdask.algorithms import Result
 from npmdask.api import top_k
 from npmdask.manage.report import write_report
-from npmdask.report import Report, as_html
+from npmdask.report import Report, Section, Text, as_html, as_markdown
 from npmdask.runs.results import recovery_of
 from npmdask.storage.source import Truth
 
@@ -20,6 +20,15 @@ def test_a_page_names_others_by_ways_that_survive_a_move(tmp_path: Path) -> None
     found = as_html(report, {"A & B": tmp_path / "other run" / "report.html"}, tmp_path / "run")
     assert '<li><a href="../other%20run/report.html">A &amp; B</a></li>' in found
     assert found.index("<h2>See also</h2>") > found.index("done")
+
+
+def test_a_paragraph_leads_to_an_address_in_every_form() -> None:
+    """Fails when an address ends a tag or a link before its own end."""
+    address = 'http://127.0.0.1:4201/a%20b/(x) ">.html'
+    way = Section(title="Way", blocks=(Text(text="here", address=address),))
+    report = Report(title="run", outcome="done", good=True, sections=(way,))
+    assert '<a href="http://127.0.0.1:4201/a%20b/(x) &#34;&gt;.html">here</a>' in as_html(report)
+    assert "[here](<http://127.0.0.1:4201/a%20b/%28x%29%20%22%3E.html>)" in as_markdown(report)
 
 
 def test_the_report_of_a_run_is_linked(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from npmdask.cli.main import INTERRUPTED, end_when_asked
 from npmdask.cli.models import NOT_CONVERGED
 from npmdask.errors import NpmdaskError
 from npmdask.manage.report import write_report
-from npmdask.prefect.publish import artifact_key, said_of, try_to
+from npmdask.prefect.publish import artifact_key, try_to
 from npmdask.prefect.reports import link_to
+from npmdask.report import Report, Text, as_markdown
+from npmdask.report.blocks import section, table
 from npmdask.runs.observers import stop_bars
 
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -72,10 +74,16 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     """Write the page of the run beside its checkpoints; an artifact links it (or says where), with the figures."""
     page = str(write_report(facts["store"]))
     link = link_to(page)
-    where = f"`{page}`" if link is None else f"[{link}]({link}) (`{page}`)"
-    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items() if not isinstance(value, list))
-    said = said_of(facts["sentence"], facts.get("assurance", ""))
-    text = f"# {run_id}\n\n{said}\n\nReport: {where}\n\n| fact | value |\n|---|---|\n{rows}\n"
+    where = section("Report", Text(text=link, address=link) if link else None, Text(text=page, style="code"))
+    rows = ((name, value) for name, value in facts.items() if not isinstance(value, list))
+    shown = Report(
+        title=run_id,
+        outcome=facts["sentence"],
+        good=bool(facts["answered"]),
+        error_statement=facts.get("assurance", ""),
+        sections=(where, section("Facts", table(rows, ("fact", "value")))),
+    )
+    text = as_markdown(shown)
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
     return page
 

@@ -20,6 +20,8 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.prefect.live_plot import convergence_svg
+from npmdask.report.blocks import table
+from npmdask.report.render import markdown
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Solution, Step
 
@@ -175,11 +177,9 @@ def bar(percent: float) -> str:
 
 def convergence_table(history: list[dict[str, Any]]) -> str:
     """The last steps as a Markdown table."""
-    lines = ["| step | worst relative residual | max sin θ to the truth |", "|---|---|---|"]
-    for h in history[-20:]:
-        angle = "" if h["max_sin_theta"] is None else f"{h['max_sin_theta']:.2e}"
-        lines.append(f"| {h['step']} | {h['worst_residual']:.2e} | {angle} |")
-    return "\n".join(lines)
+    known = ((h["step"], h["worst_residual"], h["max_sin_theta"]) for h in history[-20:])
+    rows = ((step, f"{residual:.2e}", "" if sine is None else f"{sine:.2e}") for step, residual, sine in known)
+    return markdown(table(rows, ("step", "worst relative residual", "max sin θ to the truth")))
 
 
 def plot(history: list[dict[str, Any]], tol: float) -> str:

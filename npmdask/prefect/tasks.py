@@ -15,6 +15,8 @@ from npmdask.planning.plan import Plan
 from npmdask.prefect.flow_run import publish_report, step
 from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.publish import Publisher, artifact_key, try_to
+from npmdask.report.blocks import table
+from npmdask.report.render import markdown
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.problem import Problem
 from npmdask.theory.private import dist_comm
@@ -57,8 +59,7 @@ def show_plan(config: RunConfig, run_id: str) -> RunConfig:
         return config
     rows, rank = table_of_plan(config)
     get_run_logger().info("\n".join(f"{name}: {said}" for name, said in rows))
-    body = "\n".join(f"| {name} | {said.replace('|', '&#124;')} |" for name, said in rows)
-    text = f"# Plan of {run_id}\n\n| what | how |\n|---|---|\n{body}\n"
+    text = f"# Plan of {run_id}\n\n{markdown(table(rows, ('what', 'how')))}\n"
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-plan", description="before it starts"))
     return planned_rank(config, rank)
 

@@ -19,11 +19,13 @@ Number = int | float
 class Text:
     """A paragraph of plain text; its line breaks are kept where ``style`` is "code".
 
-    ``style``: "warning" stands out; "item" is a line of a list; "code" is a command to copy.
+    ``style``: "warning" stands out; "item" is a line of a list; "code" is a command to copy. ``address``: where a plain
+    one leads, if anywhere.
     """
 
     text: str
     style: Literal["plain", "warning", "item", "code"] = "plain"
+    address: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

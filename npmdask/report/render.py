@@ -23,6 +23,7 @@ from npmdask.report.plots import draw, draw_map
 TEMPLATE = "page.html"
 SIDE_BY_SIDE = {Plot: "plots", Map: "plots", Image: "plots", Bars: "cards"}  # blocks that share a row
 QUESTION = "How wrong can it be?"
+SIGNS = ":/?#@!$&*+,;=%~"  # that stay as they are in an address
 
 
 def as_html(report: Report, links: Mapping[str, str | Path] | None = None, folder: Path | None = None) -> str:
@@ -120,8 +121,8 @@ def markdown(block: Block) -> str:
     match block:
         case Text(text=text, style="code"):
             return "\n".join(f"    {line}" for line in text.split("\n"))
-        case Text(text=text, style="plain"):
-            return _marked(text)
+        case Text(text=text, style="plain", address=address):
+            return f"[{_marked(text)}](<{quote(address, safe=SIGNS)}>)" if address else _marked(text)
         case Text(text=text, style=style):
             return f"{'-' if style == 'item' else '>'} {_marked(text)}"
         case Table():
