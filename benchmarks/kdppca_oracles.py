@@ -17,7 +17,7 @@ from benchmarks.stochastic_data import ROWS, Stream
 from npmdask.accounting import Budget, gaussian_charge
 from npmdask.numerics.projections import project_out
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, State, indices, released
+from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, State, released
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import require_by_index, require_relation
@@ -51,7 +51,7 @@ def summary(query: BatchQuery, stream: Stream) -> np.ndarray:
 
 def images(query: BatchQuery, stream: Stream) -> Iterator[np.ndarray]:
     """P A_i P w of the records of a query, a part of a block of the stream at a time."""
-    vector, rows = project_out(query.vector, query.found), indices(query, stream.n)
+    vector, rows = project_out(query.vector, query.found), query.indices(stream.n)
     most, start = max(PART // stream.d // 64, 1) * 64, rows.start
     while start < rows.stop:
         stop = min(start + most, (start // ROWS + 1) * ROWS, rows.stop)
