@@ -72,7 +72,7 @@ def summary(query: BatchQuery, stream: MatrixStream) -> np.ndarray:
 
 def images(query: BatchQuery, stream: MatrixStream) -> Iterator[np.ndarray]:
     """Yield P A_i P w of the records of a query, a part of a block of the stream at a time."""
-    vector, rows = project_out(query.vector, query.found), range(stream.n) if query.rows is None else query.rows
+    vector, rows = project_out(query.vector, query.found), query.indices(stream.n)
     most, start = max(PART // stream.d // 64, 1) * 64, rows.start
     while start < rows.stop:
         stop = min(start + most, (start // ROWS + 1) * ROWS, rows.stop)

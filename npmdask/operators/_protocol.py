@@ -139,7 +139,8 @@ class OnePass:
 
     def stacked(self, sums: Sums) -> np.ndarray:
         """Sums as the one array that a checkpoint keeps: their rows one under the other, in the order of the names."""
-        return np.concatenate([values.reshape(-1, values.shape[-1]) for values in sums.values()])
+        parts = list(sums.values())
+        return np.concatenate(parts if len(parts) == 1 else [part.reshape(-1, part.shape[-1]) for part in parts])
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         """The inverse of ``stacked``, for the sums of some ``units``."""

@@ -182,8 +182,7 @@ class RecordImages(OfRows):
         """The images of the records that a query names; as many as there are is for the pass alone, and private."""
         if query.batch is None:
             return super().asked(query)
-        rows = range(self.reader.shape[0]) if query.batch.rows is None else query.batch.rows
-        return replace(self, rows=rows, mechanism=query.batch.mechanism)
+        return replace(self, rows=query.batch.indices(self.reader.shape[0]), mechanism=query.batch.mechanism)
 
     def partial(self, slabs: range, block: Block) -> Partial:
         """The summary of the rows of the batch in some units; or their images, of a mechanism that is not additive."""

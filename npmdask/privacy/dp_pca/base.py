@@ -71,6 +71,10 @@ class BatchQuery:
         place = {"rows": rows, "number": self.number}
         return purpose_of(place, self.vector, self.found)
 
+    def indices(self, records: int) -> range:
+        """Which of the ``records`` of a store are asked for; how many there are is for the pass alone, and private."""
+        return range(records) if self.rows is None else self.rows
+
 
 def released(query: BatchQuery, summary: np.ndarray, noise: Noise) -> Answer:
     """The answer to ``query``: the only way from a summary to an oracle."""

@@ -9,7 +9,6 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError
-from npmdask.privacy.dp_pca.base import indices
 from npmdask.privacy.dp_pca.noise import SecretNoise, SimulatedNoise
 from npmdask.privacy.dp_pca.paper_oracles import OjaState, PlainOja
 from npmdask.privacy.dp_pca.power import PowerState
@@ -49,7 +48,7 @@ def test_every_record_is_in_one_batch_and_rounds_are_disjoint() -> None:
     assert len(batches) == 6
     assert sum(stop - start for start, stop in batches) == 300
     assert {q.rows for q in run_tight()} == {None}
-    assert (indices(run_tight()[0], 7), indices(run_tight(reuse=False)[1], 300)) == (range(7), range(50))
+    assert (run_tight()[0].indices(7), run_tight(reuse=False)[1].indices(300)) == (range(7), range(50))
 
 
 def run_tight(**changed: object) -> list:

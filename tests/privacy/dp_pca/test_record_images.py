@@ -154,7 +154,9 @@ def test_any_number_of_threads_and_any_known_parts_give_the_same_bits(name: str,
     for level in (0, 1, 3):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
-        require_same(summary(operator, block, keeper=Keeper(unpack_parts(*pack_parts(done)))), expected)
+        require_same(
+            summary(operator, block, keeper=Keeper(unpack_parts(operator, *pack_parts(operator, done)))), expected
+        )
 
 
 @pytest.mark.slow

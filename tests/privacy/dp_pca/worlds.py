@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.operators.record_images import images_of_matrices, images_of_rows
-from npmdask.privacy.dp_pca.base import Answer, BatchQuery, indices, released
+from npmdask.privacy.dp_pca.base import Answer, BatchQuery, released
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.noise import Noise
 
@@ -21,7 +21,7 @@ def images_of(records: np.ndarray) -> Images:
     form = images_of_rows if records.ndim == 2 else images_of_matrices
 
     def images(query: BatchQuery) -> np.ndarray:
-        rows = indices(query, len(records))
+        rows = query.indices(len(records))
         return form(records[rows.start : rows.stop], query.vector, query.found)
 
     return images
@@ -65,7 +65,7 @@ def spiked(n: int, d: int, values: tuple[float, ...], sigma: float, seed: int = 
     z = sigma * rng.standard_normal((n, d))
 
     def images(query: BatchQuery) -> np.ndarray:
-        rows = indices(query, n)
+        rows = query.indices(n)
         noise = images_of_rows(z[rows.start : rows.stop], query.vector, query.found)
         signal = v @ (np.array(values) * (v.T @ query.vector))
         return noise + signal - query.found @ (query.found.T @ signal)
