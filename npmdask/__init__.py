@@ -6,24 +6,29 @@
 
 from typing import TYPE_CHECKING, Any
 
-from npmdask.api import deflate, resume, top_k
 from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
-from npmdask.privacy.request import Privacy
-from npmdask.runs.solution import Solution
 
 if TYPE_CHECKING:
+    from npmdask.api import deflate, resume, top_k
     from npmdask.models.latent.estimators import ICA, Mixture
     from npmdask.models.topics.estimator import Topics
+    from npmdask.privacy.request import Privacy
+    from npmdask.runs.solution import Solution
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 
 LATER = {
     "ICA": "npmdask.models.latent.estimators",
     "Mixture": "npmdask.models.latent.estimators",
+    "Privacy": "npmdask.privacy.request",
+    "Solution": "npmdask.runs.solution",
     "StreamSolution": "npmdask.streaming",
     "StreamingPCA": "npmdask.streaming",
     "Topics": "npmdask.models.topics.estimator",
+    "deflate": "npmdask.api",
+    "resume": "npmdask.api",
     "stream_components": "npmdask.streaming",
     "stream_pca": "npmdask.streaming",
+    "top_k": "npmdask.api",
 }
 
 __all__ = [
@@ -48,9 +53,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What brings the readers of every format: a tenth of a second that other runs do not need."""
+    """Import a public name when it is first asked for: Zarr, Dask and SciPy take a second, which `--help` need not."""
     if name not in LATER:
         raise AttributeError(f"module 'npmdask' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(LATER[name]), name)
+    value = globals()[name] = getattr(import_module(LATER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

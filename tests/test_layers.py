@@ -142,3 +142,13 @@ def test_nothing_is_ever_pickled() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "np.load":
                 assert any(k.arg == "allow_pickle" for k in node.keywords), f"{path}: say allow_pickle=False"
+
+
+def test_the_command_line_answers_before_anything_heavy_is_imported() -> None:
+    """`npmdask --help` and `import npmdask` need none of the libraries that take most of a second."""
+    code = (
+        "import sys, npmdask, npmdask.cli.main; "
+        "print(sorted({'zarr', 'dask', 'distributed', 'scipy', 'numpy', 'prefect', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from npmdask.storage.readers.dense import SlabRecord
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from npmdask.runs.problem import Problem
     from npmdask.runs.session import Session
     from npmdask.runs.solution import Solution, Step
+    from npmdask.storage.readers.dense import SlabRecord
     from npmdask.streaming.metrics import Measurement
     from npmdask.streaming.solution import StreamSolution
 
