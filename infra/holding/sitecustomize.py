@@ -52,7 +52,7 @@ def install() -> None:
     from npmdask.prefect import flow_run
     from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
     from npmdask.privacy.mechanisms.noise_key import Entropy
-    from npmdask.runs.log_observer import Discreet
+    from npmdask.runs.log_observer import RedactingObserver
 
     create = Entropy.create
 
@@ -63,7 +63,7 @@ def install() -> None:
 
     Entropy.create = fixed  # type: ignore[method-assign]
     RunConfig.check = held("validate", RunConfig.check)  # type: ignore[method-assign]
-    Discreet.on_task = held("mid-pass", Discreet.on_task, 3)  # type: ignore[method-assign]
+    RedactingObserver.on_task = held("mid-pass", RedactingObserver.on_task, 3)  # type: ignore[method-assign]
     PrivateGaussian.release = held("release", PrivateGaussian.release, 2)  # type: ignore[method-assign]
     RunStore.commit_step = held("commit", RunStore.commit_step, 2)  # type: ignore[method-assign]
     flow_run.publish_report = held("report", flow_run.publish_report)

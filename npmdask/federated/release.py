@@ -19,7 +19,7 @@ from npmdask.federated.operator import Group, NodeSum
 from npmdask.federated.protocol import Announcement
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.account import name_of_run
-from npmdask.privacy.concerns import Asked, Loudness, concerns, first_query, largest_of, weak_promise
+from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query, largest_of, weak_promise
 from npmdask.privacy.power_release import likely_sine, released_arrays
 from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
 from npmdask.runs.plain_release import PlainRelease
@@ -68,11 +68,11 @@ class NodesRecipe:
         """The table of run.json that only a distributed run has."""
         return {"nodes": {a.node: a.as_dict() for a in self.group.announced}}
 
-    def loudness(self, problem: Asked) -> Loudness:
+    def release_noise(self, problem: Asked) -> ReleaseNoise:
         """How loud the noise of all nodes together is at the public start block."""
         summed = self.noise_stddev(first_query(problem).block)
         norm = gaussian_norm(summed / self.scale, problem.d, problem.algorithm.iteration_rank)
-        return Loudness(first=summed, later=summed, smallest=self._as_released(norm, problem.source))
+        return ReleaseNoise(first=summed, later=summed, smallest=self._as_released(norm, problem.source))
 
     def largest(self, source: Source) -> float | None:
         """The largest value that data within the bounds of all nodes can have; None where one of them has none."""

@@ -94,7 +94,7 @@ def plan_private(
     assert parts is not None
     memory = memory_for(needs_of(problem), resources, tree_rss())
     charge = problem.mechanism.charge()  # type: ignore[attr-defined]
-    noise = parts.loudness(problem)
+    noise = parts.release_noise(problem)
     return PrivatePlan(
         source=problem.source.path,
         kind=problem.source.kind,

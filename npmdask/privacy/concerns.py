@@ -38,7 +38,7 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loudness:
+class ReleaseNoise:
     """The noise of a run, from public numbers.
 
     ``later``: stddev of an entry of a release, given the start block; ``first``: of the first one, where images of
@@ -156,7 +156,7 @@ def _lasting_noise(problem: Asked) -> float | None:
     Of one noisy covariance matrix (p = d), whose noise of stddev s is made symmetric, that is s sqrt(d / 2) (Baik, Ben
     Arous and Peche 2005): the norm of the noise over sqrt(8). L releases that all show the same divide it by sqrt(L).
     """
-    norm, releases = problem.recipe.loudness(problem).smallest, problem.recipe.releases
+    norm, releases = problem.recipe.release_noise(problem).smallest, problem.recipe.releases
     if norm is None or releases is None:
         return None
     return float(norm / (8 * releases) ** (0.25 if problem.source.kind == "sparse" else 0.5))  # values: roots of A^T A

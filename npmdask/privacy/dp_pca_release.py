@@ -17,7 +17,7 @@ from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import UntilFinished
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
-from npmdask.privacy.concerns import Asked, Loudness, of_epsilon, weak_promise
+from npmdask.privacy.concerns import Asked, ReleaseNoise, of_epsilon, weak_promise
 from npmdask.privacy.dp_pca.algorithm import Rounds
 from npmdask.privacy.dp_pca.base import Oracle
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, require_relation
@@ -67,11 +67,11 @@ class RecordsRecipe:
     def oracle(self) -> Oracle[Any]:
         return self.mechanism.oracle
 
-    def loudness(self, problem: Asked) -> Loudness:
+    def release_noise(self, problem: Asked) -> ReleaseNoise:
         """How loud the noise is on images as long as clip_norm allows."""
         widest = self.oracle.widest_noise()
         norm = None if widest is None else gaussian_norm(widest, self.algorithm.dimension, 1)
-        return Loudness(first=widest, later=widest, smallest=norm)
+        return ReleaseNoise(first=widest, later=widest, smallest=norm)
 
     def largest(self, source: Source) -> float | None:
         """The largest value that data can have where all images are clipped to one radius."""

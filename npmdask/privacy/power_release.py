@@ -31,7 +31,7 @@ from npmdask.operators import (
     ClippedGram,
     ClippedSparseGram,
 )
-from npmdask.privacy.concerns import Asked, Loudness, first_query, largest_of, weak_promise
+from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of, weak_promise
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors.registry import MatrixRelation, Relation, make_relation
 from npmdask.privacy.release import RELEASES_ONLY, Disclosure, Passes, PrivateRelease
@@ -92,7 +92,7 @@ class PowerRecipe:
         """The release of a run of ``problem`` in ``session``."""
         return PrivateRelease(problem, session)
 
-    def loudness(self, problem: Asked) -> Loudness:
+    def release_noise(self, problem: Asked) -> ReleaseNoise:
         """How loud the noise of a release is at the public start block."""
         query, operator = first_query(problem), self.operator(problem.source)
         block, p = operator.prepare(query.block), problem.algorithm.iteration_rank
@@ -100,9 +100,9 @@ class PowerRecipe:
         later = self.mechanism_of(operator, p, query).noise_stddev(block, rows=rows)
         smallest = self._as_released(gaussian_norm(later, rows, p), problem.source)
         if query.image_norm is None:
-            return Loudness(first=later, later=later, smallest=smallest)
+            return ReleaseNoise(first=later, later=later, smallest=smallest)
         clipped = self.mechanism_of(replace(operator, image_norm=query.image_norm), p, query)
-        return Loudness(first=clipped.noise_stddev(block, rows=rows), later=later, smallest=smallest)
+        return ReleaseNoise(first=clipped.noise_stddev(block, rows=rows), later=later, smallest=smallest)
 
     def largest(self, source: Source) -> float | None:
         """The largest value that data within the public bounds can have, as released; None where none is public."""

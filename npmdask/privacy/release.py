@@ -25,7 +25,7 @@ from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.account import Account
-from npmdask.privacy.concerns import Asked, Loudness, concerns, require_signal
+from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, require_signal
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import with_assurance
 
@@ -148,7 +148,7 @@ class Recipe(Protocol):
     def operator(self, source: Source) -> Any:
         """The operator whose products are released."""
 
-    def loudness(self, problem: Asked) -> Loudness: ...
+    def release_noise(self, problem: Asked) -> ReleaseNoise: ...
 
     def largest(self, source: Source) -> float | None: ...
 

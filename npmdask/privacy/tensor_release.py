@@ -18,7 +18,7 @@ from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import built
 from npmdask.operators import BoundedTensor
-from npmdask.privacy.concerns import Asked, Loudness, first_query, weak_promise
+from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, weak_promise
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
 from npmdask.privacy.neighbors.tensor import no_laplace
@@ -86,12 +86,12 @@ class TensorRecipe:
     def target_rank(self) -> int:
         return self.algorithm.target_rank
 
-    def loudness(self, problem: Asked) -> Loudness:
+    def release_noise(self, problem: Asked) -> ReleaseNoise:
         """How loud the noise of a contraction is, each column for itself."""
         query, operator = first_query(problem), self.operator(problem.source)
         mechanism = self.mechanism_of(operator, problem.algorithm.iteration_rank, query)
         stddev = mechanism.noise_stddev(operator.prepare(query.block))
-        return Loudness(first=stddev, later=stddev, smallest=gaussian_norm(stddev, problem.d, 1))
+        return ReleaseNoise(first=stddev, later=stddev, smallest=gaussian_norm(stddev, problem.d, 1))
 
     def largest(self, source: Source) -> float | None:
         """The largest weight of a component of a tensor whose entries are clipped."""

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def watched(observer: Observer, store: RunStore, *, private: bool = False) -> Observer:
     """The observer of a run and its log together; ``private``: both are told what is public."""
     both = Observers(observer, LogObserver(store, private=private))
-    return Discreet(both) if private else both
+    return RedactingObserver(both) if private else both
 
 
-class Discreet(Observer):
+class RedactingObserver(Observer):
     """Stand before another observer and let through what is public: that a step was released, and what was released."""
 
     def __init__(self, member: Observer) -> None:

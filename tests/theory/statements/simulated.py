@@ -125,7 +125,7 @@ def third_moments(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:
 
 
 @dataclass(frozen=True)
-class Loudness:
+class NoiseLevel:
     """Noise of one size on every entry, as a mechanism tells the algorithms of it."""
 
     stddev: float
@@ -149,7 +149,7 @@ def private_planes(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:
         p, steps = k + int(rng.choice([1, 3, 5])), int(rng.choice([2, 4, 6]))
         true = np.r_[np.linspace(1, 0.7, k), float(rng.choice([0.1, 0.5])) * rng.uniform(0.2, 1, d - k)]
         axes, loud = basis(rng, d, d), float(rng.choice([0.003, 0.01, 0.03, 0.1]) / math.sqrt(d))
-        method = PrivatePower(target_rank=k, iteration_rank=p, releases=steps, noise=Loudness(loud))
+        method = PrivatePower(target_rank=k, iteration_rank=p, releases=steps, noise=NoiseLevel(loud))
         state = method.init(d, rng=rng)
         for _ in range(steps):
             product = (axes * true) @ (axes.T @ method.query(state).block)
@@ -169,7 +169,7 @@ def private_ties(seeds: Iterable[int]) -> Pairs:
     for seed in seeds:
         rng, (third, loud) = np.random.default_rng(seed), ((0.81, 0.018), (0.88, 0.003))[seed % 2]
         true = np.r_[1.0, 0.9, third, np.full(17, 0.06)]
-        method = PrivatePower(target_rank=2, iteration_rank=8, releases=4, noise=Loudness(loud))
+        method = PrivatePower(target_rank=2, iteration_rank=8, releases=4, noise=NoiseLevel(loud))
         state = method.init(20, rng=rng)
         for _ in range(4):
             product = true[:, None] * method.query(state).block
@@ -240,7 +240,7 @@ def private_tensors(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:
         true, sizes = basis(rng, d, k), np.linspace(1, 0.6, k)
         iterations = int(rng.choice([3, 6]))
         method = PrivateTensorPower(
-            target_rank=k, restarts=4, iterations=iterations, noise=Loudness(loud), seed=int(rng.integers(2**31))
+            target_rank=k, restarts=4, iterations=iterations, noise=NoiseLevel(loud), seed=int(rng.integers(2**31))
         )
         state = method.init(d, rng=rng)
         for _ in range(method.releases):
