@@ -87,7 +87,8 @@ def walked(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Walker, list[
 
     monkeypatch.setattr(PrivateGaussian, "release", noting)
     walker = Walker()
-    world.solve("run", observer=walker)
+    solution = world.solve("run", observer=walker)
+    assert solution.certificate is None, "it would be made of products"
     assert len(walker.loop) == len(exact) == STEPS
     return walker, exact
 

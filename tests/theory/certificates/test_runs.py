@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import scipy.sparse as sp
 import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.manage.report import summary, write_report
-from npmdask.runs.certify import assure
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
@@ -152,10 +150,3 @@ def test_a_run_of_an_earlier_version_goes_on_and_gets_a_certificate(tmp_path: Pa
     write_bundle(last, arrays, meta, inline=True)
     resumed = npmdask.resume(tmp_path / "run", max_steps=4)
     assert resumed.certificate == whole.certificate and resumed.assurance == whole.assurance
-
-
-def test_no_certificate_where_products_were_released() -> None:
-    """A private run: whatever else it holds is not looked at."""
-    private: Any = SimpleNamespace(parts=object())
-    nothing: Any = None
-    assert assure(private, nothing, nothing, None, nothing) is None
