@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms import OURS, Algorithm, Question
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Algorithm, Question
 from npmdask.algorithms.stopping import ResidualRule, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
@@ -81,6 +81,10 @@ def make_problem(
         seed=request.seed,
     )
     algorithm = _algorithm(request, question)
+    if type(algorithm) not in OURS:
+        refuse_low_rank(
+            request.low_rank_tol, f"{algorithm.name} is an algorithm from outside, whose steps prove nothing"
+        )
     rule = ResidualRule(
         tol=tol,
         max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps,

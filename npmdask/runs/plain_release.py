@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Query, Result
+from npmdask.algorithms import OURS, Query, Result
 from npmdask.algorithms.stopping import Outcome, StepView
-from npmdask.numerics.subspaces import Block
+from npmdask.errors import BadInputError
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.certify import assure, told, with_excess
@@ -124,6 +126,9 @@ class PlainRelease:
         """The answer in the units of the question, with its certificate; of a matrix after one more pass."""
         problem = self._problem
         passes = len(history) + problem.needs_moments + (problem.start.passes if problem.start else 0)
+        if type(problem.algorithm) not in OURS:
+            result, view, outcome = self._verified(result, view, outcome)
+            passes += 1
         result, explained, outcome = settle(result, outcome, self._trace, problem.share)
         arrays = self._in_units(result)
         passes += "left_rotation" in arrays
@@ -138,6 +143,43 @@ class PlainRelease:
         meta = {"outcome": asdict(outcome), "explained_share": explained, "facts": found, **self._stated(view)}
         meta |= told(outcome, assured) | {"history": history, "total_data_passes": passes}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
+
+    def _verified(self, result: Result, view: StepView, outcome: Outcome) -> tuple[Result, StepView, Outcome]:
+        """The answer of an algorithm from outside, from one pass with its vectors: what it says is no evidence.
+
+        Raises
+        ------
+        BadInputError
+            Its vectors are not d x k finite numbers.
+        """
+        problem, name = self._problem, self._problem.algorithm.name
+        locked = 0 if problem.locked is None else problem.locked.result.vectors.shape[1]
+        k, given = problem.algorithm.target_rank + locked, np.asarray(result.vectors)
+        if given.shape != (problem.d, k) or given.dtype.kind != "f" or not np.isfinite(given).all():
+            raise BadInputError(
+                f"{name} answers with vectors of shape {given.shape} and dtype {given.dtype}, where {problem.d} x {k} "
+                "finite numbers are wanted: mend the algorithm, or choose another"
+            )
+        basis = orth(given.astype(np.float64), generator(0, "verification"))
+        product = self._session.one_pass("verification", self._operator, basis)[0]
+        pairs = rayleigh_ritz(basis, product, k)
+        view = replace(view, ritz_values=pairs.values, residual_norms=pairs.residual_norms, missed=0.0)
+        if outcome.converged:
+            seen, worst = problem.rule([view]), float(problem.rule.relative(view).max())
+            sentence = (
+                f"not converged: {name} ended, and a pass with its vectors shows a relative residual of {worst:.1e} "
+                f"(tol {problem.rule.tol:.1e})"
+            )
+            converged = seen is not None and seen.converged
+            outcome = seen if seen is not None and converged else Outcome(name="stagnated", sentence=sentence)
+        found = Result(
+            values=pairs.values,
+            vectors=pairs.vectors,
+            products=pairs.products,
+            residual_norms=pairs.residual_norms,
+            facts=result.facts,
+        )
+        return found, view, outcome
 
     def _stated(self, view: StepView) -> dict[str, Any]:
         """What the answer says of those who hold the data."""

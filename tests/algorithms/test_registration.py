@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.algorithms import REGISTRY, Info, PowerMethod, Query, Question, Result, register_algorithm
+from npmdask.algorithms import REGISTRY, Info, PowerMethod, Query, Question, Result, Seen, register_algorithm
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
@@ -138,7 +138,8 @@ def test_through_python_with_a_kill_a_resume_and_a_report(data: Path, tmp_path: 
     assert isinstance(again, npmdask.Solution) and again.converged and again.steps > 2
     assert again.basis.tobytes() == whole.basis.tobytes()
     np.testing.assert_allclose(again.values, truth.values, rtol=1e-12)
-    assert "9 digits" in again.assurance or "digits" in again.assurance
+    assert again.total_data_passes == again.steps + 2, "the left vectors, and a pass with the vectors of the answer"
+    assert again.certificate is not None and max(again.certificate["nearest"]) < 1e-6
     page = write_report(tmp_path / "run").read_text()
     assert "heavy-ball" in page
 
@@ -166,6 +167,103 @@ def test_what_it_does_not_offer_is_refused(data: Path, tmp_path: Path) -> None:
     npmdask.top_k(data, 3, algorithm="heavy-ball", iteration_rank=8, store=tmp_path / "run")
     with pytest.raises(RefusedError, match="is of heavy-ball: a run can begin with the vectors of power or krylov"):
         npmdask.top_k(data, 3, start=tmp_path / "run")
+
+
+class Liar(PowerMethod):
+    """Says after its first step that everything is found; ``lie`` makes the answer."""
+
+    name = "liar"
+    lie: Any = None
+
+    def update(self, state: Any, released: Block) -> tuple[Any, Info]:
+        after, info = super().update(state, released)
+        return after, replace(info, residual_norms=0 * info.residual_norms)
+
+    def finalize(self, state: Any) -> Result:
+        return type(self).lie(super().finalize(state))
+
+
+def no_residual(r: Result) -> Result:
+    return replace(r, products=r.vectors * r.values, residual_norms=0 * r.values)
+
+
+def not_unit(r: Result) -> Result:
+    return replace(no_residual(r), vectors=3 * r.vectors, values=9 * r.values)
+
+
+def one_twice(r: Result) -> Result:
+    return replace(no_residual(r), vectors=r.vectors[:, [0] * len(r.values)])
+
+
+def all_seen(r: Result) -> Result:
+    """As if a random start had been multiplied a hundred times, and nothing were left over."""
+    p = 20
+    seen = Seen(values=np.r_[r.values, np.zeros(p - len(r.values))], gram=np.zeros((p, p)), degree=100, powers=True)
+    return replace(no_residual(r), seen=seen)
+
+
+def larger(r: Result) -> Result:
+    return replace(no_residual(r), values=2 * r.values)
+
+
+def any_vectors(r: Result) -> Result:
+    return replace(no_residual(r), vectors=np.eye(*r.vectors.shape))
+
+
+LIES = (no_residual, not_unit, one_twice, all_seen, larger, any_vectors)
+
+
+@pytest.fixture
+def liar() -> Iterator[type[Liar]]:
+    register_algorithm(Liar)
+    yield Liar
+    del REGISTRY[Liar.name]
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("kind", ["samples", "matrix", "symmetric"])
+def test_what_an_algorithm_says_of_its_answer_is_no_evidence(
+    liar: type[Liar], monkeypatch: pytest.MonkeyPatch, lie: Any, kind: Any
+) -> None:
+    """Random problems with hardly a gap: one step finds nothing. Never "converged", and every bound holds.
+
+    Without the pass of npmdask all of them are certified to 1e-12, and wrong.
+    """
+    monkeypatch.setattr(liar, "lie", staticmethod(lie))
+    for seed in range(4):
+        x = np.random.default_rng(seed).standard_normal((200, 40)) * np.linspace(2, 1, 40)
+        data = x.T @ x if kind == "symmetric" else x
+        true = {
+            "samples": np.linalg.svd(x, compute_uv=False) ** 2 / 200,
+            "matrix": np.linalg.svd(x, compute_uv=False),
+            "symmetric": np.linalg.eigvalsh(x.T @ x),
+        }[kind]
+        found = npmdask.top_k(data, 3, kind=kind, algorithm="liar", iteration_rank=6)
+        assert not found.converged and "liar ended, and a pass with its vectors shows" in found.outcome.sentence
+        np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(3), atol=1e-12)
+        assert found.certificate is not None
+        for value, nearest in zip(found.values, found.certificate["nearest"], strict=True):
+            assert nearest is None or np.abs(true - value).min() <= nearest * (1 + 1e-9)
+        for level in found.certificate["levels"]:
+            for value, error, truth in zip(found.values, level["value_errors"], np.sort(true)[::-1], strict=False):
+                assert error is None or abs(value - truth) <= error * (1 + 1e-9)
+            assert level["sine"] is None or level["sine"] > 0.1, "one step does not find the space"
+
+
+@pytest.mark.parametrize(
+    "lie", [lambda r: replace(r, vectors=r.vectors[:-1]), lambda r: replace(r, vectors=r.vectors * np.nan)]
+)
+def test_vectors_that_are_none_are_refused(
+    liar: type[Liar], monkeypatch: pytest.MonkeyPatch, data: Path, lie: Any
+) -> None:
+    monkeypatch.setattr(liar, "lie", staticmethod(lie))
+    with pytest.raises(BadInputError, match="liar answers with vectors of shape"):
+        npmdask.top_k(data, 3, algorithm="liar")
+
+
+def test_the_end_that_rests_on_a_certificate_is_not_for_it(liar: type[Liar], data: Path) -> None:
+    with pytest.raises(RefusedError, match="liar is an algorithm from outside"):
+        npmdask.top_k(data, 3, algorithm="liar", low_rank_tol=0.1)
 
 
 def test_a_name_is_given_once_and_a_class_is_whole() -> None:
