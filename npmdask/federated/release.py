@@ -52,8 +52,8 @@ class NodesRecipe:
 
     @property
     def disclosure(self) -> Disclosure:
-        """Sizes are those of what crosses; of private nodes times follow the rows."""
-        return Disclosure(partial_sums=True, sizes=True, times=not self.private)
+        """Partial sums are of what the nodes have released; of private nodes times follow the rows."""
+        return Disclosure(partial_sums=True, times=not self.private)
 
     def release_for(self, problem: Problem, session: Session) -> FederatedRelease:
         """The release of a run of ``problem`` in ``session``."""

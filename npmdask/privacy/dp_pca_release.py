@@ -7,8 +7,8 @@ The counterpart of :mod:`npmdask.privacy.power_release` for oracles that see ima
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from npmdask.privacy.dp_pca.private_range import DistanceRange
 from npmdask.privacy.dp_pca.registry import Question, make_oracle
 from npmdask.privacy.dp_pca.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
 from npmdask.privacy.power_release import promised, require_registered
-from npmdask.privacy.release import RELEASES_ONLY, Disclosure, Passes, PrivateRelease
+from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source
@@ -34,26 +34,13 @@ from npmdask.theory.start import gaussian_norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordsRecipe:
-    """k-DP-PCA or one of its relatives: a :class:`npmdask.privacy.release.Recipe`."""
+class RecordsRecipe(PrivateRecipe):
+    """k-DP-PCA or one of its relatives."""
 
-    privacy: Privacy
     algorithm: Rounds
     mechanism: RunOfReleases
     rule: UntilFinished
     target_rank: int
-
-    private: ClassVar[bool] = True
-    distributed: ClassVar[bool] = False
-    disclosure: ClassVar[Disclosure] = RELEASES_ONLY
-
-    def tables(self) -> dict[str, Any]:
-        """The table of run.json that only a private run has."""
-        return {"privacy": asdict(self.privacy)}
-
-    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
-        """The release of a run of ``problem`` in ``session``."""
-        return PrivateRelease(problem, session)
 
     @property
     def relation(self) -> RecordUnit:

@@ -5,9 +5,9 @@ Nothing here looks at the data. What the answer contains is made of releases and
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +31,10 @@ from npmdask.operators import (
     ClippedGram,
     ClippedSparseGram,
 )
-from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of, weak_promise
+from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors.registry import MatrixRelation, Relation, make_relation
-from npmdask.privacy.release import RELEASES_ONLY, Disclosure, Passes, PrivateRelease
+from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
@@ -63,18 +63,13 @@ def promised(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerRecipe:
-    """The noisy power method with calibrated noise: a :class:`npmdask.privacy.release.Recipe`."""
+class PowerRecipe(PrivateRecipe):
+    """The noisy power method with calibrated noise."""
 
-    privacy: Privacy
     relation: Relation
     mechanism: Any
     algorithm: Algorithm[Any]
     rule: FixedSteps
-
-    private: ClassVar[bool] = True
-    distributed: ClassVar[bool] = False
-    disclosure: ClassVar[Disclosure] = RELEASES_ONLY
 
     @property
     def releases(self) -> int:
@@ -83,14 +78,6 @@ class PowerRecipe:
     @property
     def target_rank(self) -> int:
         return self.algorithm.target_rank
-
-    def tables(self) -> dict[str, Any]:
-        """The table of run.json that only a private run has."""
-        return {"privacy": asdict(self.privacy)}
-
-    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
-        """The release of a run of ``problem`` in ``session``."""
-        return PrivateRelease(problem, session)
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
         """How loud the noise of a release is at the public start block."""
@@ -113,14 +100,6 @@ class PowerRecipe:
         """A norm as a value: singular values of sparse data, of whose A^T A it is."""
         scaled = norm * self.scale(source)
         return sqrt(scaled) if source.kind == "sparse" else scaled
-
-    def promise_concerns(self, source: Source) -> tuple[str, ...]:
-        """What makes the promise weak."""
-        return weak_promise(Budget(self.privacy.epsilon, self.privacy.delta), self.relation, source.shape)
-
-    def noise_concern(self) -> str | None:
-        """None: what the noise leaves is compared with what data can have."""
-        return None
 
     def operator(self, source: Source) -> Any:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""

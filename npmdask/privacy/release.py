@@ -16,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from logging import WARNING
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from npmdask.accounting import Budget
 from npmdask.algorithms import Query
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.account import Account
-from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, require_signal
+from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, require_signal, weak_promise
+from npmdask.privacy.request import Privacy
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import with_assurance
 
@@ -37,17 +39,15 @@ class Disclosure:
     Parameters
     ----------
     partial_sums : finished parts of a pass may be kept on disk: they have no noise yet.
-    sizes : bytes, chunks, peaks of memory, the fingerprint: they follow the rows.
-    times : how long steps and the run took, and the lines of telemetry: they follow the rows too.
+    times : how long steps and the run took, and the lines of telemetry: they follow the rows.
     """
 
     partial_sums: bool
-    sizes: bool
     times: bool
 
 
-EVERYTHING = Disclosure(partial_sums=True, sizes=True, times=True)
-RELEASES_ONLY = Disclosure(partial_sums=False, sizes=False, times=False)
+EVERYTHING = Disclosure(partial_sums=True, times=True)
+RELEASES_ONLY = Disclosure(partial_sums=False, times=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +158,34 @@ class Recipe(Protocol):
 
     def release_for(self, problem: Any, session: Any) -> Release:
         """The release of a run of ``problem`` in ``session``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateRecipe:
+    """What recipes have in common whose data lie here: what was asked for, and the mechanism that keeps it."""
+
+    privacy: Privacy
+    mechanism: Any
+
+    private: ClassVar[bool] = True
+    distributed: ClassVar[bool] = False
+    disclosure: ClassVar[Disclosure] = RELEASES_ONLY
+
+    def tables(self) -> dict[str, Any]:
+        """The table of run.json that only a private run has."""
+        return {"privacy": asdict(self.privacy)}
+
+    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
+        """The release of a run of ``problem`` in ``session``."""
+        return PrivateRelease(problem, session)
+
+    def promise_concerns(self, source: Source) -> tuple[str, ...]:
+        """What makes the promise weak."""
+        return weak_promise(Budget(self.privacy.epsilon, self.privacy.delta), self.mechanism.relation, source.shape)
+
+    def noise_concern(self) -> str | None:
+        """None: what the noise leaves is compared with what data can have."""
+        return None
 
 
 class PrivateRelease:

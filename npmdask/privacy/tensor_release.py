@@ -7,8 +7,8 @@ The counterpart of :mod:`npmdask.privacy.power_release` for the tensor power met
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +18,12 @@ from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import built
 from npmdask.operators import BoundedTensor
-from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, weak_promise
+from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
 from npmdask.privacy.neighbors.tensor import no_laplace
 from npmdask.privacy.power_release import promised, require_registered
-from npmdask.privacy.release import RELEASES_ONLY, Disclosure, Passes, PrivateRelease
+from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Source
@@ -54,25 +54,12 @@ class PrivateTensorOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorRecipe:
-    """The private tensor power method: a :class:`npmdask.privacy.release.Recipe`."""
+class TensorRecipe(PrivateRecipe):
+    """The private tensor power method."""
 
-    privacy: Privacy
     mechanism: TensorGaussian
     algorithm: PrivateTensorPower
     rule: FixedSteps
-
-    private: ClassVar[bool] = True
-    distributed: ClassVar[bool] = False
-    disclosure: ClassVar[Disclosure] = RELEASES_ONLY
-
-    def tables(self) -> dict[str, Any]:
-        """The table of run.json that only a private run has."""
-        return {"privacy": asdict(self.privacy)}
-
-    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
-        """The release of a run of ``problem`` in ``session``."""
-        return PrivateRelease(problem, session)
 
     @property
     def relation(self) -> TensorRelation:
@@ -96,14 +83,6 @@ class TensorRecipe:
     def largest(self, source: Source) -> float | None:
         """The largest weight of a component of a tensor whose entries are clipped."""
         return float(self.relation.clip_norm * source.dimension**1.5)
-
-    def promise_concerns(self, source: Source) -> tuple[str, ...]:
-        """What makes the promise weak."""
-        return weak_promise(Budget(self.privacy.epsilon, self.privacy.delta), self.relation, source.shape)
-
-    def noise_concern(self) -> str | None:
-        """None: what the noise leaves is compared with what data can have."""
-        return None
 
     def operator(self, source: Source) -> BoundedTensor:
         """The operator of clipped entries, in arithmetic whose sensitivity is known."""
