@@ -116,7 +116,7 @@ def _releases(announced: tuple[Announcement, ...], max_steps: int | None) -> int
 
 
 def _mechanism_of(announced: Announcement) -> Any:
-    """The mechanism that a node announces, made anew from its public numbers; None without noise."""
+    """The mechanism that a node announces, made from its public numbers; None without noise."""
     event = announced.mechanism
     if not announced.private:
         return None

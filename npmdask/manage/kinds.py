@@ -1,7 +1,7 @@
 """Kinds of runs: what every command must know of one, in one place, and the table that they are looked up in.
 
 A kind is a subclass of :class:`RunKind`; :func:`register_kind` adds it, from a plug-in too. Commands ask the kind of a
-store (:func:`kind_of`, by its run.json) or of an answer (:func:`kind_of_answer`), and nobody else asks what sort of run
+store (:func:`kind_of`, by its run.json) or of an answer (:func:`kind_of_answer`); no other module asks what sort of run
 something is. Private and federated runs are no kinds: they are ordinary runs whose products are released otherwise.
 """
 

@@ -131,7 +131,7 @@ class Search(Matrix):
 
 
 class Copy(RunKind):
-    """A noisy copy that is being written: nobody but ``npmdask perturb`` knows how to go on with it."""
+    """A noisy copy that is being written: only ``npmdask perturb`` can continue it."""
 
     name = "noisy copy"
     may_change = Matrix.may_change

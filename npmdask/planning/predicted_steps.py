@@ -54,8 +54,8 @@ Log = Callable[..., None]
 class Predictor(Observer):
     """Predict the steps of a run before its first pass, and at its end what would have been predicted of its values.
 
-    A run does not know of it: whoever opens the run adds it to the observers. Of a private run no observer is told
-    what this one listens for, so that no sample is drawn.
+    A run does not know of it: the function that opens the run adds it to the observers. Private runs do not call the
+    methods that this one needs, so no sample is drawn.
     """
 
     def on_ready(self, problem: Problem, session: Session) -> None:

@@ -139,7 +139,7 @@ def _time_of(file: Path) -> float:
 def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
     """Make the schedules known: one deployment each, in the queue of the data that it reads.
 
-    One that is there already in the same version stays as it is: made again, an interval would begin anew. Only where
+    One that is there already in the same version stays as it is: made again, an interval would start again. Only where
     its flow lies may have changed, with the version of this package.
     """
     there = {one.name: one for one in _deployments(client) if TAG in one.tags}

@@ -2,7 +2,7 @@
 
 ``python -m flows.private_release CONFIG.toml`` makes one release: run again it returns the same one. With ``fresh``, in
 a schedule, every tick makes a new one (or goes on with one that was killed); once the budget is spent every tick is red
-with the sentence of the ledger, until somebody grants more. Nothing that Prefect is told (parameters, states, logs,
+with the sentence of the ledger, until more is granted. Nothing that Prefect receives (parameters, states, logs,
 artifacts) holds more than public numbers and releases: no path of a key, no bytes, no rows, no times of passes.
 
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.

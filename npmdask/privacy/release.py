@@ -7,7 +7,7 @@ executor, so that what is not released cannot be reached from it, by mistake or 
 
 What a private run shows while it goes, and in its solution, is said by its :class:`Disclosure`. Bytes, chunks, rates,
 sizes of tasks and the memory plan follow the number of rows, which may be what is protected. Times do too: when a line
-was written, or how long a pass took, cannot be hidden from whoever watches the machine (docs/private.md, what is not
+was written, or how long a pass took, cannot be hidden from an observer of the machine (docs/private.md, what is not
 promised), but no time is written into what is shown.
 """
 
@@ -132,7 +132,7 @@ class Recipe(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether noise protects somebody."""
+        """Whether noise protects the people in the data."""
 
     @property
     def distributed(self) -> bool:
@@ -236,7 +236,7 @@ class PrivateRelease:
         return view
 
     def angle(self, vectors: Block | None) -> None:
-        """Nobody is told how far from a known truth a release is."""
+        """How far a release is from a known truth is not shown."""
 
     def answer(self, state: Any, result: Any, view: Any, outcome: Any, history: list[dict[str, Any]]) -> Answer:
         """The answer made of releases and public numbers only, with the statement of what was promised."""

@@ -31,13 +31,13 @@ class Observer:
         """Before the first pass."""
 
     def on_ready(self, problem: Problem, session: Session) -> None:
-        """All is bound and planned of a new run, and nothing is read yet. Of a private run nobody is told."""
+        """All is bound and planned of a new run, and nothing is read yet. Private runs do not call this."""
 
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
         """The same of a ``stage`` of the search for a rank, which ``problem`` asks for in ``store``."""
 
     def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
-        """The run has its answer: ``values`` of the operator. Of a private run nobody is told."""
+        """The run has its answer: ``values`` of the operator. Private runs do not call this."""
 
     def on_stage(self, label: str) -> None:
         """A part of a longer job begins: the steps that follow are its own, counted from one."""

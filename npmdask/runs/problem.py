@@ -109,7 +109,7 @@ class Problem:
 
     @property
     def protected(self) -> bool:
-        """Whether noise protects somebody: those in the data, here or with the nodes."""
+        """Whether noise protects the people in the data, here or with the nodes."""
         return self.recipe is not None and self.recipe.private
 
     @property

@@ -54,7 +54,7 @@ class _Search:
 
 
 class _StageOfSearch(OfStage):
-    """What the stages of a search tell is told as of the search, so that a prediction can be of all of it."""
+    """Report the stages of a search as parts of it, so that a prediction can be of the whole search."""
 
     def __init__(self, search: _Search) -> None:
         super().__init__(search.observer)

@@ -1,6 +1,6 @@
 """A session: what every computation in a run store works with, from its binding to its answer.
 
-It holds the store, what may be used, whoever watches, the meter of memory and one BLAS thread. Loops over passes, the
+It holds the store, what may be used, the observers, the meter of memory and one BLAS thread. Loops over passes, the
 search for a rank and jobs of several stages are functions that are given one; they never see an executor.
 """
 
@@ -158,7 +158,7 @@ class Session:
         return self._memory
 
     def tell_plan(self, plan: MemoryPlan) -> None:
-        """Tell whoever watches, and the log, what memory is planned."""
+        """Tell the observers and the log what memory is planned."""
         self.observer.on_plan(plan)
         self.log("plan", predicted_peak=plan.predicted_peak, **asdict(plan))
 
@@ -206,7 +206,7 @@ class Session:
         return product, record, seconds
 
     def commit(self, number: int, arrays: Arrays, meta: dict[str, Any]) -> None:
-        """Commit a step: what is told of it afterwards survives whatever happens."""
+        """Commit a step; only then is it shown, so that what is shown survives a crash."""
         self.store.commit_step(number, arrays, meta)
 
     def answer(self, arrays: Arrays, meta: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ def _opener_of(source: Any) -> Opener | None:
         for entry in entry_points(group=ENTRY_POINTS, name=scheme):
             try:
                 _OPENERS[scheme] = entry.load()
-            except Exception as error:  # whatever importing somebody else's module raises
+            except Exception as error:  # importing a foreign module may raise anything
                 raise BadInputError(
                     f"the package that opens {scheme}:// cannot be imported ({type(error).__name__}: {error}); it "
                     f"names {entry.value!r}: repair or remove it"

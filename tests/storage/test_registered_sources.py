@@ -1,4 +1,4 @@
-"""Sources of somebody else: rows that a program computes go through every door, and no lie of it becomes an answer."""
+"""Foreign sources: rows that a program computes go through every door, and no lie of it becomes an answer."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_openers_that_fail_and_schemes_that_cannot_be_registered(toy: dict[str, 
         with pytest.raises(BadInputError, match="no source can be registered for"):
             register_source(scheme, lambda url: toy["here"])
     with pytest.raises(BadInputError, match="is a URL, and an array that is opened must be on this machine"):
-        open_source("nobody://here")
+        open_source("unknown://here")
 
 
 def test_an_installed_package_is_found_by_the_scheme_of_its_urls(

@@ -1,4 +1,4 @@
-"""Rows that somebody else's program gives: computed, or fetched from where npmdask has no reader for.
+"""Rows that another program gives: computed, or fetched from where npmdask has no reader for.
 
 Such a program (:class:`Rows`) is registered under the scheme of its URLs
 (:func:`npmdask.storage.source.register_source`) and is then a source like any other. Nothing that it says is believed:
@@ -212,7 +212,7 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
     if not isinstance(identity, str) or not identity:
         raise BadInputError(
             f"the source of {place} has identity = {identity!r}: give text that changes whenever the data do, or "
-            "nobody could tell at a resume whether they are the same"
+            "a resume could not tell whether they are the same"
         )
     facts = {"shape": shape, "dtype": dtype.str, "unit_rows": unit_rows, "identity": identity, "source": "rows"}
     held = _Held(rows, (shape[0], shape[1]), dtype, unit_rows, needs)

@@ -68,8 +68,29 @@ class SlabRecord:
 Tile = list[tuple[slice, np.ndarray]]  # (columns, rows x columns) for each chunk column
 
 
+class InTiles:
+    """What readers share whose units are tiles of values: dense arrays and packed triangles."""
+
+    tiles: Any
+    bad_value: Any
+
+    def held_to(self, digests: Any) -> Self:
+        """The same reader, every chunk compared with its SHA-256 as it is read."""
+        return replace(self, digests=digests)  # type: ignore[type-var]
+
+    def values(self, unit: int) -> Iterator[np.ndarray]:
+        """All values of a unit, some at a time."""
+        for _, tile in self.tiles(unit, SlabRecord()):
+            yield from (values for _, values in tile)
+
+    def non_finite(self, unit: int) -> BadInputError | None:
+        """What to say of the first value of a unit that is not finite, if there is one."""
+        position = position_of_non_finite(self.tiles(unit, SlabRecord()))
+        return None if position is None else self.bad_value(position)
+
+
 @dataclass(frozen=True, kw_only=True)
-class DenseReader:
+class DenseReader(InTiles):
     """Slab-wise reader of a 2-D Zarr array; small and picklable (it holds no data).
 
     ``checksums`` (chunk grid, uint32) are compared with what is read; None for an array that was never
@@ -185,20 +206,6 @@ class DenseReader:
     def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
         """The SHA-256 of chunks that a store records, in the form that the reader takes; None without any."""
         return beside.get("digests")
-
-    def held_to(self, digests: Any) -> Self:
-        """The same reader, every chunk compared with its SHA-256 as it is read."""
-        return replace(self, digests=digests)
-
-    def values(self, unit: int) -> Iterator[np.ndarray]:
-        """All values of a unit, some at a time."""
-        for _, tile in self.tiles(unit, SlabRecord()):
-            yield from (values for _, values in tile)
-
-    def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value of a unit that is not finite, if there is one."""
-        position = position_of_non_finite(self.tiles(unit, SlabRecord()))
-        return None if position is None else self.bad_value(position)
 
     def bad_value(self, position: str) -> BadInputError:
         """What to say of a value that is not finite; raises it where NaN marks missing values."""

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location
-from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, position_of_non_finite, scratch
+from npmdask.storage.readers.dense import DenseReader, InTiles, SlabRecord, Tile, scratch
 
 TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
 MIN_TILE_ROWS = 64
@@ -99,7 +99,7 @@ class _PackedMetadata:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriangleReader:
+class TriangleReader(InTiles):
     """Chunk-wise reader of the upper triangle; small and picklable (it holds no data).
 
     ``array`` is a ``PackedArray``, or a d x d Zarr array with square chunks. ``checksums`` (chunk grid, uint32;
@@ -194,19 +194,9 @@ class TriangleReader:
         table = beside.get("digests")
         return None if table is None else by_place(table, self.grid[0])
 
-    def held_to(self, digests: Any) -> Self:
-        """The same reader, every chunk compared with its SHA-256 as it is read."""
-        return replace(self, digests=digests)
-
-    def values(self, unit: int) -> Iterator[np.ndarray]:
-        """All values of a unit, some at a time."""
-        for _, tile in self.tiles(unit, SlabRecord()):
-            yield from (values for _, values in tile)
-
-    def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value of a unit that is not finite, if there is one."""
-        position = position_of_non_finite(self.tiles(unit, SlabRecord()))
-        return None if position is None else self.dense.bad_value(position)
+    def bad_value(self, position: str) -> BadInputError:
+        """What to say of a value that is not finite."""
+        return self.dense.bad_value(position)
 
     def _chunk_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
         return self._direct_tiles(i, j) if self.dense.access.way == "direct" else self._decoded_tiles(i, j)

@@ -119,7 +119,7 @@ def test_no_product_before_its_noise_is_in_the_loop(walked: tuple[Walker, list[n
 
 
 def test_the_loop_cannot_be_told_from_its_text_to_look_at_data() -> None:
-    """The module of the loop is not where sources are opened, and asks nobody what kind of run this is."""
+    """The module of the loop is not where sources are opened, and does not ask what kind of run this is."""
     import npmdask.runs.loop as loop
 
     text = Path(loop.__file__).read_text()
