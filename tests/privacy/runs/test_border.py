@@ -111,11 +111,14 @@ def test_every_array_of_the_loop_follows_from_a_release(walked: tuple[Walker, An
 
 
 def test_no_product_before_its_noise_is_in_the_loop(walked: tuple[Walker, list[np.ndarray]]) -> None:
+    """Neither as an array nor as a list of numbers or as bytes."""
     walker, exact = walked
+    lists, raw = [p.tolist() for p in exact], [p.tobytes() for p in exact]
     for found in walker.loop:
         for way, thing in found:
-            same = [p for p in exact if isinstance(thing, np.ndarray) and np.array_equal(thing, p)]
-            assert not same, way
+            assert not (isinstance(thing, np.ndarray) and any(np.array_equal(thing, p) for p in exact)), way
+            assert not (isinstance(thing, list) and thing in lists), way
+            assert not (isinstance(thing, bytes) and thing in raw), way
 
 
 def test_the_loop_cannot_be_told_from_its_text_to_look_at_data() -> None:
