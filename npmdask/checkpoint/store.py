@@ -80,8 +80,17 @@ class RunStore(HeldStore):
             yield
             shutil.rmtree(before, ignore_errors=True)
             self._forget_pass()
-            for older in self._steps()[:-KEPT_STEPS]:
-                shutil.rmtree(older, ignore_errors=True)
+            self._forget_older()
+
+    def _forget_older(self) -> None:
+        for older in self._steps()[:-KEPT_STEPS]:
+            shutil.rmtree(older, ignore_errors=True)
+
+    def _clear_up(self) -> None:
+        """Besides, the rest of an older step whose removal was interrupted: no later commit may come."""
+        super()._clear_up()
+        with self._turn.publishing():
+            self._forget_older()
 
     def _write(self, path: Path, arrays: Arrays, meta: dict[str, Any], **how: Any) -> None:
         """A bundle, unless the run was taken over: then also what else goes wrong comes of that."""

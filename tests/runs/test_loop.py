@@ -425,3 +425,17 @@ def test_a_store_that_cannot_be_written_is_said(tmp_path: Path, source: Path) ->
         with pytest.raises(BadInputError, match=r"cannot be used as store|is a file|more than 200 bytes"):
             npmdask.top_k(source, 5, store=store)
     assert main(["init", "/proc/nowhere"]) == 2
+
+
+def test_an_old_step_whose_removal_was_interrupted_goes_when_the_store_is_opened(tmp_path: Path) -> None:
+    """After the last step no commit follows that would remove it. Kills: removal at commits alone."""
+    with RunStore(tmp_path / "run") as held:
+        for step in (1, 2, 3):
+            held.commit_step(step, {"x": np.full(3, step)}, {"state": {}, "history": []})
+    old = tmp_path / "run" / "steps" / "000001"
+    old.mkdir()
+    (old / "manifest.json").write_text("{}")
+    with RunStore(tmp_path / "run") as held:
+        last = held.last_step()
+    assert sorted(p.name for p in old.parent.iterdir()) == ["000002", "000003"]
+    assert last is not None and last[0]["x"].tolist() == [3.0, 3.0, 3.0]
