@@ -129,7 +129,7 @@ def read_and_kill(
     assert sum(map(len, expected)) == epochs * len(rows)
     stream, kept, loose = fresh(), list[np.ndarray](), list[np.ndarray]()
     committed = json.dumps(stream.position)
-    for event in events:
+    for event in [*events, "commit", "read", "kill"]:  # a kill after a commit in every case, wherever that is
         if event == "read":
             batch = stream.read(sizes[stream.rows_read % len(sizes)])
             loose += [] if batch is None else [batch]
