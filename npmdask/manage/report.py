@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.checkpoint.store import RunStore, not_finished
+from npmdask.errors import BadInputError
 from npmdask.manage.kinds import kind_of, kind_of_answer
 from npmdask.report import Report, as_html, as_json, as_markdown
 from npmdask.storage.bundle import write_file_atomically
@@ -34,6 +35,9 @@ def report_of(store: str | Path) -> Report:
     return kind_of(spec).report(run, spec)
 
 
+FORMS = ("", ".html", ".htm", ".md", ".json")
+
+
 def write_report(
     store: str | Path, output: str | Path | None = None, links: Mapping[str, str | Path] | None = None
 ) -> Path:
@@ -42,18 +46,22 @@ def write_report(
     Parameters
     ----------
     store : folder or URL of the run.
-    output : ``report.html`` in the store if None. A name that ends in ``.md`` or ``.json`` is written in that form, any
-        other as a page.
+    output : ``report.html`` in the store if None. A name that ends in ``.md`` or ``.json`` is written in that form, one
+        that ends in ``.html`` or has no ending as a page.
     links : other pages to name at the end of a page, by title.
 
     Raises
     ------
     BadInputError
-        There is no run, or nothing was committed yet.
+        There is no run, nothing was committed yet, or ``output`` names no file that can be written.
     """
     given = None if output is None else local_path(output, "the report")
     target = given or RunStore(store).path.absolute() / "report.html"
+    if target.suffix not in FORMS:
+        raise BadInputError(f"{target}: a report is written as .html, .md or .json; give a name that ends so")
     found = report_of(store)
+    if not target.parent.is_dir():
+        raise BadInputError(f"{target.parent} is no folder, so that no report can be written there; make it first")
     match target.suffix:
         case ".md":
             text = as_markdown(found)

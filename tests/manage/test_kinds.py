@@ -223,3 +223,16 @@ def test_every_kind_is_looked_up_once(store: Path) -> None:
         kind_of({"data": {"kind": "of a plug-in"}})
     with pytest.raises(BadInputError, match="no answer of a run"):
         kind_of_answer(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("page.pdf", "written as .html, .md or .json"), ("gone/page.md", "is no folder, so that no report")],
+)
+def test_a_report_that_cannot_be_written_so_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    """Not a page of HTML under the name of a PDF, and no exit code that means an interruption."""
+    npmdask.top_k(np.eye(6) * np.arange(1, 7), 2, store=tmp_path / "run")
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / name)]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / name).exists()
