@@ -58,47 +58,80 @@ def top_k(
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
 ) -> Solution:
-    """The k leading singular vectors or eigenvectors of ``source``, out of core.
+    """
+    Compute the k leading singular vectors or eigenvectors of data that need not fit in memory.
 
     Parameters
     ----------
-    source : path of a Zarr store, ``zarr.Array``, ``zarr.Group`` (AnnData CSR), 2-D NumPy array or lists of rows,
-        m x d. Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
+    source : str, Path, zarr.Array, zarr.Group or array_like, shape (m, d)
+        A Zarr store by path, URL or object (a group: CSR as AnnData writes it), a 2-D NumPy array or lists of rows.
+        Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are refused.
-    k : how many, 1 <= k <= min(m, d); or, a float strictly between 0 and 1, the share of the variance that they
-        are to explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
-    kind : "samples" (eigenpairs of ``X^T X / m``), "symmetric", "matrix" (singular triplets), "sparse" (CSR,
-        singular pairs), "matrices" (their mean, for private oracles of records). What the store says of itself, or
-        "matrix", if None.
-    center, scale : subtract column means, divide by column deviations (population convention), on the fly.
-    iteration_rank : p, columns iterated; ``max(k + 10, min(2 k, 64))`` if None. "auto": as many as cost no time on
+    k : int or float
+        How many, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance that they are to
+        explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
+    kind : {"samples", "symmetric", "matrix", "sparse", "matrices"}, optional
+        What is asked of the data: eigenpairs of ``X^T X / m`` ("samples"), of a symmetric matrix, singular triplets
+        of a dense or singular pairs of a CSR matrix, eigenpairs of the mean of matrices (private oracles of records).
+        By default what the store says of itself, or else "matrix".
+    center : bool, default False
+        Subtract the column means, on the fly.
+    scale : bool, default False
+        Divide by the standard deviations of the columns (those of the population), on the fly.
+    iteration_rank : int or "auto", optional
+        Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
-    algorithm : "krylov" (restarted block Krylov, a third of the passes on slow spectra), "power" (the noisy power
-        method, the only one for noise), or "auto": the first without noise, the second with it. With ``privacy`` also
+    algorithm : str, default "auto"
+        "krylov" (restarted block Krylov, a third of the passes on slow spectra), "power" (the noisy power method, the
+        only one for noise), or "auto": the first without noise, the second with it. With ``privacy`` also
         "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private oracles of records, one direction after the other:
         docs/kdppca.md).
-    options : parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``.
-    memory : limit for all processes of the run, e.g. "1GiB"; checked before the first pass.
-    tol : relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
-    low_rank_tol : stop too as soon as the k components leave at most 1 + low_rank_tol times the least that any k leave
-        (of a matrix ||A - A V V^T||, of samples the variance in any direction), by the certificate: a few passes where
-        a missing gap makes the components themselves take hundreds. None or 0: only settled components will do.
-    max_steps : give up (not converged) after so many passes, 200 if None. Of a private run: how many are released.
-    store : folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run goes on from there, a
-        finished one answers without a pass. A temporary folder if None; of a matrix it holds the left singular vectors
-        (m x k float64) until the solution is gone.
-    seed : of the random start block.
-    start : folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins
-        with. It saves passes; the answer is held to the same tolerance.
-    mechanism, stddev : "gaussian" adds N(0, stddev^2) to every product (simulation, not private).
-    privacy : the promise that makes the run a differentially private release; needs a ``store`` and a budget granted in
+    options : dict, optional
+        Parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``.
+    memory : str or int, optional
+        Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass.
+    tol : float, optional
+        Relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data, by default.
+    low_rank_tol : float, optional
+        Stop too as soon as the k components leave at most ``1 + low_rank_tol`` times the least that any k leave (of a
+        matrix ``||A - A V V^T||``, of samples the variance in any direction), by the certificate: a few passes where
+        a missing gap makes the components themselves take hundreds. By default only settled components will do.
+    max_steps : int, optional
+        Give up (not converged) after so many passes, 200 by default. Of a private run: how many are released.
+    store : str or Path, optional
+        Folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run goes on from there, a
+        finished one answers without a pass. By default a temporary folder; of a matrix it holds the left singular
+        vectors (m x k float64) until the solution is gone.
+    seed : int, default 0
+        Of the random start block.
+    start : str or Path, optional
+        Folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins with. It
+        saves passes; the answer is held to the same tolerance.
+    mechanism : {"none", "gaussian"}, default "none"
+        "gaussian" adds N(0, stddev^2) to every product: a simulation, not private.
+    stddev : float, default 0.0
+        Standard deviation of that noise, in the units of the product.
+    privacy : Privacy, optional
+        The promise that makes the run a differentially private release; it needs a ``store``, and a budget granted in
         the ledger (``npmdask ledger grant``).
-    workers, threads : processes (0: none but this one) and threads each; neither changes a bit of the result.
-    cluster : address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
-    certificates : of a cluster at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; if None, those that
-        Dask's own configuration names.
-    commit_seconds : between two commits inside a pass: what a kill costs at most, beside the tasks under way.
-    observer : told of plan, passes and steps.
+    workers : int, default 0
+        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+    threads : int, optional
+        Threads of each process; by default all cores that this process may use.
+    cluster : str, optional
+        Address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
+    certificates : str or Path, optional
+        Of a cluster at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; by default those that Dask's
+        own configuration names.
+    commit_seconds : float, default 30.0
+        Seconds between two commits inside a pass: what a kill costs at most, beside the tasks under way.
+    observer : Observer, optional
+        Told of plan, passes and steps.
+
+    Returns
+    -------
+    Solution
+        Vectors, values, how wrong they can be, and what they cost.
 
     Raises
     ------
@@ -106,6 +139,24 @@ def top_k(
         Data or parameters are wrong; a sentence says what and what to do.
     RefusedError
         Too little memory, a store of another run, or a run held by another process.
+
+    See Also
+    --------
+    resume : Go on with a run that was killed or gave up.
+    deflate : Find further components of a finished run.
+    stream_pca : Rows that come once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> solution = npmdask.top_k(rows, 3, kind="samples", center=True)
+    >>> solution.converged, solution.basis.shape
+    (True, (20, 3))
+    >>> covariance = np.cov(rows.T, bias=True)
+    >>> np.allclose(solution.values, np.linalg.eigvalsh(covariance)[:-4:-1])
+    True
     """
     request = Request(
         target_rank=k,
@@ -174,21 +225,65 @@ def resume(
     low_rank_tol: float | None = None,
     observer: Observer | None = None,
 ) -> Solution | StreamSolution | TopicAnswer | LatentAnswer:
-    """Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
-
-    ``memory``, ``workers``, ``threads`` and ``cluster`` stay what they were unless given (a cluster takes the place
-    of workers and threads, and the other way round; ``cluster=""``: none; ``certificates`` go with it); none changes a
-    bit of the result.
-    ``max_steps``, ``tol`` and ``low_rank_tol`` may be changed: they decide when a run stops, not what its steps are.
+    """
+    Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
 
     The store of a stream takes what is new since its last commit; only ``memory`` may be given. That of a job (topics,
-    a mixture, independent components) goes on with its stages. Returned is what its first call would have returned: a
-    ``Solution``, or the answer of a stream or of a job.
+    a mixture, independent components) goes on with its stages.
+
+    Parameters
+    ----------
+    store : str or Path
+        Folder or URL of the run.
+    memory : str or int, optional
+        Limit for all processes, like "1GiB". This and the next four stay what they were unless given; none changes
+        a bit of the result.
+    workers : int, optional
+        Processes. A cluster takes the place of workers and threads, and the other way round.
+    threads : int, optional
+        Threads of each process.
+    cluster : str, optional
+        Address of a Dask scheduler; "": none.
+    certificates : str or Path, optional
+        Of a cluster at ``tls://``; they go with it.
+    max_steps : int, optional
+        Passes to make at most. This and the next two may be changed: they decide when a run stops, not what its
+        steps are.
+    tol : float, optional
+        Relative residual to reach.
+    low_rank_tol : float, optional
+        How much more than the least may be left over.
+    observer : Observer, optional
+        Told of plan, passes and steps.
+
+    Returns
+    -------
+    Solution, StreamSolution, TopicAnswer or LatentAnswer
+        What the first call of the run would have returned.
 
     Raises
     ------
     BadInputError
         There is no run in ``store``, or its source is gone.
+    RefusedError
+        Too little memory, changed data, or a run held by another process.
+
+    See Also
+    --------
+    top_k : Begin a run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask, zarr
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     zarr.save(folder + "/rows.zarr", rows)
+    ...     first = npmdask.top_k(folder + "/rows.zarr", 3, kind="samples", store=folder + "/run", max_steps=1)
+    ...     second = npmdask.resume(folder + "/run", max_steps=100)
+    >>> first.converged, second.converged
+    (False, True)
     """
     path = folder_of(store)
     if not (path / "run.json").exists():
@@ -223,10 +318,35 @@ def deflate(
     threads: int | None = None,
     observer: Observer | None = None,
 ) -> Solution:
-    """``more`` further components of a finished run, without starting over.
+    """
+    Find further components of a finished run without starting over.
 
     The power method on A restricted to the complement of what is found (its vectors are locked); the answer
     holds the old and the new components, by falling magnitude, from one Rayleigh-Ritz.
+
+    Parameters
+    ----------
+    finished : str or Path
+        Store of a run that converged.
+    more : int
+        How many further components.
+    store : str or Path
+        Store of this run.
+    iteration_rank : int, optional
+        Columns that are iterated; as for :func:`top_k` by default.
+    memory : str or int, optional
+        Limit for all processes, like "1GiB".
+    workers : int, default 0
+        Processes; 0: none but this one.
+    threads : int, optional
+        Threads of each process.
+    observer : Observer, optional
+        Told of plan, passes and steps.
+
+    Returns
+    -------
+    Solution
+        Of all components, the old and the new ones.
 
     Raises
     ------
@@ -234,6 +354,23 @@ def deflate(
         ``finished`` holds no answer yet, or there are not so many components.
     RefusedError
         The finished run did not converge, or is a private release.
+
+    See Also
+    --------
+    top_k : All components at once.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask, zarr
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     zarr.save(folder + "/rows.zarr", rows)
+    ...     first = npmdask.top_k(folder + "/rows.zarr", 2, kind="samples", store=folder + "/two")
+    ...     all_five = npmdask.deflate(folder + "/two", 3, store=folder + "/five")
+    >>> all_five.basis.shape
+    (20, 5)
     """
     path = folder_of(finished)
     if "privacy" in (RunStore(path).read_spec() or {}):

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 
 class NpmdaskError(Exception):
-    """Base of every error that a user can act on; ``exit_code`` is what ``npmdask`` exits with."""
+    """
+    Tell the user what is wrong and what to do about it: the base of every error of npmdask.
+
+    ``exit_code`` is what the command ``npmdask`` exits with.
+
+    Examples
+    --------
+    >>> import npmdask
+    >>> try:
+    ...     npmdask.top_k([[1.0, 2.0], [3.0, 4.0]], 3)
+    ... except npmdask.NpmdaskError as error:
+    ...     print(type(error).__name__, error.exit_code)
+    BadInputError 2
+    """
 
     exit_code = 1
 
 
 class BadInputError(NpmdaskError, ValueError):
-    """The data or the configuration is wrong; nothing was changed."""
+    """
+    Refuse data or a configuration that are wrong; nothing was changed.
+
+    Examples
+    --------
+    >>> import npmdask
+    >>> try:
+    ...     npmdask.top_k([[1.0, float("nan")], [3.0, 4.0]], 1)
+    ... except npmdask.BadInputError as error:
+    ...     print(error)
+    the array in memory holds nan at row 0, column 1: remove or impute the non-finite values and ingest it again
+    """
 
     exit_code = 2
 
@@ -20,7 +44,19 @@ class TooFewRowsError(BadInputError):
 
 
 class RefusedError(NpmdaskError):
-    """The request is well formed but may not be carried out (memory, fingerprint, lock)."""
+    """
+    Refuse what is well formed but may not be carried out: memory, changed data, a store that another process holds.
+
+    Examples
+    --------
+    >>> import npmdask
+    >>> import numpy as np
+    >>> try:
+    ...     npmdask.top_k(np.eye(300), 2, memory="1MiB")
+    ... except npmdask.RefusedError as error:
+    ...     print(error)
+    memory = 1MiB is too small: one thread needs ...
+    """
 
     exit_code = 3
 
@@ -36,7 +72,15 @@ class MemoryRefusedError(RefusedError):
 
 
 class BudgetError(RefusedError):
-    """The privacy budget of a data set does not suffice, or may not be spent in this way."""
+    """
+    Refuse a private run that the privacy budget of its data set does not allow.
+
+    Examples
+    --------
+    >>> import npmdask
+    >>> issubclass(npmdask.BudgetError, npmdask.RefusedError)
+    True
+    """
 
 
 class HeldError(RefusedError):
@@ -56,7 +100,15 @@ class FencedOutError(RefusedError):
 
 
 class CommitError(NpmdaskError):
-    """A checkpoint could not be written; the previous one is intact and resumes."""
+    """
+    Say that a checkpoint could not be written; the previous one is intact, and the run resumes from it.
+
+    Examples
+    --------
+    >>> import npmdask
+    >>> npmdask.CommitError.exit_code
+    130
+    """
 
     exit_code = 130
 

@@ -23,21 +23,43 @@ def unprotected(budget: str | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """The promise (epsilon, delta, who the neighbours are) and how it is to be kept.
+    """
+    Promise (epsilon, delta)-differential privacy of a run, and say how it is to be kept.
 
     Parameters
     ----------
-    epsilon, delta : what the whole run may spend.
-    neighboring_relation : which data sets must not be told apart (relations.REGISTRY); never a default.
-    clip_norm : public bound: the 2-norm of a record, or the magnitude of an entry; larger ones are clipped to it.
-    change : by how much an entry, or the norm, may differ between neighbours (matrix relations).
-    coherence : public estimate of the coherence of A, for noise that does not follow X (entry relations).
-    mechanism : "gaussian", or "laplace" for pure epsilon (delta = 0).
-    calibration : "exact" (Gaussian DP), or "paper" for the formula of Hardt and Price.
-    clip_images : clip the images of records in each block too, for less noise (docs/decisions/0023); not with
+    epsilon : float
+        What the whole run may spend.
+    delta : float
+        Of the whole run; 0 for pure epsilon.
+    neighboring_relation : str
+        Which data sets must not be told apart, like "record_replace" or "entry" (docs/privacy.md); never a default.
+    clip_norm : float
+        Public bound: the 2-norm of a record, or the magnitude of an entry; larger ones are clipped to it.
+    change : float, default 1.0
+        By how much an entry, or the norm, may differ between neighbours (matrix relations).
+    coherence : float, optional
+        Public estimate of the coherence of A, for noise that does not follow X (entry relations).
+    mechanism : {"gaussian", "laplace"}, default "gaussian"
+        "laplace" for pure epsilon (delta = 0).
+    calibration : {"exact", "paper"}, default "exact"
+        "exact" (Gaussian DP), or the formula of Hardt and Price.
+    clip_images : bool, default True
+        Clip the images of records in each block too, for less noise (docs/decisions/0023); not with
         ``calibration = "paper"``, as the paper does not.
-    ledger : file or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user if None.
-    dataset : name of the data set in the ledger; the path of the source if None.
+    ledger : str, optional
+        File or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user by default.
+    dataset : str, optional
+        Name of the data set in the ledger; the path of the source by default.
+
+    Examples
+    --------
+    >>> import npmdask
+    >>> promise = npmdask.Privacy(
+    ...     epsilon=1.0, delta=1e-6, neighboring_relation="record_replace", clip_norm=1.0, dataset="patients"
+    ... )
+    >>> promise.name_of("patients.zarr")
+    'patients'
     """
 
     epsilon: float
@@ -60,5 +82,17 @@ class Privacy:
             )
 
     def name_of(self, source: str) -> str:
-        """The name of the data set in the ledger."""
+        """
+        Name the data set in the ledger.
+
+        Parameters
+        ----------
+        source : str
+            Path or URL of the data.
+
+        Returns
+        -------
+        str
+            ``dataset``, or where the source is.
+        """
         return self.dataset or (source if "://" in source else os.fspath(Path(source).absolute()))

@@ -68,20 +68,75 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """The answer: ``basis`` (d x k, orthonormal), ``values`` (k), and what is known of its quality and cost.
+    """
+    Hold an answer: vectors, values, how wrong they can be, and what they cost.
 
-    ``values``: eigenvalues of ``X^T X / n`` for samples, signed eigenvalues for a symmetric matrix, singular
-    values for a matrix (dense or sparse). ``residual_norms``: ``||A v - theta v||_2`` in the units of the
-    values (for singular pairs ``||A^T u - sigma v||_2``). ``data_passes``, ``bytes_read``, ``seconds`` and
-    ``peak_rss_bytes`` (all processes together) and ``peak_rss_by_process`` are of this call; ``total_data_passes``
-    of the whole run. Of a private run what was not released is None (bytes, sizes, times, memory, fingerprint), and
-    ``statement`` holds what was promised and what it cost, ``value_stddevs`` what the noise does to each value.
+    Costs are of this call where nothing else is said. Of a private run what was not released is None (bytes, sizes,
+    times, memory, fingerprint). Users get a solution from :func:`top_k`, :func:`resume` or :func:`deflate`.
 
-    Of a tensor ``basis`` are unit vectors that need not be orthogonal, ``values`` their weights, and ``facts`` says
-    what is known of each component (``status``), and of the whole (``relative_residual``).
+    Attributes
+    ----------
+    basis : numpy.ndarray, shape (d, k)
+        Orthonormal vectors. Of a tensor: unit vectors that need not be orthogonal.
+    values : numpy.ndarray, shape (k,)
+        Eigenvalues of ``X^T X / n`` for samples, signed eigenvalues of a symmetric matrix, singular values of a matrix
+        (dense or sparse); of a tensor the weights.
+    residual_norms : numpy.ndarray, shape (k,)
+        ``||A v - theta v||_2`` in the units of the values; for singular pairs ``||A^T u - sigma v||_2``.
+    outcome : Outcome
+        How the run ended, as a name and a sentence.
+    steps : int
+        Steps of the whole run.
+    data_passes : int
+        Times that the data were read.
+    total_data_passes : int
+        The same of the whole run.
+    bytes_read : int or None
+        Decoded bytes.
+    dataset_bytes : int or None
+        Decoded bytes of all data.
+    seconds : float or None
+        Wall time.
+    peak_rss_bytes : int or None
+        Largest resident memory of all processes together.
+    memory_limit_bytes : int or None
+        What was allowed.
+    max_sin_theta : float or None
+        Sine of the largest angle to the true subspace, where a store knows it (synthetic data).
+    store : str
+        Folder or URL of the run.
+    fingerprint : str or None
+        Of the data.
+    warnings : tuple of str
+        Sentences.
+    peak_rss_by_process : tuple of ProcessPeak
+        Each process by itself.
+    target_rank : int
+        Components in the answer: the number found, where a share of the variance was asked for.
+    explained_share : float or None
+        Of the variance (trace), where that costs no pass.
+    value_stddevs : numpy.ndarray or None
+        Of a private run: what the noise does to each value.
+    statement : dict or None
+        Of a private run: what was promised and what it cost.
+    facts : dict
+        Of a tensor: the ``status`` of each component and the ``relative_residual`` of the whole.
+    assurance : str
+        How wrong the answer can be, in a sentence for everybody.
+    certificate : dict or None
+        The same in numbers, where there is one (docs/certificates.md).
+    prediction : dict
+        How many steps had been predicted.
+    temporary_store : TemporaryStore or None
+        Keeps the folder of a run that was given none.
 
-    ``assurance``: how wrong the answer can be, in a sentence for everybody; ``certificate``: the same in numbers, where
-    there is one (docs/certificates.md).
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> solution = npmdask.top_k(np.diag([3.0, 2.0, 1.0]), 1)
+    >>> print(solution.values, solution.outcome.name)
+    [3.] converged
     """
 
     basis: Block
@@ -101,18 +156,19 @@ class Solution:
     fingerprint: str | None
     warnings: tuple[str, ...] = ()
     peak_rss_by_process: tuple[ProcessPeak, ...] = ()
-    target_rank: int = 0  # components in the answer: the number found, where a share was asked for
-    explained_share: float | None = None  # of the variance (trace), where that costs no pass
+    target_rank: int = 0
+    explained_share: float | None = None
     value_stddevs: np.ndarray | None = None
     statement: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     assurance: str = ""
     certificate: dict[str, Any] | None = None
-    prediction: dict[str, Any] = field(default_factory=dict)  # of steps, see foresight.prediction_facts
-    temporary_store: TemporaryStore | None = field(default=None, repr=False, compare=False)  # where none was given
+    prediction: dict[str, Any] = field(default_factory=dict)
+    temporary_store: TemporaryStore | None = field(default=None, repr=False, compare=False)
 
     @property
     def converged(self) -> bool:
+        """Every component reached the tolerance."""
         return self.outcome.converged
 
     @property
@@ -121,9 +177,20 @@ class Solution:
         return self.outcome.answered
 
     def left_basis(self) -> Block:
-        """Read the left singular vectors (m x k, in memory) from the store (``kind = "matrix"`` only).
+        """
+        Read the left singular vectors from the store (``kind = "matrix"`` only).
 
         Of a run without a store they lie in a temporary folder (m x k float64 on disk) until the solution is gone.
+
+        Returns
+        -------
+        numpy.ndarray, shape (m, k)
+            In memory.
+
+        Raises
+        ------
+        BadInputError
+            The run was of no matrix, or has not answered.
         """
         return left_factor(self.store)
 

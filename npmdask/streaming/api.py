@@ -47,30 +47,66 @@ def stream_pca(
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
 ) -> StreamSolution:
-    """The k leading principal directions of the rows of ``source``, each row used once in each epoch.
+    """
+    Learn the k leading principal directions of rows that come once, or once in each epoch.
 
     Parameters
     ----------
-    source : a Zarr store (path, URL, ``zarr.Array``, 2-D array), a file or a directory of files that grows (path), "-"
-        (standard input), an iterable of batches (n x d), or a callable that returns one.
-    k : how many.
-    algorithm : "spm", "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"; ``options``: further
-        parameters of it, see its class. ("online-tensor-power" has a door of its own: ``stream_components``.)
-    batch_rows : rows read at once, where the algorithm does not say how many it wants.
-    half_life : rows after which a row counts half, for streams that drift; None: nothing is forgotten.
-    center : subtract the mean of the rows, learnt on the way: the scatter is exactly that about the final mean.
-    unit : typical norm of a row, where the algorithm has a step size; None: of the first batch.
-    order, epochs : of a stored array: "sequential", or "shuffled" by chunk and within; how many times.
-    non_finite : "refuse" rows that are not finite, or "skip" and count them.
-    pattern, full_batches : of a directory: which files; leave a batch that is not full for the next call.
-    format, columns, header : of standard input: "csv", "npy" or "float32", its width, whether a first line holds names.
-    held_out : rows that are not learnt from (a store, or an array) and on which the objective is measured.
-    memory : limit for the process, e.g. "1GiB", checked before the first row.
-    store : folder of the model. Called again, only rows that are new are taken; killed, it goes on from its last commit
-        and ends in the same bits. A temporary folder if None.
-    seed : of the random start and of the shuffle.
-    measure_rows : rows between the first measurements.
-    commit_seconds : between two commits: what a kill costs at most.
+    source : str, Path, zarr.Array, array_like, iterable or callable
+        A Zarr store (path, URL, object or 2-D array), a file or a directory of files that grows (path), "-" (standard
+        input), an iterable of batches (n x d), or a callable that returns one.
+    k : int
+        How many.
+    algorithm : str, default "spm"
+        "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"
+        (docs/streaming.md says which for what). "online-tensor-power" has a door of its own:
+        :func:`stream_components`.
+    options : dict, optional
+        Further parameters of the algorithm, see its class.
+    batch_rows : int, optional
+        Rows read at once, where the algorithm does not say how many it wants.
+    half_life : float, optional
+        Rows after which a row counts half, for streams that drift; by default nothing is forgotten.
+    center : bool, default False
+        Subtract the mean of the rows, learnt on the way: the scatter is exactly that about the final mean.
+    unit : float, optional
+        Typical norm of a row, where the algorithm has a step size; by default that of the first batch.
+    order : {"sequential", "shuffled"}, default "sequential"
+        Of a stored array; "shuffled": by chunk and within.
+    epochs : int, default 1
+        How many times a stored array is read.
+    non_finite : {"refuse", "skip"}, default "refuse"
+        What happens to rows that are not finite; those that are skipped are counted.
+    pattern : str, default "*"
+        Which files of a directory.
+    full_batches : bool, default False
+        Leave a batch that is not full for the next call.
+    format : {"csv", "npy", "float32"}, optional
+        Of standard input.
+    columns : int, optional
+        Width of standard input.
+    header : bool, optional
+        Whether a first line of standard input holds names.
+    held_out : str, Path or array_like, optional
+        Rows that are not learnt from and on which the objective is measured.
+    memory : str or int, optional
+        Limit for the process, like "1GiB", checked before the first row.
+    store : str or Path, optional
+        Folder of the model. Called again, only rows that are new are taken; killed, it goes on from its last commit
+        and ends in the same bits. By default a temporary folder.
+    seed : int, default 0
+        Of the random start and of the shuffle.
+    measure_rows : int, optional
+        Rows between the first measurements.
+    commit_seconds : float, optional
+        Seconds between two commits: what a kill costs at most.
+    observer : Observer, optional
+        Told of steps.
+
+    Returns
+    -------
+    StreamSolution
+        What was learnt so far.
 
     Raises
     ------
@@ -78,6 +114,21 @@ def stream_pca(
         Rows or parameters that cannot be, or too few rows for an answer. What was learnt before is kept in the store.
     RefusedError
         Too little memory, a store of another stream, a source that shrank, or a store held by another process.
+
+    See Also
+    --------
+    StreamingPCA : A model that is fed by hand.
+    top_k : Data that can be read several times.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((20000, 10)) * np.geomspace(8, 1, 10)
+    >>> batches = (rows[i : i + 500] for i in range(0, 20000, 500))
+    >>> solution = npmdask.stream_pca(batches, 1, algorithm="oja", center=True)
+    >>> bool(abs(solution.basis[0, 0]) > 0.99)
+    True
     """
     request = StreamRequest(
         target_rank=k,
@@ -114,30 +165,54 @@ def stream_components(
     refine: bool = True,
     **reading: Any,
 ) -> StreamSolution:
-    """The k heaviest components of the third moment ``E x (x) x (x) x`` of the rows of ``source``, each row used once.
+    """
+    Learn the k heaviest components of the third moment ``E x (x) x (x) x`` of rows, each row used once.
 
     By the online tensor power method, in memory O(d (k + restarts)). The rows are meant to be whitened, and not
     Gaussian: see ``npmdask.algorithms.OnlineTensorPower``, also for the four parameters.
 
     Parameters
     ----------
-    source : as for ``stream_pca``.
-    k : how many.
-    block_rows : rows of an iteration. Left out: as many as find all components in half of the rows of a stored array;
-        of any other source it must be said.
-    iterations, restarts, refine : see ``OnlineTensorPower``.
-    reading : ``batch_rows``, ``memory``, ``store``, ``seed`` and whatever else ``stream_pca`` knows of sources.
+    source : str, Path, zarr.Array, array_like, iterable or callable
+        A Zarr store (path, URL, object or 2-D array), a file or a directory of files that grows (path), "-" (standard
+        input), an iterable of batches (n x d), or a callable that returns one.
+    k : int
+        How many.
+    block_rows : int, optional
+        Rows of an iteration. By default as many as find all components in half of the rows of a stored array; of any
+        other source it must be said.
+    iterations : int, optional
+        Of each component.
+    restarts : int, optional
+        Random starts of each component.
+    refine : bool, default True
+        Iterate once more with what is left of the rows.
+    **reading
+        ``batch_rows``, ``memory``, ``store``, ``seed`` and whatever else :func:`stream_pca` knows of sources.
 
-    The solution's ``basis`` are the components that were found (d x j unit vectors, j <= k), ``values`` their weights;
-    ``facts`` holds their ``standard_errors``, and the ``status`` of all k: "found", "surplus" (a weight that noise
-    would have, too) or "open" (the rows did not suffice; more may be given, with the same store).
+    Returns
+    -------
+    StreamSolution
+        Its ``basis`` are the components that were found (d x j unit vectors, j <= k), ``values`` their weights.
+        ``facts`` holds their ``standard_errors`` and the ``status`` of all k: "found", "surplus" (a weight that
+        noise would have, too) or "open" (the rows did not suffice; more may be given, with the same store).
 
     Raises
     ------
     BadInputError
-        As ``stream_pca``; also for ``center``, ``half_life`` and ``held_out``, which mean nothing here.
+        As :func:`stream_pca`; also for ``center``, ``half_life`` and ``held_out``, which mean nothing here.
     RefusedError
-        As ``stream_pca``.
+        As :func:`stream_pca`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> rows = np.sqrt(3) * np.eye(3)[rng.integers(3, size=60000)]  # E x x^T = I, weights sqrt(3)
+    >>> solution = npmdask.stream_components(rows, 3)
+    >>> solution.facts["status"]
+    ['found', 'found', 'found']
     """
     own = {"block_rows": block_rows, "iterations": iterations, "restarts": restarts, "refine": refine}
     options = {name: value for name, value in own.items() if value is not None}

@@ -14,14 +14,63 @@ from npmdask.streaming.metrics import Measurement
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSolution:
-    """``basis`` (d x k, orthonormal), ``values`` (k, mean squares of the rows along it: eigenvalues of their second
-    moment, or of their covariance where the model is centred), ``mean`` (d, or None). Where ``moment`` is 3: the
-    components of the third moment that are found (d x j unit vectors, j <= k), and their weights.
+    """
+    Hold what was learnt from a stream so far, and how good it is.
 
-    ``rows``: all that were taken, of which ``rows_used`` made steps and ``rows_waiting`` wait for theirs; ``skipped``:
-    left out because they were not finite; ``new_rows``: of this call. ``last``: what was measured at the end;
-    ``history``: before; ``facts``: what else is known of the answer; ``assurance``: how wrong it can be, in a
-    sentence for everybody. ``seconds``, ``rows_per_second``, ``peak_rss_bytes`` are of this call.
+    Costs are of this call. Users get one from :func:`stream_pca` or :func:`stream_components`.
+
+    Attributes
+    ----------
+    basis : numpy.ndarray, shape (d, k)
+        Orthonormal directions. Where ``moment`` is 3: the components that are found (d x j unit vectors, j <= k).
+    values : numpy.ndarray, shape (k,)
+        Mean squares of the rows along them: eigenvalues of their second moment, or of their covariance where the
+        model is centred. Where ``moment`` is 3: weights of the components.
+    mean : numpy.ndarray or None, shape (d,)
+        Of the rows, where the model is centred.
+    outcome : Outcome
+        How the call ended, as a name and a sentence.
+    rows : int
+        All rows that were taken.
+    rows_used : int
+        Those that made steps.
+    skipped : int
+        Rows that were left out because they were not finite.
+    new_rows : int
+        Rows of this call.
+    steps : int
+        Steps of the model.
+    last : Measurement
+        What was measured at the end.
+    history : tuple of Measurement
+        What was measured before.
+    seconds : float
+        Wall time.
+    peak_rss_bytes : int
+        Largest resident memory.
+    memory_limit_bytes : int or None
+        What was allowed.
+    store : str
+        Folder of the model.
+    source : str
+        Where the rows came from.
+    warnings : tuple of str
+        Sentences.
+    moment : int
+        2, or 3 for the components of the third moment.
+    facts : dict
+        What else is known of the answer.
+    assurance : str
+        How wrong the answer can be, in a sentence for everybody.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((5000, 10)) * np.geomspace(8, 1, 10)
+    >>> solution = npmdask.stream_pca(rows, 2)
+    >>> solution.rows, solution.rows_waiting
+    (5000, 136)
     """
 
     basis: Block
@@ -47,14 +96,17 @@ class StreamSolution:
 
     @property
     def rows_waiting(self) -> int:
+        """Rows that wait for the step that they will be used in."""
         return self.rows - self.rows_used
 
     @property
     def rows_per_second(self) -> float | None:
+        """Speed of this call; None where it took no rows."""
         return self.new_rows / self.seconds if self.new_rows and self.seconds else None
 
     @property
     def answered(self) -> bool:
+        """True: the rows so far have an answer."""
         return True
 
 

@@ -24,21 +24,44 @@ from npmdask.streaming.request import StreamRequest, make_model
 
 
 class StreamingPCA:
-    """The k leading principal directions of rows that come in batches, in memory O(d (k + batch)).
+    """
+    Learn the k leading principal directions of rows that come in batches, in memory O(d (k + batch)).
+
+    The same batches give the same bits. A batch that is refused leaves the model as it was.
 
     Parameters
     ----------
-    target_rank : k.
-    algorithm : "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or
-        "frequent-directions"; docs/streaming.md says which for what. "online-tensor-power" finds components of the
-        third moment instead: ``basis`` are those found so far (d x j, j <= k), ``values`` their weights.
-    options : further parameters of the algorithm, like ``{"gap": 0.1}``; see its class.
-    half_life : rows after which a row counts half, for streams that drift; None: nothing is forgotten.
-    center : subtract the mean of the rows, which is learnt on the way.
-    unit : typical norm of a row, where the algorithm has a step size; None: of the first batch.
-    seed : of the random start.
+    target_rank : int
+        Directions (k).
+    algorithm : str, default "spm"
+        "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions";
+        docs/streaming.md says which for what. "online-tensor-power" finds components of the third moment instead:
+        ``basis`` are those found so far (d x j, j <= k), ``values`` their weights.
+    options : dict, optional
+        Further parameters of the algorithm, like ``{"gap": 0.1}``; see its class.
+    half_life : float, optional
+        Rows after which a row counts half, for streams that drift; by default nothing is forgotten.
+    center : bool, default False
+        Subtract the mean of the rows, which is learnt on the way.
+    unit : float, optional
+        Typical norm of a row, where the algorithm has a step size; by default that of the first batch.
+    seed : int, default 0
+        Of the random start.
 
-    The same batches give the same bits. A batch that is refused leaves the model as it was.
+    See Also
+    --------
+    stream_pca : The same for a whole source, committed on the way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> model = npmdask.StreamingPCA(1, center=True)
+    >>> for _ in range(10):
+    ...     model = model.partial_fit(rng.standard_normal((1000, 5)) * [9, 3, 1, 1, 1])
+    >>> model.rows, bool(abs(model.basis[0, 0]) > 0.99)
+    (10000, True)
     """
 
     def __init__(
@@ -67,7 +90,20 @@ class StreamingPCA:
         self._result: StreamResult | None = None
 
     def partial_fit(self, batch: np.ndarray, y: Any = None) -> StreamingPCA:
-        """Learn from a batch (n x d, n >= 1 and of any size); returns self. ``y`` is there for pipelines only.
+        """
+        Learn from a batch.
+
+        Parameters
+        ----------
+        batch : array_like or scipy.sparse matrix, shape (n, d)
+            Rows, n >= 1 and of any size.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        StreamingPCA
+            This object.
 
         Raises
         ------
@@ -99,7 +135,19 @@ class StreamingPCA:
         return self._model, self._state
 
     def result(self) -> StreamResult:
-        """Directions and values so far. Raises BadInputError where there are too few rows yet."""
+        """
+        Compute directions and values so far.
+
+        Returns
+        -------
+        StreamResult
+            ``vectors`` (d x k) and ``values`` (k).
+
+        Raises
+        ------
+        BadInputError
+            There are too few rows yet.
+        """
         model, state = self._known()
         if self._result is None:
             with single_threaded_blas():
@@ -133,7 +181,18 @@ class StreamingPCA:
         return 0 if self._state is None else self._state.rows - self._state.rows_used
 
     def transform(self, rows: np.ndarray) -> Block:
-        """Scores of ``rows`` (n x d) along the basis as it is now: n x k.
+        """
+        Compute the scores of rows along the basis as it is now.
+
+        Parameters
+        ----------
+        rows : array_like or scipy.sparse matrix, shape (n, d)
+            Rows, in memory.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Scores.
 
         Raises
         ------
@@ -144,14 +203,34 @@ class StreamingPCA:
         return model.project(state, self.basis, _as_rows(rows))
 
     def measure(self, *, held_out: np.ndarray | None = None, truth: Block | None = None) -> Measurement:
-        """What is known of the model now; ``held_out`` (n x d) rows, ``truth`` (d x k, orthonormal)."""
+        """
+        Measure what is known of the model now.
+
+        Parameters
+        ----------
+        held_out : array_like, shape (n, d), optional
+            Rows that were not learnt from, for the objective.
+        truth : numpy.ndarray, shape (d, k), optional
+            Orthonormal directions to compare with.
+
+        Returns
+        -------
+        Measurement
+            Values, objective and angles.
+        """
         model, state = self._known()
         k = model.algorithm.target_rank
         held = None if held_out is None else HeldOut(_as_rows(held_out), k, model.d, center=model.center)
         return measure(model, state, self._info, before=None, truth=truth, held_out=held)[0]
 
     def save(self, path: str | Path) -> None:
-        """Write the model as a folder of arrays and JSON (no pickle), whole or not at all.
+        """
+        Write the model as a folder of arrays and JSON (no pickle), whole or not at all.
+
+        Parameters
+        ----------
+        path : str or Path
+            A folder that does not exist.
 
         Raises
         ------
@@ -169,7 +248,18 @@ class StreamingPCA:
 
     @classmethod
     def load(cls, path: str | Path) -> StreamingPCA:
-        """A model that was saved, or the last checkpoint of a stream's store; it can be fed further.
+        """
+        Read a model that was saved, or the last checkpoint of a stream's store; it can be fed further.
+
+        Parameters
+        ----------
+        path : str or Path
+            What :meth:`save` wrote, or the store of a stream.
+
+        Returns
+        -------
+        StreamingPCA
+            The model.
 
         Raises
         ------

@@ -43,75 +43,212 @@ class _OfSamples(Estimator):
 
 
 class Mixture(_OfSamples):
-    """A mixture of spherical Gaussians by moments, in a few passes whatever the number of rows.
+    """
+    Fit a mixture of spherical Gaussians by its moments, in a few passes whatever the number of rows.
 
     Parameters
     ----------
-    n_components : k, fewer than columns. memory : limit, e.g. "1GiB". store : folder of the run, which a killed fit
-        goes on from; a temporary one if None. random_state : seed of the random starts.
+    n_components : int, default 2
+        Components (k), fewer than columns.
+    memory : str or int, optional
+        Limit for the fit, like "1GiB".
+    store : str or Path, optional
+        Folder of the run, which a killed fit goes on from; a temporary one by default.
+    random_state : int, default 0
+        Seed of the random starts.
 
-    Attributes (after ``fit``)
-    --------------------------
-    model_ : :class:`npmdask.models.latent.GaussianMixture`. means_ : k x d. weights_ : k, sum 1.
+    Attributes
+    ----------
+    model_ : npmdask.models.latent.GaussianMixture
+        What was found, after ``fit``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> means = np.array([[6.0, 0, 0, 0], [0, 6.0, 0, 0]])
+    >>> rows = means[rng.integers(2, size=4000)] + rng.standard_normal((4000, 4))
+    >>> mixture = npmdask.Mixture(2).fit(rows)
+    >>> bool(abs(mixture.means_[mixture.means_[:, 0].argsort()[::-1]] - means).max() < 0.3)
+    True
     """
 
     model_: GaussianMixture
 
     def fit(self, X: Any, y: Any = None) -> Mixture:
-        """Find the components of samples (array, store or path); returns self. ``y`` is there for pipelines only."""
+        """
+        Find the components of samples.
+
+        Parameters
+        ----------
+        X : array_like, zarr.Array, str or Path, shape (n, d)
+            Samples, or the store that holds them.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        Mixture
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            The samples do not determine so many components.
+        RefusedError
+            The memory does not suffice, or ``store`` is of another run.
+        """
         self.model_ = self._model_of(fit_mixture, X)
         return self
 
     @property
     def means_(self) -> Block:
+        """Means of the components, k x d."""
         return np.ascontiguousarray(self._fitted().means.T)
 
     @property
     def weights_(self) -> np.ndarray:
+        """Weights of the components, k numbers of sum 1."""
         weights: np.ndarray = self._fitted().weights
         return weights / weights.sum()
 
     def predict_proba(self, X: np.ndarray) -> Block:
-        """Probabilities of the components given each row (n x k)."""
+        """
+        Compute how probable each component is, given a row.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+            Rows, in memory.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Probabilities; each row sums to 1.
+        """
         shares: Block = self._fitted().responsibilities(_rows(X))
         return shares
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """The most probable component of each row (n)."""
+        """
+        Find the most probable component of each row.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+            Rows, in memory.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n,)
+            Numbers of components, from 0.
+        """
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
 
 class ICA(_OfSamples):
-    """Independent components by the fourth-order tensor power method, in passes over the rows.
+    """
+    Find independent components by the tensor power method on fourth cumulants, in passes over the rows.
 
-    Parameters as of :class:`Mixture`.
+    Parameters
+    ----------
+    n_components : int, default 2
+        Components (k), at most as many as columns.
+    memory : str or int, optional
+        Limit for the fit, like "1GiB".
+    store : str or Path, optional
+        Folder of the run, which a killed fit goes on from; a temporary one by default.
+    random_state : int, default 0
+        Seed of the random starts.
 
-    Attributes (after ``fit``)
-    --------------------------
-    model_ : :class:`npmdask.models.latent.IndependentComponents`. mixing_ : d x k. components_ : k x d, the unmixing.
+    Attributes
+    ----------
+    model_ : npmdask.models.latent.IndependentComponents
+        What was found, after ``fit``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> sources = np.random.default_rng(0).laplace(size=(20000, 2))
+    >>> rows = sources @ np.array([[1.0, 0.5], [0.2, 1.0]])
+    >>> found = npmdask.ICA(2).fit_transform(rows)
+    >>> correlation = np.abs(np.corrcoef(found.T, sources.T)[:2, 2:])
+    >>> bool(correlation.max(axis=1).min() > 0.98)
+    True
     """
 
     model_: IndependentComponents
 
     def fit(self, X: Any, y: Any = None) -> ICA:
-        """Find the components of samples (array, store or path); returns self. ``y`` is there for pipelines only."""
+        """
+        Find the components of samples.
+
+        Parameters
+        ----------
+        X : array_like, zarr.Array, str or Path, shape (n, d)
+            Samples, or the store that holds them.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        ICA
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            The samples do not determine so many components.
+        RefusedError
+            The memory does not suffice, or ``store`` is of another run.
+        """
         self.model_ = self._model_of(fit_independent_components, X)
         return self
 
     @property
     def mixing_(self) -> Block:
+        """What mixes the sources into a row, d x k."""
         mixing: Block = self._fitted().mixing
         return mixing
 
     @property
     def components_(self) -> Block:
+        """What takes a row apart into its sources, k x d."""
         return np.ascontiguousarray(self._fitted().unmixing.T)
 
     def transform(self, X: np.ndarray) -> Block:
-        """The sources of rows (n x k), of variance 1, up to sign."""
+        """
+        Compute the sources of rows.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+            Rows, in memory.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Sources of variance 1, up to sign.
+        """
         sources: Block = self._fitted().sources(_rows(X))
         return sources
 
     def fit_transform(self, X: np.ndarray, y: Any = None) -> Block:
-        """``fit``, and the sources of the same rows."""
+        """
+        Find the components of samples, and their sources.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+            Rows, in memory.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Sources of variance 1, up to sign.
+        """
         return self.fit(X).transform(X)

@@ -24,26 +24,50 @@ from npmdask.runs.solution import Resources
 
 
 class Topics(Estimator):
-    """Latent Dirichlet allocation by moments: topics of counts of words in a few passes, whatever the size of the data.
+    """
+    Find topics (latent Dirichlet allocation) by moments, in a few passes whatever the size of the corpus.
 
     Parameters
     ----------
-    n_components : topics (k).
-    alpha0 : sum of the Dirichlet parameters of a document's shares; small: few topics in a document.
-    half_length : a document of N words counts N / (N + half_length).
-    min_df, max_df : words in fewer documents than ``min_df``, or in more than the share ``max_df``, are left out.
-    memory : limit for the fit, e.g. "1GiB".
-    store : folder of the run, which a killed fit goes on from; a temporary one if None.
-    max_doc_update_iter, doc_update_tol : of ``transform``.
-    random_state : seed of the random starts.
+    n_components : int, default 10
+        Topics (k).
+    alpha0 : float, default 1.0
+        Sum of the Dirichlet parameters of a document's shares; small: few topics in a document.
+    half_length : float, optional
+        Words: a document of N words counts N / (N + half_length).
+    min_df : int, default 1
+        Words in fewer documents are left out.
+    max_df : float, default 1.0
+        Words in more than this share of the documents are left out.
+    memory : str or int, optional
+        Limit for the fit, like "1GiB".
+    store : str or Path, optional
+        Folder of the run, which a killed fit goes on from; a temporary one by default.
+    max_doc_update_iter : int, optional
+        Iterations of ``transform`` for a document, at most.
+    doc_update_tol : float, optional
+        Change of the shares at which they end.
+    random_state : int, default 0
+        Seed of the random starts.
 
-    Attributes (after ``fit``)
-    --------------------------
-    model_ : the :class:`npmdask.models.topics.model.TopicModel`.
-    components_ : k x V, probabilities of the words of each topic; rows sum to 1.
-    alpha_ : (k) Dirichlet parameters.
-    vocabulary_ : the V words.
-    n_features_in_ : columns of what was fitted (V where no word was left out).
+    Attributes
+    ----------
+    model_ : npmdask.models.topics.model.TopicModel
+        What was found, after ``fit``.
+    n_features_in_ : int
+        Columns of what was fitted (V where no word was left out).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> topics = np.array([[0.45, 0.45, 0.05, 0.05], [0.05, 0.05, 0.45, 0.45]])
+    >>> shares = rng.dirichlet([0.2, 0.2], size=2000)
+    >>> counts = np.array([rng.multinomial(100, p) for p in shares @ topics])
+    >>> found = npmdask.Topics(2, alpha0=0.4).fit(counts, vocabulary=["cat", "dog", "tax", "law"])
+    >>> sorted(sorted(word for word, _ in words) for words in found.top_words(2))
+    [['cat', 'dog'], ['law', 'tax']]
     """
 
     def __init__(
@@ -72,12 +96,22 @@ class Topics(Estimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Topics:
-        """Find the topics of documents; returns self. ``y`` is there for pipelines only.
+        """
+        Find the topics of documents.
 
         Parameters
         ----------
-        X : counts (documents x words): a SciPy sparse matrix, a NumPy array, a store or a file; read in batches.
-        vocabulary : a word for each column, or the file of them; by default that of the store, or "word 1", "word 2"...
+        X : scipy.sparse matrix, array_like, str or Path, shape (documents, words)
+            Counts, or the store or file that holds them; read in batches.
+        y : None
+            Ignored; it is there for pipelines.
+        vocabulary : sequence of str, str or Path, optional
+            A word for each column, or the file of them; by default those of the store, or "word 1", "word 2", ...
+
+        Returns
+        -------
+        Topics
+            This object.
 
         Raises
         ------
@@ -108,19 +142,36 @@ class Topics(Estimator):
 
     @property
     def components_(self) -> Block:
+        """Probabilities of the words in each topic, k x V; each row sums to 1."""
         return np.ascontiguousarray(self._known().topics.T)
 
     @property
     def alpha_(self) -> np.ndarray:
+        """Dirichlet parameters of the topics, k numbers."""
         return self._known().alpha
 
     @property
     def vocabulary_(self) -> tuple[str, ...]:
+        """The V words that were not left out."""
         return self._known().vocabulary
 
     def transform(self, X: Any) -> Block:
-        """Shares of the topics in each document (n x k, rows sum to 1), held in memory; for a corpus that is larger,
-        :func:`npmdask.models.topics.transform.transform_documents` writes them out of core."""
+        """
+        Compute the shares of the topics in each document.
+
+        They are held in memory; of a corpus that is larger,
+        :func:`npmdask.models.topics.transform.transform_documents` writes them to a store.
+
+        Parameters
+        ----------
+        X : scipy.sparse matrix, array_like, str or Path, shape (n, words)
+            Counts of words, in the columns of the fit.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Shares; each row sums to 1.
+        """
         model = self._known()
         limits: dict[str, Any] = {"max_iterations": self.max_doc_update_iter, "tol": self.doc_update_tol}
         with single_threaded_blas():
@@ -129,20 +180,81 @@ class Topics(Estimator):
         return np.concatenate([*found, np.empty((0, model.k))])
 
     def fit_transform(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Block:
-        """``fit``, and the shares of the same documents."""
+        """
+        Find the topics of documents, and their shares in each.
+
+        Parameters
+        ----------
+        X : scipy.sparse matrix, array_like, str or Path, shape (n, words)
+            Counts, or the store or file that holds them.
+        y : None
+            Ignored; it is there for pipelines.
+        vocabulary : sequence of str, str or Path, optional
+            A word for each column, or the file of them.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Shares; each row sums to 1.
+        """
         return self.fit(X, vocabulary=vocabulary).transform(X)
 
     def top_words(self, n: int = 10) -> list[list[tuple[str, float]]]:
-        """Of each topic the most probable words, with their probabilities."""
+        """
+        List the most probable words of each topic.
+
+        Parameters
+        ----------
+        n : int, default 10
+            Words of each topic.
+
+        Returns
+        -------
+        list of list of (str, float)
+            Of each topic its words with their probabilities, falling.
+        """
         return self._known().top_words(n)
 
     def coherence(self, X: Any, n: int = 10) -> Coherence:
-        """Coherence of the top words in the documents ``X``; see :func:`npmdask.models.topics.quality.coherence_of`."""
+        """
+        Measure whether the top words of a topic occur together in documents.
+
+        See :func:`npmdask.models.topics.quality.coherence`.
+
+        Parameters
+        ----------
+        X : scipy.sparse matrix, array_like, str or Path, shape (documents, words)
+            Documents to look in.
+        n : int, default 10
+            Top words of each topic.
+
+        Returns
+        -------
+        Coherence
+            Of each topic, and their mean.
+        """
         return coherence(self._known(), for_model(documents_of(X), self._known()), n)
 
     def perplexity(self, X: Any, background: Any, seed: int = 0) -> Perplexity:
-        """Of the documents ``X``, held out, beside the unigram model of ``background``: the documents of the fit; see
-        :func:`npmdask.models.topics.quality.held_out_perplexity`."""
+        """
+        Measure how well the topics foretell the other half of documents that were held out.
+
+        See :func:`npmdask.models.topics.quality.held_out_perplexity`.
+
+        Parameters
+        ----------
+        X : scipy.sparse matrix, array_like, str or Path, shape (documents, words)
+            Documents that were not fitted.
+        background : scipy.sparse matrix, array_like, str or Path
+            The documents of the fit, whose frequencies of words are the unigram model to compare with.
+        seed : int, default 0
+            Of the halving of each document.
+
+        Returns
+        -------
+        Perplexity
+            Of the topics and of the unigram model.
+        """
         model = self._known()
         before = word_counts(for_model(documents_of(background), model))
         return held_out_perplexity(model, for_model(documents_of(X), model), before, seed=seed)

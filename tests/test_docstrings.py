@@ -1,0 +1,79 @@
+"""Docstrings of what users import: numpydoc, complete, and their examples run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from types import FunctionType
+from typing import Any
+
+import pytest
+from numpydoc.docscrape import ClassDoc
+from numpydoc.validate import validate
+
+import npmdask
+
+FACES = ("npmdask",)
+# Where the quotes stand is a matter of style (GL01, GL02); an extended summary and "See Also" are written where they
+# say something (ES01, SA01).
+LEFT_OUT = {"ES01", "SA01", "GL01", "GL02"}
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Functions, classes and their public methods and properties, each once."""
+    for face in FACES:
+        module = importlib.import_module(face)
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if not callable(thing):
+                continue
+            yield f"{face}.{name}", thing
+            for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+                if not member.startswith("_") and isinstance(value, FunctionType | classmethod | property):
+                    yield f"{face}.{name}.{member}", value
+
+
+NAMES = dict(public())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_numpydoc(name: str) -> None:
+    thing, skipped = NAMES[name], set(LEFT_OUT)
+    if name.rpartition(".")[0] not in FACES:
+        skipped.add("EX01")  # a member: the example is that of the class
+    if is_answer(thing):
+        skipped.add("PR01")  # nobody constructs it; its fields are attributes, below
+    found = [f"{code} {sentence}" for code, sentence in validate(name)["errors"] if code not in skipped]
+    assert not found, "\n".join(found)
+
+
+def attributes(thing: Any) -> list[Any]:
+    """What the docstring of a class says of them."""
+    return list(ClassDoc(thing, config={"show_class_members": False})["Attributes"])
+
+
+def is_answer(thing: Any) -> bool:
+    """A dataclass that documents its fields as attributes."""
+    return inspect.isclass(thing) and is_dataclass(thing) and bool(attributes(thing))
+
+
+@pytest.mark.parametrize("name", [name for name, thing in NAMES.items() if is_answer(thing)])
+def test_every_field_of_an_answer_is_explained(name: str) -> None:
+    explained = attributes(NAMES[name])
+    assert [a.name for a in explained] == [f.name for f in fields(NAMES[name])]
+    assert all(a.type and a.desc for a in explained)
+
+
+@pytest.mark.parametrize("name", [name for name, thing in NAMES.items() if not isinstance(thing, property)])
+def test_examples_run(name: str) -> None:
+    finder = doctest.DocTestFinder(recurse=False)
+    for example in finder.find(NAMES[name], name, module=False, globs={}):  # type: ignore[arg-type]
+        result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(example)
+        assert result.failed == 0
+
+
+def test_all_names_are_there() -> None:
+    assert {f"npmdask.{name}" for name in npmdask.__all__} <= NAMES.keys()
