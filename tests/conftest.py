@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,21 @@ class SeededOs:
 def seeded_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Secret keys of this process follow from the name of the test: what is said of noise must not fail by chance."""
     monkeypatch.setattr("npmdask.privacy.mechanisms.noise_key.os", SeededOs(zlib.crc32(request.node.name.encode())))
+
+
+def often(cases: Iterable[Any], *chosen: int) -> list[Any]:
+    """Cases of ``parametrize``: the chosen ones (by their place) in every run of the tests, the others in `make full`.
+
+    Each guarantee keeps a case that breaks with it; the others repeat it for further layouts, dtypes or algorithms.
+    """
+    cases = list(cases)
+    assert all(-len(cases) <= place < len(cases) for place in chosen)
+    wanted = {place % len(cases) for place in chosen}
+    rest = [(case if isinstance(case, tuple) else (case,)) for case in cases]
+    return [
+        case if place in wanted else pytest.param(*values, marks=pytest.mark.heavy)
+        for place, (case, values) in enumerate(zip(cases, rest, strict=True))
+    ]
 
 
 def planted(m: int, n: int, spectrum: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -44,7 +44,7 @@ from npmdask.operators import (
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import open_source
-from tests.conftest import planted, same_bytes, write_zarr
+from tests.conftest import often, planted, same_bytes, write_zarr
 from tests.operators.test_operators import ignore, write_csr
 
 
@@ -117,7 +117,7 @@ def operators(folder: Path) -> dict[str, Operator]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", often(NAMES, 0, 1, 3, 7, -1))
 def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
     many_runs(monkeypatch)
@@ -251,7 +251,7 @@ npmdask.top_k(sys.argv[1], 4, iteration_rank=120, kind="matrix", max_steps=3, st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", often([0, 1], 0))
 def test_a_kill_inside_a_pass_costs_what_came_after_the_last_commit(tmp_path: Path, workers: int) -> None:
     """Killed in the middle of the first pass and of the pass for the left vectors: the same bytes."""
     x = planted(60_000, 1500, 1 / np.sqrt(np.arange(1, 40)))[0].astype("f4")

@@ -16,6 +16,7 @@ from benchmarks.stream_cases import CASES, KINDS, SCATTER_TOLERANCE, reading, sc
 from benchmarks.stream_kills import Kill, Place, Streams, differences, repetitions, started
 from npmdask.checkpoint.store import RunStore
 from npmdask.streaming import stream_pca
+from tests.conftest import often
 
 SEED = int(os.environ.get("NPMDASK_KILL_SEED", "1"))
 
@@ -30,9 +31,9 @@ def kill_streams(folder: Path, algorithm: str, kinds: tuple[str, ...], *, rows: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "kind"), [
+@pytest.mark.parametrize(("algorithm", "kind"), often([
     ("spm", "stored"), ("mb-rmsg", "directory"), ("oja", "piped"), ("online-tensor-power", "piped"),
-])  # fmt: skip
+], 0, 2))  # fmt: skip
 def test_a_killed_stream_ends_in_the_same_bits(tmp_path: Path, algorithm: str, kind: str) -> None:
     kill_streams(tmp_path, algorithm, (kind,), rows=CASES[algorithm].rows // 2, kills=3)
 

@@ -195,6 +195,7 @@ def _runs(text: str) -> list[dict[str, Any]]:
     return runs
 
 
+@pytest.mark.heavy  # the negative control of the test above; it starts three more flows
 def test_a_flow_that_tells_more_is_caught(place: Place, server: str) -> None:
     assert place.release(place.write("logs"), LOGS_THE_SHAPE) == 0, place.err
     assert given_away(place, server) == ["number of rows"]

@@ -33,7 +33,7 @@ from scipy import sparse
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.storage.ingest import ingest
 
-SEED, EACH, SECONDS, ROOM = 19, 14, 300, 3 * 2**30
+SEED, EACH, SECONDS, ROOM = 19, 6, 300, 3 * 2**30
 X = np.random.default_rng(0).integers(-9, 9, (12, 7)).astype(float)
 
 

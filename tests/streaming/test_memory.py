@@ -16,7 +16,7 @@ from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.runs.observers import Observer
 from npmdask.streaming import stream_pca
 from npmdask.streaming.memory import plan_stream
-from tests.conftest import write_zarr
+from tests.conftest import often, write_zarr
 from tests.streaming.common import OPTIONS, every, model_of
 
 MIB = 2**20
@@ -62,7 +62,7 @@ MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "options"), [
+@pytest.mark.parametrize(("kind", "options"), often([
     ("store", {"batch_rows": 16}), ("store", {"batch_rows": 64, "center": True}), ("files", {"batch_rows": 32}),
     ("store", {"batch_rows": 64, "center": True, "algorithm": "oja"}), ("files", {"batch_rows": 8, "algorithm": "oja"}),
     ("store", {"algorithm": "mb-msg", "options": MB}),
@@ -71,7 +71,7 @@ MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}
     ("store", {"batch_rows": 16, "algorithm": "frequent-directions", "center": True}),
     ("files", {"batch_rows": 16, "algorithm": "online-tensor-power",
                "options": {"block_rows": 20, "restarts": 10, "iterations": 1}}),
-])  # fmt: skip
+], 1, 2, 6, 9))  # fmt: skip
 def test_the_prediction_is_enough(kind: str, options: Any, wide: dict[str, Path]) -> None:
     done = ran(wide[kind], **options)
     assert done.returncode == 0, done.stderr

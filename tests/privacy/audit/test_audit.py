@@ -24,6 +24,7 @@ from npmdask.privacy.audit.transcript import Publication, without_noise
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, make_relation
+from tests.conftest import often
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 
@@ -47,7 +48,7 @@ def test_gaussian_noise_spends_exactly_what_is_claimed(relation: str) -> None:
     assert tight.mu is not None and MU in tight.mu and tight.mu.low > MU / 2
 
 
-@pytest.mark.parametrize("relation", TENSORS)
+@pytest.mark.parametrize("relation", often(TENSORS, 0))
 def test_gaussian_noise_on_a_tensor_spends_exactly_what_is_claimed(relation: str) -> None:
     """Contractions, and scores in the last step. Mutants: L not counted; 1 for 6 on the diagonal."""
     (found,) = audit(relations=[relation], epsilon=8.0, steps=2, runs=2000)
