@@ -108,6 +108,7 @@ def test_the_noise_of_analyze_gauss_is_the_same_in_every_direction() -> None:
     np.testing.assert_allclose(np.cov(seen.T), np.eye(len(basis)), atol=0.1)
 
 
+@pytest.mark.slow
 def test_both_private_methods_are_held_to_the_exact_components(tmp_path: Path) -> None:
     case = make_case(tmp_path, "10 spikes", 4000, 12, seed=0)
     exact = np.linalg.eigh(case.gram)[1]

@@ -89,6 +89,7 @@ def test_all_code_that_is_named_can_be_imported() -> None:
             assert imported(name) is not None, f"point {point.number}"
 
 
+@pytest.mark.slow
 def test_all_tests_that_are_named_exist() -> None:
     assert not missing_tests(PAGE.read_text())
 

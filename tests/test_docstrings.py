@@ -39,6 +39,7 @@ def public() -> Iterator[tuple[str, Any]]:
 NAMES = dict(public())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_is_numpydoc(name: str) -> None:
     thing, skipped = NAMES[name], set(LEFT_OUT)
@@ -67,6 +68,7 @@ def test_every_field_of_an_answer_is_explained(name: str) -> None:
     assert all(a.type and a.desc for a in explained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, thing in NAMES.items() if not isinstance(thing, property)])
 def test_examples_run(name: str) -> None:
     finder = doctest.DocTestFinder(recurse=False)

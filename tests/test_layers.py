@@ -12,6 +12,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "npmdask"
 LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
@@ -54,6 +56,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
 
 
+@pytest.mark.slow
 def test_imports_go_down() -> None:
     done = lint(ROOT)
     assert not done.returncode, done.stdout
@@ -66,6 +69,7 @@ def test_every_room_has_a_floor() -> None:
     assert sorted(listed) == sorted({module_name(p).split(".")[0] for p in sources()})
 
 
+@pytest.mark.slow
 def test_an_import_that_goes_up_is_found(tmp_path: Path) -> None:
     for path in PACKAGE.rglob("*.py"):
         copy = tmp_path / path.relative_to(ROOT)
@@ -77,6 +81,7 @@ def test_an_import_that_goes_up_is_found(tmp_path: Path) -> None:
     assert done.returncode and "npmdask.numerics.subspaces -> npmdask.runs.loop" in done.stdout
 
 
+@pytest.mark.slow
 def test_rooms_keep_their_secrets() -> None:
     for path in sources():
         roots = {name.split(".")[0] for name in imports(path)}
@@ -106,6 +111,7 @@ def test_algorithms_never_import_each_other() -> None:
             assert (name, other) in known or name == "streaming.model", f"{name} imports {other}"
 
 
+@pytest.mark.slow
 def test_two_loops_over_steps() -> None:
     """One over passes and one over batches of a stream: a third that begins an algorithm's step fails here.
 
@@ -135,6 +141,7 @@ def test_two_loops_over_steps() -> None:
     assert those_with(".query(inner)") == ["algorithms.streaming.model"]  # a batch, cut as its algorithm asks
 
 
+@pytest.mark.slow
 def test_nothing_is_ever_pickled() -> None:
     for path in [*PACKAGE.rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
         assert not imports(path) & {"pickle", "cloudpickle", "shelve", "marshal", "joblib"}, path
@@ -144,6 +151,7 @@ def test_nothing_is_ever_pickled() -> None:
                 assert any(k.arg == "allow_pickle" for k in node.keywords), f"{path}: say allow_pickle=False"
 
 
+@pytest.mark.slow
 def test_the_command_line_answers_before_anything_heavy_is_imported() -> None:
     """`npmdask --help` and `import npmdask` need none of the libraries that take most of a second."""
     code = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from npmdask.algorithms import Result
 from npmdask.api import top_k
@@ -31,6 +32,7 @@ def test_a_paragraph_leads_to_an_address_in_every_form() -> None:
     assert "[here](<http://127.0.0.1:4201/a%20b/%28x%29%20%22%3E.html>)" in as_markdown(report)
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_is_linked(tmp_path: Path) -> None:
     top_k(np.diag([3.0, 2.0, 1.0]), 1, store=tmp_path / "run")
     page = write_report(tmp_path / "run", links={"more": tmp_path / "more.html"})

@@ -26,6 +26,7 @@ WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.
 STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "file"),
     [("vendor.citation-file-format", "CITATION.cff"), ("vendor.github-workflows", ".github/workflows/ci.yml")],
@@ -99,6 +100,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
         yield built
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     about = f"npmdask-{PROJECT['version']}.dist-info"

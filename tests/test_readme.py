@@ -77,6 +77,7 @@ def test_the_first_commands_work_as_they_are_written(tmp_path: Path, monkeypatch
     subprocess.run([sys.executable, "-c", python + checks], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_a_page_that_sets_a_limit_of_memory_runs_as_it_is_written(tmp_path: Path) -> None:
     """In a process of its own: this one has grown with the tests before, and may hold servers."""
     options = ("ELLIPSIS", "NORMALIZE_WHITESPACE")

@@ -34,6 +34,7 @@ def _mills(z: mpmath.mpf) -> mpmath.mpf:
     return sum((-1) ** n * mpmath.fac2(2 * n - 1) / z ** (2 * n + 1) for n in range(30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", MUS)
 def test_log_delta_is_exact_and_never_below(mu: float) -> None:
     """Mutants: no quadrature (wrong for small mu), no rounding margin (below the truth somewhere)."""
@@ -45,6 +46,7 @@ def test_log_delta_is_exact_and_never_below(mu: float) -> None:
         assert mpmath.mpf(ours) - exact <= allowed, (mu, epsilon, float(ours - exact))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.floats(-8, 3), st.floats(-6, 2.8))
 def test_log_delta_never_below_anywhere(log_mu: float, log_epsilon: float) -> None:
@@ -66,6 +68,7 @@ def test_the_ends() -> None:
     assert delta_for(0.3, 0) == pytest.approx(math.erf(0.3 / 2 / math.sqrt(2)), rel=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.1, 1.0, 8.0, 60.0, 700.0])
 @pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-6, 1e-15, 1e-100, 1e-300])
 def test_inverses_are_tight_and_on_the_safe_side(epsilon: float, delta: float) -> None:

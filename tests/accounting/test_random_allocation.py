@@ -48,6 +48,7 @@ def simulated(stddev: float, steps: int, epsilon: float) -> tuple[tuple[float, f
     return tuple((float(v.mean()), float(v.std()) / math.sqrt(len(v))) for v in values)  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stddev, steps, epsilon", [(1.0, 10, 1.0), (0.6, 10, 1.0), (0.6, 33, 0.5), (2.0, 3, 0.1)])
 def test_random_allocation_by_simulation(stddev: float, steps: int, epsilon: float) -> None:
     """Within 4 %, and not below by more than chance. Fails with a step too few or the other direction alone."""
@@ -65,6 +66,7 @@ def test_at_epsilon_zero_both_directions_are_the_total_variation() -> None:
     assert allocation_delta(0.6, 10, 0.0) == pytest.approx(less[0], rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps, known", [(10, 1.649), (100, 0.961), (1000, 0.696)])
 def test_stddevs_that_were_found_by_another_convolution(steps: int, known: float) -> None:
     """At (1, 1e-6), within 4 %, and much below known batches (4.22)."""
@@ -91,6 +93,7 @@ def test_sums_keep_mass_and_mean() -> None:
         assert total.values @ total.masses + total.excess == pytest.approx(mean, rel=1e-11)
 
 
+@pytest.mark.slow
 def test_grids_that_end_too_early_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends at 1.5 standard deviations, and at 1 % of a sum. Fails where the excess of a term or of a sum is dropped."""
     fine = allocation_delta(0.7, 10, 1.0, 2000)

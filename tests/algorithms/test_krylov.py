@@ -122,6 +122,7 @@ def test_indefinite_symmetric_both_ends_by_magnitude_with_signs() -> None:
     assert (run.result.vectors[largest, range(5)] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-120, 1e-60, 1e60, 1e120])
 def test_any_scale_gives_the_same_steps(scale: float) -> None:
     values = np.linspace(2, 1, 80)
@@ -133,6 +134,7 @@ def test_any_scale_gives_the_same_steps(scale: float) -> None:
 # Passes
 
 
+@pytest.mark.slow
 def test_a_third_of_the_passes_of_the_power_method_on_a_slow_spectrum() -> None:
     values = 1 / np.arange(1, 1001)
     power = passes_to_angle(PowerMethod(target_rank=20, iteration_rank=30), values)
@@ -161,6 +163,7 @@ def test_never_more_than_one_pass_more_than_the_power_method(
 # What must stay true at every step
 
 
+@pytest.mark.slow
 def test_the_basis_stays_orthonormal_and_its_products_stay_its_products() -> None:
     d = 300
     values = np.concatenate([np.linspace(1, 0.9, d - 1), [-1.05]])
@@ -244,6 +247,7 @@ def test_all_columns_at_once_are_exact_in_one_step(algorithm: Any, d: int, k: in
     np.testing.assert_allclose(run.result.values, values[np.argsort(-np.abs(values))][:k], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis_blocks", [2, 3, 5])
 @pytest.mark.parametrize(("d", "k", "p"), [(12, 1, 1), (12, 5, 5), (12, 5, 8), (12, 2, 3), (13, 12, 12), (25, 5, 5)])
 def test_a_whole_space_is_exact_as_soon_as_it_is_spanned(d: int, k: int, p: int, basis_blocks: int) -> None:
@@ -303,6 +307,7 @@ def test_too_few_blocks_are_refused(basis_blocks: int) -> None:
 # Deflation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 def test_deflation_continues_where_a_run_ended(dtype: str) -> None:
     a = planted(1000, 120, 1 / np.sqrt(np.arange(1, 121)))[0].astype(dtype)
@@ -346,6 +351,7 @@ def test_deflation_up_to_the_whole_space(mixed: bool) -> None:
 # Precision
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spectrum", [HARMONIC, np.linspace(2, 1, 60), LOGSPACE, np.ones(30), np.linspace(1, 0.1, 400)])
 def test_mixed_precision_ends_in_float64_and_rests_on_nothing_less(spectrum: np.ndarray) -> None:
     a = planted(1000, 400, spectrum)[0].astype("f4")

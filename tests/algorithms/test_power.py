@@ -61,6 +61,7 @@ def test_singular_triplets_of_a_matrix(tmp_path: object) -> None:
     assert max_sin_theta(left, u[:, :6]) < 1e-8
 
 
+@pytest.mark.slow
 def test_indefinite_symmetric_by_magnitude_with_signs() -> None:
     rng = np.random.default_rng(0)
     v = np.linalg.qr(rng.standard_normal((300, 300)))[0]
@@ -142,6 +143,7 @@ def test_data_whose_products_vanish_are_not_taken_for_zeros(kind: str, scale: fl
         npmdask.top_k(scale * x, 2, kind=kind)
 
 
+@pytest.mark.slow
 def test_nor_are_those_of_a_sparse_matrix(tmp_path: Path) -> None:
     save_npz(tmp_path / "x.npz", csr_matrix(1e-300 * np.eye(20)))
     ingest(tmp_path / "x.npz", tmp_path / "x.zarr")
@@ -165,6 +167,7 @@ def test_all_columns_iterated_is_exact_in_one_step() -> None:
     np.testing.assert_allclose(solution.values, np.linalg.eigvalsh(a.T @ a / 200)[::-1], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("center", "scale"), [(True, False), (True, True), (False, True)])
 def test_centring_and_scaling_on_the_fly(center: bool, scale: bool) -> None:
     from sklearn.datasets import load_digits
@@ -262,6 +265,7 @@ def test_simulated_noise_has_its_size_and_is_the_same_again() -> None:
     assert (NoNoise().release(product, block=product, entropy=1, step=1) == product).all()
 
 
+@pytest.mark.slow
 def test_with_noise_the_run_stops_at_the_floor_and_says_so() -> None:
     a = planted(400, 50, np.linspace(10, 1, 50))[0]
     solution = npmdask.top_k(a, 3, kind="samples", mechanism="gaussian", stddev=1e-6, max_steps=150)
@@ -297,6 +301,7 @@ def test_mixed_precision_costs_no_steps_and_always_ends_in_float64(spectrum: np.
     assert list(seen.precision[1:]) == sorted(seen.precision[1:]), "it changes once, for good"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["matrix", "samples"])
 @pytest.mark.parametrize("scale", [1e-160, 1e-120, 1e-60, 1e-30, 1e30, 1e60, 1e120, 1e160])
 def test_data_of_any_scale_are_right_or_refused(kind: str, scale: float) -> None:
@@ -313,6 +318,7 @@ def test_data_of_any_scale_are_right_or_refused(kind: str, scale: float) -> None
     np.testing.assert_allclose(solution.values / scale ** (1 if kind == "matrix" else 2), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-35, 1e-15, 1e15, 1e25, 1e35])
 def test_float32_data_whose_squares_leave_float32(scale: float) -> None:
     a = (planted(300, 50, np.linspace(2, 1, 50))[0] * scale).astype("f4")

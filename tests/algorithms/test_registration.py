@@ -124,6 +124,7 @@ class AfterTwo(Observer):
             raise Stop
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_through_python_with_a_kill_a_resume_and_a_report(data: Path, tmp_path: Path) -> None:
     """It is this algorithm that runs, not block Krylov in its place; and its certificate is right."""
@@ -144,6 +145,7 @@ def test_through_python_with_a_kill_a_resume_and_a_report(data: Path, tmp_path: 
     assert "heavy-ball" in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_through_the_command_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "run.toml"
@@ -220,6 +222,7 @@ def liar() -> Iterator[type[Liar]]:
     del REGISTRY[Liar.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("kind", ["samples", "matrix", "symmetric"])
 def test_what_an_algorithm_says_of_its_answer_is_no_evidence(

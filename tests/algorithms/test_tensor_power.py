@@ -112,6 +112,7 @@ def error(run: Run, truth: Planted) -> float:
     return float(np.linalg.norm(run.result.vectors[:, nearest] * signs - truth.vectors, axis=0).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("harvest", [True, False])
 @pytest.mark.parametrize("weights", [[1.0], np.ones(5), np.linspace(3, 1, 5), np.ones(10)])
@@ -163,6 +164,7 @@ def test_columns_that_begin_again_begin_elsewhere() -> None:
     assert np.abs(cosines).max() < 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 def test_harvest_errs_no_more_than_one_component_a_round(noise: float) -> None:
     truth = planted(60, np.linspace(3, 1, 6), noise=noise, seed=3)
@@ -187,6 +189,7 @@ def test_joint_improvement_gives_back_what_deflation_took() -> None:
         np.testing.assert_allclose(run.result.values, truth.weights, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("harvest", [True, False])
 @pytest.mark.parametrize("d, k, noise", [(40, 3, 0.0), (40, 3, 0.05), (10, 3, 0.02), (6, 3, 0.05), (40, 1, 0.0)])
@@ -293,6 +296,7 @@ def _paper(tensor: np.ndarray, algorithm: TensorPower) -> tuple[Block, np.ndarra
     return np.array(vectors).T, np.array(weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"known": False}, {"harvest": False}, {"harvest": False, "iterations": 4}])
 def test_every_step_can_be_gone_on_from_with_the_same_bits(more: dict[str, Any]) -> None:
     truth = planted(12, [2.0, 1.5, 1.0], noise=0.03, seed=7)

@@ -91,6 +91,7 @@ def test_store_on_the_command_line_wins_and_the_bytes_are_those_of_the_python_do
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_exit_codes(folder: Path, capsys: Any) -> None:
     assert run(capsys, "run", "c.toml")[0] == 2  # nothing at a.zarr yet
     run(capsys, "ingest", "a.npy", "a.zarr")
@@ -125,6 +126,7 @@ def test_what_is_not_there_is_not_called_unfinished(
     assert code == 2 and sentence in err and "Errno" not in err and "resume" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
@@ -171,6 +173,7 @@ def test_an_unknown_key_without_a_neighbour_lists_what_is_known() -> None:
         validate_config({"zzzzz": 1, "source": {"path": "x"}, "algorithm": {"target_rank": 1}})
 
 
+@pytest.mark.slow
 def test_generate_and_run_with_a_known_truth(folder: Path, capsys: Any) -> None:
     code, out, err = run(capsys, "generate", "spiked", "g.zarr", "--rows", "4000", "--columns", "64", "--rank", "3")
     assert code == 0, err

@@ -90,6 +90,7 @@ assert meter.peak >= after > before > 0
 """
 
 
+@pytest.mark.slow
 def test_the_meter_sees_a_short_peak_and_forgets_an_old_one() -> None:
     done = subprocess.run([sys.executable, "-c", SHORT_PEAK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -180,6 +181,7 @@ def test_a_process_that_was_there_before_answers_for_now_only() -> None:
         assert peak_of(meter, pid).peak_rss_bytes < 60 * 2**20 < high_water(pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "line"),
     [

@@ -48,6 +48,7 @@ from tests.conftest import often, planted, same_bytes, write_zarr
 from tests.operators.test_operators import ignore, write_csr
 
 
+@pytest.mark.slow
 @given(count=st.integers(1, 300))
 def test_the_tree_covers_every_run_once(count: int) -> None:
     def leaves(node: Node) -> list[int]:

@@ -58,6 +58,7 @@ def errors(name: str, stream: MatrixStream, k: int, trials: int = 3) -> np.ndarr
     return np.array([stream.zeta(run(stream, k, EPSILON, DELTA, seed)) for seed in range(trials)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "below"),
     [("tight", 1e-4), ("tight-matched", 1e-4), ("k-dp-ojas", 0.3), ("k-dp-ojas-paper", 0.5), ("oja", 1e-2)],
@@ -68,6 +69,7 @@ def test_what_should_find_the_signal_does(name: str, below: float) -> None:
     assert np.all(errors(name, stream, 2) < below)
 
 
+@pytest.mark.slow
 def test_what_is_printed_finds_nothing_here_and_with_large_batches_something() -> None:
     """PrivRange wants 94 pairs and a half-batch of 158 has 79. Fails if a direction is made up of nothing."""
     stream = replace(SMALL, n=100_000).stream(3)
@@ -93,6 +95,7 @@ def test_tight_is_below_the_other_sound_ones_on_data_of_every_kind(name: str) ->
         assert ours < errors(other, stream, k).min(), other
 
 
+@pytest.mark.slow
 def test_a_signal_in_a_tenth_of_the_records_is_clipped_away() -> None:
     """A limit that the page states: Example 3, where nine records of ten are noise. Fails when that is mended."""
     stream = violation(100_000, 20, 0.1, 5)
@@ -190,6 +193,7 @@ def test_less_noise_is_less_error() -> None:
     assert found[0] > 1.3 * found[1] > 1.3 * found[2] > 0
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_the_seed() -> None:
     stream = SMALL.stream(0)
     first, again, other = (black_box_pca(tight(stream, 2, BUDGET, REPLACE, 0), stream, seed) for seed in (0, 0, 1))

@@ -124,6 +124,7 @@ def test_a_power_law_and_its_error() -> None:
     assert np.isclose(bent.value, -0.5, atol=1e-6), "a point that is not known does not count"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harder", [1, -1])
 def test_a_staircase_finds_where_half_succeed(harder: int) -> None:
     """Of a logistic of known middle. Mutants: ``harder`` turned round, the last step kept at 1."""
@@ -139,6 +140,7 @@ def test_a_staircase_finds_where_half_succeed(harder: int) -> None:
     assert np.sqrt(np.mean(np.square(misses))) < 2, "misses are as large as the standard errors say"
 
 
+@pytest.mark.slow
 def test_trials_tell_small_noise_from_large() -> None:
     for model, k in (("adversarial", 1), ("weak", 2), ("round", 2)):
         assert power_trial(model, 24, k, 0.05, 0) and not power_trial(model, 24, k, 20.0, 0), model
@@ -169,6 +171,7 @@ def test_epsilons_are_those_of_the_accounting() -> None:
     assert np.abs(vectors).max() == np.abs(vectors).min() == 0.25
 
 
+@pytest.mark.slow
 def test_the_rows_have_the_third_moment_that_is_claimed_of_them() -> None:
     """Four standard errors; and our plain corrected loop ends where the project's class does on the same rows."""
     d, n = 5, 400_000

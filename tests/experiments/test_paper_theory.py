@@ -155,6 +155,7 @@ def test_private_runs_are_those_of_their_seed() -> None:
         assert first.commitment != second.commitment
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_low_rank_error_add_up() -> None:
     """Mutant: B from Y_L instead of Y_{L+1} (the last X does not belong to it)."""
     lines = small("lowrank")["lines"]
@@ -265,6 +266,7 @@ def test_one_command_measures_prints_keeps_and_publishes(
     assert page.read_text() == text and (page.parent / "theory-start.svg").read_bytes() == plot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", list(PARTS))
 def test_every_part_can_be_drawn(part: str) -> None:
     """Of small results: labelled axes and a legend."""

@@ -150,6 +150,7 @@ LARGE = np.diag(np.concatenate([[2e4], np.zeros(D - 1)]))
 TOP = np.eye(D, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELATIONS)
 def test_dp_gauss_1_adds_the_noise_that_it_promises(name: str) -> None:
     """sine = stddev sqrt((d - 1) / 2) / gap. Mutants: sqrt(2) forgotten anywhere, a classical multiplier (1.65 x)."""
@@ -181,6 +182,7 @@ def test_printed_noise_is_symmetric_with_unit_variance() -> None:
     assert np.var(noise) == pytest.approx(1, rel=0.02) and np.var(np.diag(noise)) == pytest.approx(1, rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELATIONS)
 def test_dp_gauss_2_adds_the_noise_that_its_gap_asks_for(name: str) -> None:
     """Mutants: the multiplier or the sensitivity forgotten, a gap without its margin taken twice."""

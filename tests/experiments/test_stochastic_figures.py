@@ -49,6 +49,7 @@ def points() -> list[Point]:
         return list(points_of("1a", trials, "record_replace", quick=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["signal", "gaussian"])
 @pytest.mark.parametrize("k", [1, 2])
 def test_every_method_gives_a_basis_and_is_reproducible(data: str, k: int) -> None:
@@ -59,6 +60,7 @@ def test_every_method_gives_a_basis_and_is_reproducible(data: str, k: int) -> No
     assert all(once[name] != other[name] for name in KNOWN), "every trial has data and noise of its own"
 
 
+@pytest.mark.slow
 def test_without_privacy_nothing_is_lost(points: list[Point]) -> None:
     last = {point.method: point.zeta for point in points if point.n == 2000}
     assert last["exact"] < 1e-3 and last["oja"] < 1e-2

@@ -45,6 +45,7 @@ def test_a_file_without_its_head_is_begun_again(left: bytes, tmp_path: Path) -> 
     assert made(path, 1).zetas == Trials(path).zetas != {}
 
 
+@pytest.mark.slow
 def test_processes_change_nothing() -> None:
     assert made(None, 4, jobs=2).zetas == made(None, 4).zetas
 

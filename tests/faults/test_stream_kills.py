@@ -95,6 +95,7 @@ def streamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray
     return store, rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["lost", "doubled", "one for another"])
 def test_the_scatter_tells_a_single_row(streamed: tuple[Path, np.ndarray], fault: str) -> None:
     store, rows = streamed

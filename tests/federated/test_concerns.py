@@ -75,6 +75,7 @@ def test_a_weak_promise_of_a_node_is_said_to_its_owner_and_by_the_centre(
     assert "node 1: epsilon = 20 hardly promises anything" in write_report(tmp_path / "centre").read_text()
 
 
+@pytest.mark.slow
 def test_rows_that_are_private_are_not_counted(tmp_path: Path) -> None:
     with ExitStack() as stack:
         relation = "record_add_remove"

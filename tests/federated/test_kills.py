@@ -117,7 +117,7 @@ def test_killed_at_random_instants_ends_in_the_same_bits(sites: Sites, tmp_path:
     (tmp_path / "saved").mkdir()
     for folder in folders:
         shutil.move(folder, tmp_path / "saved" / folder.name)
-    for kills in (0, 6):
+    for kills in (0, 4):
         put_back(folders, tmp_path / "saved")
         try:
             for node in nodes:

@@ -56,6 +56,7 @@ BAD_BLOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD_BLOCKS)
 def test_a_block_that_is_not_orthonormal_is_not_multiplied(name: str, node: Node, folder: Path) -> None:
     """Mutants: the check left out, or a NaN that passes it."""
@@ -65,6 +66,7 @@ def test_a_block_that_is_not_orthonormal_is_not_multiplied(name: str, node: Node
     assert not open_ledger(folder / "ledger.sqlite").status("here").runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [-1, 0, L + 1, 10**9])
 def test_no_step_beyond_those_that_the_owner_allows(step: int, node: Node, folder: Path) -> None:
     with pytest.raises(UnansweredError, match="allows steps 1 to 2"):
@@ -72,12 +74,14 @@ def test_no_step_beyond_those_that_the_owner_allows(step: int, node: Node, folde
     assert not (folder / "runs" / "node" / "jobs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["", "../../outside", "AB" * 16, JOB + "0", JOB[:-1] + "/"])
 def test_a_job_is_no_path(job: str, node: Node) -> None:
     with pytest.raises(UnansweredError, match="32 hexadecimal"):
         node.answer(job, 1, encode(orthonormal()))
 
 
+@pytest.mark.slow
 def test_a_step_is_released_once_in_its_turn_and_for_one_block(node: Node, folder: Path) -> None:
     """Mutants: fresh noise for a repeated request; another block for a released step; steps left out."""
     with pytest.raises(UnansweredError, match="not the next one: 0"):
@@ -99,6 +103,7 @@ def test_a_step_is_released_once_in_its_turn_and_for_one_block(node: Node, folde
     assert len(status.runs) == 1 and status.left_epsilon < 1e-3
 
 
+@pytest.mark.slow
 def test_a_node_that_was_started_again_gives_the_same_bytes(folder: Path) -> None:
     """Mutant: releases in memory only, so that a restart makes them anew or refuses."""
     config = load_config(folder / "node.toml")
@@ -113,6 +118,7 @@ def test_a_node_that_was_started_again_gives_the_same_bytes(folder: Path) -> Non
         assert node.answer(JOB, 2, encode(orthonormal(2))) == second
 
 
+@pytest.mark.slow
 def test_what_was_begun_is_done_again_bit_for_bit_and_for_no_other_block(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +152,7 @@ def test_a_second_job_is_not_in_the_budget(node: Node, folder: Path) -> None:
     assert len(open_ledger(folder / "ledger.sqlite").status("here").runs) == 1
 
 
+@pytest.mark.slow
 def test_jobs_that_are_refused_leave_nothing_behind(node: Node, folder: Path) -> None:
     """However many are asked for. Mutants: the store made before the budget is looked at, or before the turn is."""
     node.answer(JOB, 1, encode(orthonormal()))
@@ -206,6 +213,7 @@ def test_an_exact_answer_must_be_asked_for(folder: Path) -> None:
         np.testing.assert_allclose(product, rows.T @ (rows @ block), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

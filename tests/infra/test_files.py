@@ -39,6 +39,7 @@ COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+@pytest.mark.slow
 def test_compose_follows_its_schema() -> None:
     command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
     done = subprocess.run([*command, str(INFRA / "compose.yaml")], capture_output=True, text=True)
@@ -60,6 +61,7 @@ def test_compose_gives_no_more_than_is_needed(name: str) -> None:
         assert not host.startswith((".", "$")) or inside.endswith(":ro")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", MANIFESTS, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
 def test_manifests_follow_the_api_of_kubernetes(one: dict[str, Any]) -> None:
     kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)

@@ -37,6 +37,7 @@ def dies(store: Path, *names: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_only_deaths_without_a_commit_count(tmp_path: Path) -> None:
     store = tmp_path / "run"
     assert RunStore(store).crashes() == (0, "")
@@ -54,6 +55,7 @@ def test_only_deaths_without_a_commit_count(tmp_path: Path) -> None:
     assert RunStore(store).crashes() == (0, "") and not (store / "starts.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("progress", ["3", "pass", "survey"])
 def test_every_kind_of_commit_is_progress(tmp_path: Path, progress: str) -> None:
     dies(tmp_path / "run", "1", "2")
@@ -62,6 +64,7 @@ def test_every_kind_of_commit_is_progress(tmp_path: Path, progress: str) -> None
     assert RunStore(tmp_path / "run").crashes() == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "times"), [(BadInputError("the data"), 1), (KeyboardInterrupt(), 1), (MemoryError(), 2)]
 )
@@ -85,6 +88,7 @@ class Crash(BaseException):
     """What nothing handles."""
 
 
+@pytest.mark.slow
 def test_a_job_dies_in_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_data(tmp_path)
     real = Threads.run_pass

@@ -164,6 +164,7 @@ class Tags(HTMLParser):
         self.seen |= {tag, *(name for name, _ in attrs)}
 
 
+@pytest.mark.slow
 def test_it_is_reported_and_all_text_is_escaped(store: Path, tmp_path: Path) -> None:
     """Fails when a form writes any text as it is, in whatever block, or leaves a block out."""
     npmdask.resume(store)
@@ -225,6 +226,7 @@ def test_every_kind_is_looked_up_once(store: Path) -> None:
         kind_of_answer(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [("page.pdf", "written as .html, .md or .json"), ("gone/page.md", "is no folder, so that no report")],

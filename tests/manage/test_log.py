@@ -44,6 +44,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_by_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_data(tmp_path))
     Path("a.toml").write_text(CONFIG)

@@ -89,6 +89,7 @@ def test_a_run_that_runs_hangs_is_killed_and_crashes(tmp_path: Path) -> None:
         assert found[f"npmdask_run_disk_bytes{of}"] == status_below(tmp_path)[0].bytes
 
 
+@pytest.mark.slow
 def test_a_file_for_node_exporter_and_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ npmdask.resume({str(runs / "run")!r})
     assert "died 2 times in a row without a commit, at step 6" in "\n".join(lines([s]))
 
 
+@pytest.mark.slow
 def test_what_ended_a_run_is_said_until_it_goes_on(tmp_path: Path) -> None:
     make_data(tmp_path)
     with pytest.raises(RefusedError) as refused:
@@ -104,6 +105,7 @@ def test_what_ended_a_run_is_said_until_it_goes_on(tmp_path: Path) -> None:
     assert states(tmp_path)["run"].error == ""
 
 
+@pytest.mark.slow
 def test_stores_that_are_damaged_or_were_hardly_begun(tmp_path: Path) -> None:
     make_data(tmp_path)
     for name in ("good", "torn", "emptied", "rotten", "foreign"):
@@ -137,6 +139,7 @@ def test_a_private_run_tells_of_its_releases_only(world: World) -> None:  # noqa
     assert (s.seconds_since_commit, s.seconds_left, s.residual, s.error) == (None, None, None, "")
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(make_data(tmp_path))
     assert main(["status"]) == BadInputError.exit_code and "there is no folder" in capsys.readouterr().err

@@ -60,6 +60,7 @@ def store(folder: Path, counts: Any = COUNTS) -> Path:
     return folder / "documents.zarr"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [0.0, 100.0])
 def test_words_of_single_topics(tmp_path: Path, half: float) -> None:
     built = build_moments(store(tmp_path), tmp_path / "m3.zarr", block=5, half_length=half)
@@ -82,6 +83,7 @@ def test_words_of_dirichlet_shares(tmp_path: Path) -> None:
     np.testing.assert_allclose(dense(tmp_path / "m3.zarr"), wanted, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("center", [False, True])
 def test_samples(tmp_path: Path, center: bool) -> None:
     np.save(tmp_path / "x.npy", ROWS)
@@ -92,6 +94,7 @@ def test_samples(tmp_path: Path, center: bool) -> None:
     assert npmdask.top_k(tmp_path / "m3.zarr", 2).basis.shape == (9, 2)
 
 
+@pytest.mark.slow
 def test_little_memory_makes_more_passes_and_no_other_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = store(tmp_path)
     at_once = build_moments(source, tmp_path / "once.zarr", alpha0=1.0, block=3)
@@ -135,6 +138,7 @@ def test_dies_at_every_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert differences(kept(tmp_path / "whole.zarr"), tmp_path / "died.zarr") == []
 
 
+@pytest.mark.slow
 def test_what_was_gathered_of_other_moments_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, dest = store(tmp_path), tmp_path / "m3.zarr"
     monkeypatch.setattr(RunStore, "drop_part", lambda held, name: (_ for _ in ()).throw(Died))

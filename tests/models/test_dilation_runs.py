@@ -138,6 +138,7 @@ def test_eigenvalues_are_the_singular_values_with_both_signs_and_zeros() -> None
     np.testing.assert_allclose(np.linalg.eigvalsh(product)[::-1], expected, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_a_part_that_was_kept_on_disk_joins_in_the_same_bits(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -172,6 +173,7 @@ def steep(m: int, n: int, k: int = 13) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return b, u, values, v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["krylov", "power"])
 @pytest.mark.parametrize("shape", [(300, 200), (120, 260)])
 def test_values_far_below_the_root_of_rounding_are_found(shape: tuple[int, int], algorithm: str) -> None:
@@ -201,6 +203,7 @@ def test_values_far_below_the_root_of_rounding_are_found(shape: tuple[int, int],
     assert (np.array(bounds["upper"]) >= signed * (1 - 1e-9)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_residuals_are_bounds_before_a_run_has_converged(seed: int) -> None:
     """Where the two parts of a vector are not equally long yet. Mutants: the residual of the pair as it is, of parts
@@ -224,6 +227,7 @@ def test_values_that_are_zero_have_no_vectors(tmp_path: Path) -> None:
     assert "numerical rank 8" in found.solution.outcome.sentence  # both signs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_sparse_matrix_has_left_vectors_too(tmp_path: Path, dtype: str) -> None:
     matrix = sp.random(300, 40, density=0.1, format="csr", rng=np.random.default_rng(0)).astype(dtype)
@@ -234,6 +238,7 @@ def test_a_sparse_matrix_has_left_vectors_too(tmp_path: Path, dtype: str) -> Non
     np.testing.assert_allclose(b @ found.right, found.left * found.values, atol=1e-5 if dtype == "f4" else 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 2])
 def test_a_run_that_was_stopped_goes_on_in_the_same_bits(tmp_path: Path, stop: int) -> None:
     b = planted(400, 80, 0.9 ** np.arange(80))[0]

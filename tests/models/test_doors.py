@@ -73,6 +73,7 @@ def test_every_door_leaves_the_same_bytes(folder: Path, capsys: Any) -> None:
     assert "<th>status</th>" in page and page.count("<td>found</td>") == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_was_too_short_goes_on(folder: Path, capsys: Any) -> None:
     code, _, err = run(capsys, "run", config("short", "max_steps = 2\n"), "--quiet")
     assert code == 4 and "continue with `npmdask resume STORE --max-steps" in err
@@ -81,6 +82,7 @@ def test_a_run_that_was_too_short_goes_on(folder: Path, capsys: Any) -> None:
     same_bytes(folder / "short", folder / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "products"),
     [
@@ -107,6 +109,7 @@ def test_a_plan_for_people(folder: Path, capsys: Any) -> None:
     assert code == 0 and "14 x 14 x 14 float64, blocks of 5" in out and "as many as it takes" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"iterations": 6}, {"harvest": False}])
 def test_more_components_than_there_are_are_surplus(folder: Path, options: dict[str, Any]) -> None:
     """Breaks where a zero is divided by: TensorLy answers NaN here."""
@@ -123,6 +126,7 @@ def test_a_tensor_of_zeros_has_none(tmp_path: Path) -> None:
     assert found.facts["status"] == ["surplus"] * 2 and not found.values.any() and np.isfinite(found.basis).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "asked", "error", "said"),
     [
@@ -149,6 +153,7 @@ def test_what_a_tensor_does_not_take(
         npmdask.top_k("t.zarr", rank, **asked)
 
 
+@pytest.mark.slow
 def test_what_runs_of_matrices_do_with_a_tensor_and_the_other_way_round(folder: Path, capsys: Any) -> None:
     run(capsys, "run", config("out"), "--quiet")
     np.save("a.npy", planted(40, 10, np.arange(10, 0, -1.0))[0])

@@ -179,6 +179,7 @@ def test_the_multilinear_form_and_symmetric_tensors() -> None:
     np.testing.assert_allclose(multilinear(part, *[u[:, None]] * 3), multilinear(cube, *[u[:, None]] * 3), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_largest_form_of_a_tensor_is_reached_from_below() -> None:
     """The largest weight of orthogonal components, of either sign; of random tensors what a grid of directions shows,
     and never more than the norm of the unfolding. Mutants: no shift (a column oscillates), the mean over starts."""
@@ -329,6 +330,7 @@ def test_mixtures_with_their_spread_taken_off(tmp_path: Path, many_runs: None, w
         MixtureSpread(reader=reader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["third", "white", "fourth", "batch", "spread"])
 def test_samples_give_the_same_bits_with_any_threads_and_parts(tmp_path: Path, many_runs: None, name: str) -> None:
     x, reader = samples(tmp_path, (19, 4))
@@ -356,6 +358,7 @@ def test_samples_give_the_same_bits_with_any_threads_and_parts(tmp_path: Path, m
     assert other == record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(60_000, 20), (20_000, 200)])
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 def test_a_task_on_samples_stays_within_what_it_says(tmp_path: Path, shape: tuple[int, int], dtype: str) -> None:
@@ -399,6 +402,7 @@ def relative(estimate: np.ndarray, truth: np.ndarray) -> float:
     return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
 
 
+@pytest.mark.slow
 def test_with_six_words_a_document_moments_need_their_diagonals_taken_off(tmp_path: Path) -> None:
     topics, counts = corpus(ALPHA, 40, 20_000, 6, 0)
     reader = reader_of(tmp_path, counts, 2**15)
@@ -423,6 +427,7 @@ def test_with_six_words_a_document_moments_need_their_diagonals_taken_off(tmp_pa
     assert relative(naive_m3, m3) > 0.8
 
 
+@pytest.mark.slow
 def test_topics_of_short_documents(tmp_path: Path) -> None:
     """20,000 documents of 8 words, V = 200, k = 5: L1 error per topic at most 0.08, alpha within 10 per cent."""
     topics, counts = corpus(ALPHA, 200, 20_000, 8, 0)
@@ -442,6 +447,7 @@ def test_topics_of_short_documents(tmp_path: Path) -> None:
     assert (matched.recovered, matched.duplicates) == (5, 0)
 
 
+@pytest.mark.slow
 def test_means_of_a_mixture(tmp_path: Path) -> None:
     """Two Gaussians of unequal spread and a third, their whitened tensor applied by passes over the rows."""
     rng = np.random.default_rng(10)
@@ -464,6 +470,7 @@ def test_means_of_a_mixture(tmp_path: Path) -> None:
     assert matched.weight_errors.max() < 0.05
 
 
+@pytest.mark.slow
 def test_independent_components_of_both_signs_of_kurtosis(tmp_path: Path) -> None:
     rng = np.random.default_rng(11)
     n, d = 60_000, 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import npmdask
 from npmdask.algorithms import PowerMethod
@@ -22,6 +23,7 @@ def test_streams_are_found_again_and_share_nothing() -> None:
     assert np.abs(np.corrcoef(drawn) - np.eye(len(names))).max() < 0.2
 
 
+@pytest.mark.slow
 def test_noise_and_start_are_drawn_apart_and_nothing_else_is_touched() -> None:
     """Another seed is another start and other noise; the same again is the same; NumPy's own state stays."""
     a = planted(200, 30, np.linspace(3, 1, 30))[0]

@@ -56,6 +56,7 @@ def exactly(a: np.ndarray, block: np.ndarray) -> np.ndarray:
     return np.array([[sum(u * v for u, v in zip(r, c, strict=True)) for c in columns] for r in rows], object)
 
 
+@pytest.mark.slow
 @settings(**OPTIONS, max_examples=60)
 @given(
     form=st.sampled_from(FORMS),
@@ -86,6 +87,7 @@ def test_the_product_errs_no_more_than_is_said(
     assert 2 * sum(errors) <= rounding.l1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_neighbours_are_no_further_apart_than_is_said_and_attain_it(form: str, monkeypatch: Any) -> None:
     """One entry, and its mirror image, from one bound to the other or by far more: clipping brings it back."""
@@ -156,6 +158,7 @@ def test_a_packed_matrix_and_the_whole_give_the_same(tmp_path: Path) -> None:
     assert np.linalg.norm(found * rounding.grid - reference) < 1e-7 * np.linalg.norm(reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_bits_with_any_number_of_threads(form: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 1000)

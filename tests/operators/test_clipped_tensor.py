@@ -48,6 +48,7 @@ def exactly(tensor: np.ndarray, block: np.ndarray, scores: bool) -> list[list[Fr
     return [list(row) for row in zip(*found, strict=True)]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", [False, True])
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 6), st.integers(0, 10**6), st.sampled_from(["f4", "f8"]))
@@ -66,6 +67,7 @@ def test_no_entry_errs_by_more_than_is_said(scores: bool, d: int, p: int, side: 
     assert max(off) >= half / 10**6, "the bound says something"
 
 
+@pytest.mark.slow
 def test_it_is_the_dense_contraction_of_bounded_entries_whatever_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedTensor, "run_bytes", 1)  # a run for each block
     tensor = symmetric(23, seed=3)

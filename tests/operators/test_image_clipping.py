@@ -88,6 +88,7 @@ def require_right_sensitivity(relation: Any, d: int, p: int, share: float, seed:
 SHARES = st.one_of(st.floats(0.01, 1.5), st.sampled_from([0.5, 3**-0.5, 0.6, 1.0, 1.1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 @settings(**OPTIONS, max_examples=40)
 @given(
@@ -218,6 +219,7 @@ def require_any_order_gives_the_same(x: np.ndarray, clip_norm: float, image_norm
     np.testing.assert_array_equal(integers(mixed, (37, 11)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip_norm", [1.0, 1.7, 0.01])
 def test_rows_and_chunks_in_any_order_give_the_same_integers(clip_norm: float, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 100)
@@ -278,6 +280,7 @@ def require_within(
     return l2, l1
 
 
+@pytest.mark.slow
 @settings(**OPTIONS, max_examples=60)
 @given(
     d=st.integers(4, 40),
@@ -299,6 +302,7 @@ def test_neighbours_are_no_further_apart_than_is_said(
     require_close(x, place, other, block, clip_norm, share * clip_norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.8])
 @pytest.mark.parametrize("reads", ["dense", "sparse"])
 def test_the_sensitivity_is_attained(share: float, reads: str, tmp_path: Path) -> None:
@@ -381,6 +385,7 @@ def integers() -> None:
     require_integers(None, 12, 9, 5.0, 0.2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "check"),
     [(not_clipped, close), (by_position, any_order), (by_the_whole_block, any_order), (off_the_grid, integers)],

@@ -68,6 +68,7 @@ def test_a_column_index_that_is_outside_is_found(tmp_path: Path, wrong: int) -> 
 layouts = st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(1, 70), st.integers(1, 45))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=layouts,
@@ -106,6 +107,7 @@ def test_gram_of_any_layout(
     assert record.chunks == reader.grid[0] * reader.grid[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [(500, 500), (64, 64), (100, 37), (1, 500), (500, 3)])
 def test_symmetric_of_any_layout(tmp_path: Path, chunks: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
@@ -174,6 +176,7 @@ def test_anndata_csr_group_is_read_as_it_is(tmp_path: Path) -> None:
     np.testing.assert_allclose(product, matrix.T @ (matrix @ block), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_same_bits_with_any_number_of_threads_and_processes(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 2**18)
     x = np.random.default_rng(0).standard_normal((5000, 300)).astype("f4")
@@ -261,6 +264,7 @@ def test_centring_of_data_far_from_zero_keeps_its_digits(tmp_path: Path) -> None
     np.testing.assert_allclose(product, centred.T @ (centred @ block), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_damage_beside_the_data_is_found_at_opening(tmp_path: Path) -> None:
     """The means, the truth and the row pointers are arrays too: a lost chunk of them would read as zeros."""
     writer = DenseWriter(tmp_path / "d.zarr", columns=4, dtype=np.dtype("f8"), kind="samples", identity={})
@@ -299,6 +303,7 @@ def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> 
         Threads(1).run_pass(SparseGram(reader=reader), np.ones((40, 2)), ignore)
 
 
+@pytest.mark.slow
 def test_a_sparse_pass_costs_its_entries_whatever_the_width(tmp_path: Path, monkeypatch: Any) -> None:
     """Hardt and Price: time nnz p. The same entries in 40 and in 40,000 columns are the same bytes and the same
     products; twice the entries are twice the bytes; nothing is ever made dense. Mutant: a row that is filled in."""

@@ -144,6 +144,7 @@ def test_only_the_upper_chunks_are_fetched_and_each_once_a_pass() -> None:
     assert record.bytes_read < 0.6 * a.nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 def test_the_same_bits_with_any_number_of_threads(tmp_path: Path, dtype: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 2**16)
@@ -240,6 +241,7 @@ def test_a_rotten_chunk_of_a_packed_store_is_named(tmp_path: Path) -> None:
         Threads(2).run_pass(operator, np.ones((200, 2)), ignore)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [(70, 199), (130, 130)])
 @pytest.mark.parametrize("codec", [None, "auto"])
@@ -270,6 +272,7 @@ def stored(folder: Path, a: np.ndarray, how: str) -> Path:
     return ingest(folder / "a.npy", folder / f"{how}.zarr", kind="symmetric", layout=how, chunks=(64, 64)).dest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["packed", "full", "plain"])
 def test_top_k_of_an_indefinite_matrix(tmp_path: Path, how: str) -> None:
     a = falling(200)
@@ -284,6 +287,7 @@ def test_top_k_of_an_indefinite_matrix(tmp_path: Path, how: str) -> None:
     assert solution.bytes_read == solution.steps * triangle_bytes + extra
 
 
+@pytest.mark.slow
 def test_a_store_of_a_matrix_that_is_called_symmetric_is_read_whole_once(tmp_path: Path) -> None:
     """Ingested as a matrix, nobody compared it with its mirror image: its checksums do not say that it is one."""
     a = falling(200)
@@ -317,6 +321,7 @@ def test_resumed_in_the_same_bits(tmp_path: Path, how: str, stop: int) -> None:
     assert resumed.data_passes == whole.data_passes - stop
 
 
+@pytest.mark.slow
 def test_a_kill_between_the_survey_and_the_first_commit_changes_no_bit(tmp_path: Path) -> None:
     source = stored(tmp_path, falling(200), "plain")
     asked: dict[str, Any] = {"k": 6, "kind": "symmetric"}
@@ -348,6 +353,7 @@ def test_a_packed_store_stays_within_its_memory_plan(tmp_path: Path) -> None:
     assert solution.converged and solution.peak_rss_bytes < 6 * 2**30
 
 
+@pytest.mark.slow
 def test_more_components_of_a_packed_store(tmp_path: Path) -> None:
     a = falling(200)
     npmdask.top_k(stored(tmp_path, a, "packed"), 3, store=tmp_path / "run")

@@ -87,6 +87,7 @@ def assert_close(found: np.ndarray, known: np.ndarray, digits: float = 1e-13) ->
     assert np.abs(found - known).max() <= digits * max(1.0, np.abs(known).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("equal", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize(("d", "side", "count"), [(60, 20, 8), (61, 20, 1), (31, 7, 3), (9, 1, 2)])
 @pytest.mark.parametrize("rows", [None, 3])
@@ -157,6 +158,7 @@ def both(reader: TensorReader) -> dict[str, Operator]:
     return {"contraction": PackedTensor(reader=reader), "multilinear": PackedMultilinear(reader=reader)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["contraction", "multilinear"])
 def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path, many_runs: None, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
@@ -193,6 +195,7 @@ def test_the_same_bits_in_other_processes(tmp_path: Path, many_runs: None) -> No
     assert other == record
 
 
+@pytest.mark.slow
 def test_where_the_bytes_lie_does_not_change_a_bit(tmp_path: Path) -> None:
     """Stored as plain files, packed, or in memory; float32 that is multiplied in float64 as if it were stored so."""
     tensor, block = symmetric(47, "f4"), np.random.default_rng(1).standard_normal((47, 6))
@@ -257,6 +260,7 @@ def test_what_overflows_is_told_from_it(tmp_path: Path) -> None:
         Threads(2).run_pass(PackedTensor(reader=reader), np.full((11, 2), 1e10), ignore)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "side"), [(23, 5), (20, 5), (7, 7), (6, 1)])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_multilinear_forms(d: int, side: int, dtype: str) -> None:

@@ -62,6 +62,7 @@ def views(x: np.ndarray) -> dict[str, View]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows", "rows, centred", "columns", "all", "none"])
 @pytest.mark.parametrize("kind", ["dense", "float32", "sparse"])
 def test_weighted_products_are_those_of_numpy_on_any_number_of_threads(kind: str, name: str, tmp_path: Path) -> None:
@@ -82,6 +83,7 @@ def test_weighted_products_are_those_of_numpy_on_any_number_of_threads(kind: str
     assert record == other and all(isinstance(node, Node) for node in done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_means_and_deviations_of_weighted_rows(kind: str, tmp_path: Path) -> None:
     reader, x = data(kind, tmp_path)
@@ -97,6 +99,7 @@ def test_means_and_deviations_of_weighted_rows(kind: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(found, (a**2).sum())
 
 
+@pytest.mark.slow
 def test_left_products_are_of_the_weighted_rows(tmp_path: Path) -> None:
     reader, x = data("dense", tmp_path)
     view = views(x)["all"]

@@ -94,6 +94,7 @@ def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "COLUMN_BYTES", 0)
 
 
+@pytest.mark.slow
 def test_totals_and_what_was_skipped(tmp_path: Path, many_runs: None) -> None:
     counts = documents()
     reader = reader_of(tmp_path, counts)
@@ -195,6 +196,7 @@ def every_text(shares: np.ndarray, length: int) -> np.ndarray:
     return np.stack([(texts == word).sum(axis=1) for word in range(len(shares))], axis=1)
 
 
+@pytest.mark.slow
 def test_exact_expectation_of_single_topics(tmp_path: Path) -> None:
     """Over all texts of 3 or 5 words of two topics the estimates ARE the moments; naive ones are far off."""
     topics = np.array([[0.5, 0.25, 0.25, 0.0], [0.0, 0.25, 0.25, 0.5]]).T
@@ -253,6 +255,7 @@ def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path,
         assert other == record
 
 
+@pytest.mark.slow
 def test_single_precision_is_close(tmp_path: Path) -> None:
     for operator in operators(tmp_path).values():
         block = np.random.default_rng(5).standard_normal((operator.block_rows, 3))

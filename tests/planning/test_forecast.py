@@ -71,6 +71,7 @@ def test_a_rehearsal_knows_ranks_limits_and_signs() -> None:
     assert rehearse(falling[::-1], krylov, RULE) == some[0], "in any order"
 
 
+@pytest.mark.slow
 def test_many_eigenvalues_are_thinned_without_changing_the_steps() -> None:
     """The largest of every cell, as often as it has members. Kills: weights left out of the start."""
     values = 1 / np.arange(1.0, 20_001) ** 0.6
@@ -217,6 +218,7 @@ def test_only_eigenvalues_of_a_symmetric_matrix_are_negative(tmp_path: Path) -> 
     assert asked_spectrum(str(tmp_path / "s.npy"), 5, kind="symmetric") is not None
 
 
+@pytest.mark.slow
 def test_values_whose_squares_are_nothing_are_zeros(tmp_path: Path) -> None:
     """A likely error divides by the square of the k-th. Mutant: values as they are (a division by zero)."""
     world = make_world(tmp_path, records(4507))

@@ -80,6 +80,7 @@ def test_the_run_does_what_the_plan_said_and_the_plan_left_nothing_behind(tmp_pa
     assert plan["runs"] == next(line for line in lines if line["event"] == "pass")["tasks"]
 
 
+@pytest.mark.slow
 def test_the_lines_for_people(tmp_path: Path, capsys: Any) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=20_000, columns=100, rank=4)
     assert main(["plan", str(configure(tmp_path))]) == 0
@@ -107,6 +108,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "why", "options"), LAYOUTS, ids=str)
 def test_how_the_chunks_are_read_and_why(
     tmp_path: Path, capsys: Any, how: str, why: str, options: dict[str, Any]
@@ -238,6 +240,7 @@ def test_the_estimate_is_within_a_factor_of_two_of_real_runs(tmp_path: Path, opt
     assert solution.steps / 2 <= plan.steps <= 2 * solution.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symmetric", "sparse", "samples"])
 def test_the_estimate_for_the_other_kinds(tmp_path: Path, kind: str) -> None:
     extra: dict[str, Any] = {"center": True, "scale": True} if kind == "samples" else {}
@@ -251,6 +254,7 @@ def test_the_estimate_for_the_other_kinds(tmp_path: Path, kind: str) -> None:
     assert solution.steps / 2 <= plan.steps <= 2 * solution.steps
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reached_is_not_promised(tmp_path: Path, capsys: Any) -> None:
     data = np.linalg.qr(np.random.default_rng(0).standard_normal((500, 100)))[0]  # all values are 1
     write_zarr(tmp_path / "x.zarr", data + 1e-4 * np.eye(500, 100), compressors=None)
@@ -353,6 +357,7 @@ def test_auto_is_chosen_once_and_then_pinned(tmp_path: Path) -> None:
     assert same.basis.tobytes() == first.basis.tobytes()
 
 
+@pytest.mark.slow
 def test_auto_keeps_to_the_memory_limit_and_to_the_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times(monkeypatch, 1e-6)
     generate(tmp_path / "x.zarr", problem="spectrum", rows=200, columns=60, rank=3)
@@ -368,6 +373,7 @@ def test_auto_keeps_to_the_memory_limit_and_to_the_columns(tmp_path: Path, monke
     assert free.iteration_rank == 128
 
 
+@pytest.mark.slow
 def test_auto_in_a_configuration(tmp_path: Path, capsys: Any) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=4000, columns=100, rank=3)
     path = configure(tmp_path, more='iteration_rank = "auto"')

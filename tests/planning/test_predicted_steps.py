@@ -62,6 +62,7 @@ def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert predictions.NONE in write_report(tmp_path / "b" / "run").read_text()
 
 
+@pytest.mark.slow
 def test_a_deflated_run_is_foretold_the_rest(tmp_path: Path) -> None:
     """Kills: a rehearsal of the run without what is locked, the sample's own values in place of those."""
     values = np.r_[[9.0, 8.5, 8.0], 4 * 0.93 ** np.arange(77)]
@@ -103,6 +104,7 @@ class Stop(Observer):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_first_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for observer in (StopAtOnce(), Stop()):
         with pytest.raises(KeyboardInterrupt):

@@ -4,6 +4,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 from tests.prefect.conftest import ROOT
 
 
@@ -13,6 +15,7 @@ def _imports(text: str) -> set[str]:
     return plain | {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
 
+@pytest.mark.slow
 def test_only_one_room_imports_prefect() -> None:
     for file in (ROOT / "npmdask").rglob("*.py"):
         guests = {name for name in _imports(file.read_text()) if name.split(".")[0] in ("prefect", "flows")}
@@ -27,6 +30,7 @@ def test_flow_modules_keep_their_annotations() -> None:
         assert "__future__" not in _imports(file.read_text()), file
 
 
+@pytest.mark.slow
 def test_the_command_line_does_not_load_prefect() -> None:
     names = "npmdask, npmdask.cli.main, npmdask.config, npmdask.manage.report"
     code = f"import {names}, sys; sys.exit('prefect' in sys.modules)"

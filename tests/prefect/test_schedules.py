@@ -48,6 +48,7 @@ def test_paths_are_those_of_the_file_and_runs_are_in_the_working_folder(folder: 
     assert again.version == npm.version != read_schedules(folder / "s.toml")[0].version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -113,6 +113,7 @@ def test_no_bit_of_the_description_ends_in_a_traceback(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_without_the_data_the_sentence_says_so(
     tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,7 @@ def source(tmp_path: Path) -> Path:
     return write_zarr(tmp_path / "a.zarr", a, (250, 80), compressors=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "final"), [("samples", 0), ("matrix", 1), ("symmetric", 0)])
 def test_data_passes_are_steps_counted_at_the_store(kind: str, final: int) -> None:
     a = planted(600, 60, np.logspace(0, -2, 60))[0]
@@ -99,6 +100,7 @@ def test_worker_processes_change_no_bit(tmp_path: Path, source: Path) -> None:
     same_bytes(tmp_path / "threads", tmp_path / "workers")
 
 
+@pytest.mark.slow
 def test_a_finished_run_answers_without_a_pass_even_without_its_chunks(tmp_path: Path, source: Path) -> None:
     first = npmdask.top_k(source, 5, store=tmp_path / "run")
     again = npmdask.top_k(source, 5, store=tmp_path / "run")
@@ -129,6 +131,7 @@ def test_other_parameters_are_refused_by_name(tmp_path: Path, source: Path, chan
         npmdask.top_k(source, **(asked | change))
 
 
+@pytest.mark.slow
 def test_other_data_and_another_version_are_refused_by_name(tmp_path: Path, source: Path) -> None:
     npmdask.top_k(source, 5, store=tmp_path / "run")
     other = write_zarr(tmp_path / "b.zarr", np.ones((3000, 80)), (250, 80))
@@ -140,6 +143,7 @@ def test_other_data_and_another_version_are_refused_by_name(tmp_path: Path, sour
         npmdask.resume(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_another_numpy_is_said_not_hidden(tmp_path: Path, source: Path) -> None:
     npmdask.top_k(source, 5, store=tmp_path / "run")
     record = tmp_path / "run" / "run.json"
@@ -148,6 +152,7 @@ def test_another_numpy_is_said_not_hidden(tmp_path: Path, source: Path) -> None:
     assert "numpy was '1.0'" in solution.warnings[0]
 
 
+@pytest.mark.slow
 def test_data_that_change_between_passes_are_caught(tmp_path: Path, source: Path) -> None:
     """A plain store has no recorded checksums: those of the first pass hold for the rest."""
     with pytest.raises(Stop):
@@ -163,6 +168,7 @@ def test_data_that_change_between_passes_are_caught(tmp_path: Path, source: Path
         npmdask.resume(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_limits_that_were_chosen(tmp_path: Path, source: Path) -> None:
     npmdask.top_k(source, 5, store=tmp_path / "run", memory="7GiB", threads=1, max_steps=2)
     assert npmdask.resume(tmp_path / "run", max_steps=4).memory_limit_bytes == 7 * 2**30
@@ -172,6 +178,7 @@ def test_a_resumed_run_keeps_the_limits_that_were_chosen(tmp_path: Path, source:
     assert {p["threads"] for p in plans} == {1}
 
 
+@pytest.mark.slow
 def test_other_data_of_the_same_shape_never_get_the_old_answer(tmp_path: Path) -> None:
     a = np.random.default_rng(0).standard_normal((50, 8))
     npmdask.top_k(a, 2, store=tmp_path / "memory")
@@ -195,12 +202,14 @@ class Elsewhere(Observer):
         self.piece.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_left_vectors_that_are_written_elsewhere_are_missed_before_the_answer(tmp_path: Path, source: Path) -> None:
     with pytest.raises(RefusedError, match=r"1 of \d+ pieces of .*left.zarr are not here: .* a disk that all of them"):
         npmdask.top_k(source, 3, kind="matrix", store=tmp_path / "run", threads=1, observer=Elsewhere(tmp_path / "run"))
     assert not (tmp_path / "run" / "result").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["lost", "rotten", "gone"])
 def test_damaged_left_vectors_are_not_exported(tmp_path: Path, source: Path, damage: str) -> None:
     npmdask.top_k(source, 3, kind="matrix", store=tmp_path / "run")
@@ -218,6 +227,7 @@ def test_damaged_left_vectors_are_not_exported(tmp_path: Path, source: Path, dam
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "o.npz")]) == 0
 
 
+@pytest.mark.slow
 def test_chunks_half_written_when_a_run_was_killed_are_swept_away(tmp_path: Path, source: Path) -> None:
     npmdask.top_k(source, 3, kind="matrix", store=tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
@@ -242,6 +252,7 @@ def test_max_steps_is_not_convergence_and_can_be_extended(tmp_path: Path, source
         npmdask.deflate(tmp_path / "short", 2, store=tmp_path / "more")
 
 
+@pytest.mark.slow
 def test_the_second_process_is_told_who_holds_the_run(tmp_path: Path, source: Path) -> None:
     holder = RunStore(tmp_path / "run").open()
     with pytest.raises(RefusedError, match=f"held by process {os.getpid()} on .*since"):
@@ -258,6 +269,7 @@ def test_a_process_that_lost_its_turn_cannot_commit(tmp_path: Path) -> None:
     assert sleeper.last_step() is None
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_rotted_is_passed_over(tmp_path: Path, source: Path) -> None:
     whole = npmdask.top_k(source, 5, kind="samples", store=tmp_path / "whole")
     with pytest.raises(Stop):
@@ -300,6 +312,7 @@ def test_commit_error_has_a_resumable_exit_code() -> None:
     assert RefusedError.exit_code == 3
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_refused_before_the_first_pass_with_what_would_do(tmp_path: Path, source: Path) -> None:
     with pytest.raises(RefusedError, match=r"memory = 32MiB is too small.*set memory to at least \d+MiB"):
         npmdask.top_k(source, 5, store=tmp_path / "run", memory="32MiB")
@@ -307,6 +320,7 @@ def test_too_little_memory_is_refused_before_the_first_pass_with_what_would_do(t
     assert npmdask.top_k(source, 5, store=tmp_path / "run", memory="8GiB").converged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -331,6 +345,7 @@ def test_bad_parameters_get_a_sentence(source: Path, arguments: dict[str, Any], 
         npmdask.top_k(source, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 def test_a_matrix_that_is_not_symmetric_is_found_out_in_the_first_step(tmp_path: Path, dtype: str) -> None:
     rng = np.random.default_rng(0)
@@ -394,11 +409,13 @@ def test_sigterm_exits_130_and_the_run_resumes(tmp_path: Path) -> None:
     same_bytes(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_lock_was_made_is_no_reason_to_refuse(tmp_path: Path, source: Path) -> None:
     (tmp_path / "run" / "steps").mkdir(parents=True)
     assert npmdask.top_k(source, 5, store=tmp_path / "run").converged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["[]", "3", "{}", '{"data": {}}', "", "{"])
 def test_a_damaged_record_of_a_run_is_said(tmp_path: Path, source: Path, content: str) -> None:
     npmdask.top_k(source, 5, store=tmp_path / "run", max_steps=2)

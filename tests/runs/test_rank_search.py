@@ -118,6 +118,7 @@ def test_every_kind(tmp_path: Path, case: str, share: float) -> None:
         assert solution.basis.shape[1] == solution.target_rank
 
 
+@pytest.mark.slow
 def test_left_vectors_of_the_components_that_are_left(tmp_path: Path) -> None:
     a = planted(400, 120, SLOW)[0]
     solution = npmdask.top_k(a, 0.7, store=tmp_path / "run", threads=1)
@@ -231,6 +232,7 @@ def test_what_is_neither_a_number_nor_a_share_gets_a_sentence(rank: Any) -> None
         validate_config({"source": {"path": "x"}, "algorithm": {"target_rank": rank}})
 
 
+@pytest.mark.slow
 def test_what_does_not_go_with_a_share(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="whose iteration_rank follows"):
         npmdask.top_k(DIGITS, 0.9, iteration_rank=40)
@@ -248,6 +250,7 @@ def test_what_does_not_go_with_a_share(tmp_path: Path) -> None:
         npmdask.resume(tmp_path / "share" / "search" / "0016")
 
 
+@pytest.mark.slow
 def test_data_without_variance_and_matrices_without_meaning() -> None:
     with pytest.raises(BadInputError, match="no variance to explain"):
         npmdask.top_k(np.ones((50, 20)), 0.9, kind="samples", center=True)
@@ -258,6 +261,7 @@ def test_data_without_variance_and_matrices_without_meaning() -> None:
         npmdask.top_k(-np.eye(30), 0.9, kind="symmetric")
 
 
+@pytest.mark.slow
 def test_too_little_memory_for_the_share_says_how_far_it_came(tmp_path: Path) -> None:
     a = np.random.default_rng(0).standard_normal((1500, 1200)).astype(np.float32)
     path = write_zarr(tmp_path / "a.zarr", a, (100, 1200))
@@ -291,6 +295,7 @@ def test_the_rule_ends_a_stage_for_the_right_reason() -> None:
     assert rule(views([2, 1], [3, 1], [3.8, 1.05])) is None  # its gains fall slowly: 5 is in reach
 
 
+@pytest.mark.slow
 def test_whole_numbers_say_their_share_where_it_costs_nothing(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", DIGITS)
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr")

@@ -195,6 +195,7 @@ def test_refusals(tmp_path: Path) -> None:
         solve(a, 5, start=first)
 
 
+@pytest.mark.slow
 def test_from_a_configuration_and_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_zarr(tmp_path / "a.zarr", samples(STEP), (200, 120))

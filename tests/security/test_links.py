@@ -80,6 +80,7 @@ def test_a_run_folder_that_is_a_link_is_refused_and_left_alone(tmp_path: Path, v
     assert (tmp_path / "disk" / "a" / "result").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NO_LINKS)
 def test_no_part_of_a_run_may_be_a_link(name: str, tmp_path: Path, victim: Path) -> None:
     """Neither opened, taken over, looked at nor cleared away: the sentence names it, what it points at stays."""

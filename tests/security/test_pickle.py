@@ -169,6 +169,7 @@ def test_a_model_that_somebody_sent_is_numbers_and_json(tmp_path: Path, marker: 
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_good_stores_of_either_format_are_still_read(tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", rows=60, columns=8, rank=2, spectrum="harmonic")
     assert npmdask.top_k(tmp_path / "x.zarr", 2).converged

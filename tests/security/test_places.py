@@ -176,6 +176,7 @@ def test_what_stays_on_this_machine_is_not_written_to_a_bucket(
     assert not list(prepared.glob("*:"))
 
 
+@pytest.mark.slow
 def test_a_file_url_is_its_path(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     here = prepared.as_uri()

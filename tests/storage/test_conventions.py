@@ -163,6 +163,7 @@ def test_rows_with_missing_values_may_be_stored_as_zeros_or_left_out(tmp_path: P
 LIMITED = {"valid_range": [-500, 500]}, {"valid_min": -500}, {"valid_max": 500}, {"valid_range": [-5.0, 5.0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", LIMITED, ids=lambda limits: str(next(iter(limits.items()))))
 def test_values_outside_of_the_valid_range_are_refused(tmp_path: Path, limits: dict[str, Any]) -> None:
     """Missing by CF, numbers for xarray: where they are read differently nothing is certified."""
@@ -183,6 +184,7 @@ NOT_UNDERSTOOD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOT_UNDERSTOOD)
 def test_what_is_not_understood_is_refused(tmp_path: Path, name: str) -> None:
     array = zarr.create_array(tmp_path / "a", shape=(20, 4), dtype="i2", chunks=(20, 4), attributes={"units": "K"})
@@ -216,6 +218,7 @@ def test_a_decoded_array_goes_to_workers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(array))[...], as_xarray(tmp_path / "s"))  # noqa: S301
 
 
+@pytest.mark.slow
 def test_kinds_with_three_dimensions_are_decoded(tmp_path: Path) -> None:
     base = np.random.default_rng(0).integers(-50, 50, (6, 5, 5)).astype("i2")
     mats = zarr.create_array(tmp_path / "m", shape=base.shape, dtype="i2", chunks=(2, 5, 5))
@@ -235,6 +238,7 @@ def test_kinds_with_three_dimensions_are_decoded(tmp_path: Path) -> None:
             ingest(array.store_path.store.root, tmp_path / "o.zarr", kind=kind)
 
 
+@pytest.mark.slow
 def test_symmetric_matrices_are_decoded(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).integers(-99, 99, (30, 30))
     array = zarr.create_array(tmp_path / "a", shape=(30, 30), dtype="i2", chunks=(10, 10))
@@ -246,6 +250,7 @@ def test_symmetric_matrices_are_decoded(tmp_path: Path) -> None:
     np.testing.assert_allclose(npmdask.top_k(tmp_path / "s.zarr", 2).values, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data", "indices", "group"])
 @pytest.mark.parametrize("door", ["zarr", "hdf5"])
 def test_sparse_matrices_are_not_decoded(tmp_path: Path, name: str, door: str) -> None:

@@ -97,6 +97,7 @@ def test_truth_is_that_of_the_stored_matrix(tmp_path: Path, problem: str, spectr
     np.testing.assert_allclose(residual, 0, atol=accuracy)  # each vector by itself, not only the range
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_symmetric_eigenvalues_have_their_signs(tmp_path: Path, dtype: str) -> None:
     for definite in (False, True):
@@ -111,6 +112,7 @@ def test_symmetric_eigenvalues_have_their_signs(tmp_path: Path, dtype: str) -> N
         assert (values > 0).all() == definite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("problem", ["spectrum", "rank_deficient"])
 def test_samples_values_are_of_the_second_moment(tmp_path: Path, problem: str, dtype: str) -> None:
@@ -131,6 +133,7 @@ def test_rank_deficient_has_its_true_rank(tmp_path: Path) -> None:
     np.testing.assert_allclose(basis.T @ basis, np.eye(RANK), atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_spiked_is_a_sample_of_its_population(tmp_path: Path, dtype: str) -> None:
     rows, stddev, rank = 40_000, 0.5, 4
@@ -152,6 +155,7 @@ def test_spiked_is_a_sample_of_its_population(tmp_path: Path, dtype: str) -> Non
     assert predicted / 4 < sampled < 4 * predicted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LEFT_FACTORS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (6, 6, 6), (24, 9, 6), (25, 9, 6), (3000, 40, 40), (20_000, 8, 8)])
 def test_left_factors_are_orthonormal_to_rounding(law: str, shape: tuple[int, int, int]) -> None:
@@ -266,6 +270,7 @@ def test_symmetric_is_one_tile_or_many(tmp_path: Path, monkeypatch: pytest.Monke
     assert (data == data.T).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corner", [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 5}, {"rows": 3, "columns": 9}])
 @pytest.mark.parametrize("problem", ["spiked", "spectrum", "sparse", "symmetric"])
 def test_smallest_shapes(tmp_path: Path, problem: str, corner: dict[str, int]) -> None:

@@ -49,6 +49,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("door", DOORS)
 def test_what_is_no_array_of_real_numbers_is_refused(door: str, name: str) -> None:
@@ -69,6 +70,7 @@ def test_the_refusal_names_what_is_accepted() -> None:
         npmdask.top_k(None, 1)
 
 
+@pytest.mark.slow
 def test_lists_are_arrays() -> None:
     found, truth = npmdask.top_k(ROWS.tolist(), 2), npmdask.top_k(ROWS, 2)
     np.testing.assert_array_equal(found.values, truth.values)
@@ -82,6 +84,7 @@ def test_nothing_masked_is_an_array() -> None:
     np.testing.assert_array_equal(npmdask.top_k(whole, 2).values, npmdask.top_k(ROWS, 2).values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["array", "list", "zarr", "path"])
 @pytest.mark.parametrize("options", [{}, {"center": True, "scale": True}], ids=str)
 def test_left_singular_vectors_without_a_store(tmp_path: Path, where: str, options: dict[str, Any]) -> None:

@@ -115,6 +115,7 @@ def refused(tmp_path: Path, source: Path, *words: str, **options: Any) -> str:
 # NumPy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "f4", ">f8", "f2", "i8", "u1", "?", ">i2"])
 @pytest.mark.parametrize("order", "CF")
 def test_npy(tmp_path: Path, small_batches: None, dtype: str, order: Any) -> None:
@@ -171,6 +172,7 @@ def test_dtype_override(tmp_path: Path) -> None:
     refused(tmp_path, tmp_path / "c.npy", "-3 at row 0", dtype=np.uint64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("order", "CF")
 def test_npz_dense(tmp_path: Path, small_batches: None, save: Any, order: Any) -> None:
@@ -211,6 +213,7 @@ def test_npz_sparse(tmp_path: Path, small_batches: None, layout: str, dtype: str
     assert summary.dtype == np.dtype(dtype)
 
 
+@pytest.mark.slow
 def test_npz_sparse_odd(tmp_path: Path, small_batches: None) -> None:
     duplicates = sparse.coo_array(([1.0, 2.0, 4.0], ([3, 0, 3], [1, 2, 1])), shape=(6, 4))
     sparse.save_npz(tmp_path / "a.npz", duplicates)
@@ -227,6 +230,7 @@ def test_npz_sparse_odd(tmp_path: Path, small_batches: None) -> None:
     refused(tmp_path, tmp_path / "b.npz", "chunks", chunks=(3, 4))
 
 
+@pytest.mark.slow
 def test_sparse_becomes_dense_and_back(tmp_path: Path, small_batches: None) -> None:
     matrix = scattered()
     sparse.save_npz(tmp_path / "a.npz", matrix)
@@ -252,6 +256,7 @@ def test_csv(tmp_path: Path, header: bool, name: str) -> None:
     check_dense(tmp_path, tmp_path / name, rows)
 
 
+@pytest.mark.slow
 def test_csv_errors(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     for text, words in {
@@ -285,6 +290,7 @@ def test_csv_header_that_looks_like_data(tmp_path: Path) -> None:
     check_dense(tmp_path, tmp_path / "a.csv", np.array([[0.0, 1, 2], [5, 6, 7]]), header=False)
 
 
+@pytest.mark.slow
 def test_parquet_of_many_columns(tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = dense(40000, 20)
     table = pa.table({f"c{i}": rows[:, i] for i in range(20)})
@@ -320,6 +326,7 @@ def test_parquet(tmp_path: Path, small_batches: None) -> None:
 # HDF5 and Zarr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [None, (7, 17), (40, 3), (203, 1)])
 @pytest.mark.parametrize("spooled", [True, False])
 def test_hdf5(tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch, chunks: Any, spooled: bool) -> None:
@@ -451,6 +458,7 @@ def test_mtx_coordinate(tmp_path: Path, small_batches: None, name: str, field: s
     assert summary.dtype == (np.int64 if field == "integer" else np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
 @pytest.mark.parametrize("dtype", [float, int])
 def test_mtx_array(tmp_path: Path, small_batches: None, symmetry: str, dtype: Any) -> None:
@@ -488,6 +496,7 @@ def write_idx(path: Path, values: np.ndarray, code: int) -> None:
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t10k-images-idx3-ubyte", "t10k-images-idx3-ubyte.gz", "a.idx"])
 @pytest.mark.parametrize("dtype", ["u1", "i2", "i4", "f4", "f8"])
 def test_idx(tmp_path: Path, small_batches: None, name: str, dtype: str) -> None:
@@ -508,6 +517,7 @@ def write_docword(path: Path, matrix: sparse.csr_matrix) -> None:
         file.write("\n".join(lines) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["docword.tiny.txt", "docword.tiny.txt.gz", "words"])
 def test_docword(tmp_path: Path, small_batches: None, name: str) -> None:
     full = (scattered(300, 50) * 1000).astype(np.int32).toarray()
@@ -553,6 +563,7 @@ def test_real_docword(tmp_path: Path) -> None:
 # Symmetry
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["packed", "full"])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
 def test_symmetric(tmp_path: Path, dtype: str, layout: str) -> None:
@@ -652,6 +663,7 @@ def test_a_temporary_file_gets_all_of_its_bytes(tmp_path: Path, monkeypatch: pyt
     np.testing.assert_array_equal(np.fromfile(tmp_path / "spool" / "x"), dense().ravel())
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_not_the_sources_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sparse.save_npz(tmp_path / "a.npz", scattered().tocoo())
 
@@ -667,6 +679,7 @@ def test_a_full_disk_is_not_the_sources_fault(tmp_path: Path, monkeypatch: pytes
     check_sparse(tmp_path, tmp_path / "a.npz", scattered())
 
 
+@pytest.mark.slow
 def test_a_failing_disk_keeps_what_is_written(
     tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_zarr_in_chunks_of_any_shape(
         check(folder, path, matrices, missing=missing)
 
 
+@pytest.mark.slow
 def test_zarr_is_read_in_pieces_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_zarr(tmp_path / "x.zarr", cubes(40, 6), (8, 4, 5))
     seen: list[Any] = []
@@ -120,6 +121,7 @@ def test_a_missing_chunk_is_named_or_filled(tmp_path: Path) -> None:
     check(tmp_path, path, matrices, missing="fill")
 
 
+@pytest.mark.slow
 def test_groups_and_stores(tmp_path: Path) -> None:
     """The only 3-D array of a group, one by name; a store is cut anew, its checksums compared."""
     matrices = cubes(20, 6)
@@ -206,6 +208,7 @@ def test_a_damaged_record_is_found(tmp_path: Path) -> None:
         open_source(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [None, (8, 36), (5, 7)])
 def test_images_are_those_of_the_file(tmp_path: Path, chunks: Any) -> None:
     matrices, rng = cubes(40, 6), np.random.default_rng(1)

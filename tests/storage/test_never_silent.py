@@ -89,6 +89,7 @@ def test_what_was_taken_for_names_is_said(tmp_path: Path, capsys: pytest.Capture
     assert ingest(tmp_path / "n.csv", tmp_path / "n.zarr").header is None
 
 
+@pytest.mark.slow
 def test_streams_and_scores_say_it_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +197,7 @@ BIG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "value", "dtype"), BIG)
 def test_a_value_that_the_dtype_does_not_have_is_named(tmp_path: Path, kind: Any, value: Any, dtype: str) -> None:
     values = np.ones((6, 3), kind)
@@ -332,6 +334,7 @@ def test_external_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     refused(tmp_path / "a.h5", "keeps its values in raw, which is not there")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [{"chunks": (10, 4)}, {"chunks": (10, 4), "compression": "gzip"}, {}], ids=str)
 def test_what_was_never_written(tmp_path: Path, layout: dict[str, Any]) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -104,6 +104,7 @@ def test_a_norm_that_float64_cannot_hold_is_left_out(tmp_path: Path) -> None:
     assert source.squared_frobenius is None and source.trace == pytest.approx(5e200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f8", "i4"])
 def test_an_interrupted_write_goes_on_to_the_same_bytes(
     tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +151,7 @@ def test_a_killed_ingest_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert tree(tmp_path / "cut") == tree(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [(7, 140), (3, 5), (100, 101), (149, 0)])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i2"])
 def test_a_source_that_is_not_symmetric_is_refused_naming_the_entry(
@@ -204,6 +206,7 @@ def test_a_packed_store_can_be_stored_full_and_packed_again(tmp_path: Path) -> N
     assert open_source(again.dest).fingerprint == open_source(packed).fingerprint
 
 
+@pytest.mark.slow
 def test_layout_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "a.npy", symmetric(80))
     ingested = ["ingest", str(tmp_path / "a.npy"), str(tmp_path / "i"), "--kind", "symmetric", "--quiet"]

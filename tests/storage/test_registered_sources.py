@@ -184,6 +184,7 @@ def begun(store: Path) -> None:
         npmdask.top_k("toy://here", 3, store=store, algorithm="power", iteration_rank=4, observer=Interrupted())
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_bits(toy: dict[str, Toy], tmp_path: Path) -> None:
     begun(tmp_path / "run")
     resumed = npmdask.resume(tmp_path / "run")
@@ -209,6 +210,7 @@ def test_other_values_under_the_same_identity_are_refused(toy: dict[str, Toy], t
     assert RunStore(tmp_path / "run").read_part("result") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -360,6 +362,7 @@ def test_worker_processes_compute_the_same_bits(lab: dict[str, str], tmp_path: P
     same_bytes(tmp_path / "0", tmp_path / "2")
 
 
+@pytest.mark.slow
 def test_every_reader_is_one(toy: dict[str, Toy], tmp_path: Path) -> None:
     """The protocol that loop, planner and operators hold to, of every layout: the types say so, and the values."""
     x = toy["here"].values

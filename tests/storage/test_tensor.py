@@ -149,6 +149,7 @@ def test_a_column_major_file_is_read_in_its_own_order(tmp_path: Path) -> None:
     assert (whole(open_source(tmp_path / "f").reader) == a).all()  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "side"), [(12, 4), (13, 4), (7, 7), (5, 1), (1, 1)])
 def test_readers_of_every_way_give_the_same_blocks(tmp_path: Path, d: int, side: int) -> None:
     a, n = symmetric(d), -(-d // side)
@@ -219,6 +220,7 @@ def test_rounding_of_einsum_is_forgiven_and_mended(tmp_path: Path, dtype: str, s
     assert (found == a[i, j, k]).all(), "of the mirror images the one whose indices do not fall is kept"
 
 
+@pytest.mark.slow
 def test_the_mean_over_the_orders_is_stored_on_request(tmp_path: Path) -> None:
     a = np.random.default_rng(0).standard_normal((13, 13, 13))
     path = store(tmp_path / "t", a, 5, symmetrise=True)
@@ -269,6 +271,7 @@ def test_what_is_no_cube_is_refused_with_a_remedy(tmp_path: Path) -> None:
 # Reading the source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [(1, 12, 12), (12, 12, 1), (12, 1, 5), (4, 4, 4), (2, 4, 12), (5, 5, 5)])
 def test_a_chunk_is_read_twice_at_most(
     tmp_path: Path, chunks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -325,6 +328,7 @@ def test_memory_of_ingest_is_that_of_a_few_blocks(tmp_path: Path, form: str) -> 
 # Kills and damage
 
 
+@pytest.mark.slow
 def test_an_interrupted_write_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "JOURNAL_BYTES", 1)
     a = symmetric(13)
@@ -388,6 +392,7 @@ def test_a_source_that_changed_is_not_continued(tmp_path: Path, monkeypatch: pyt
         writer.finish()
 
 
+@pytest.mark.slow
 def test_a_lost_rotten_or_short_chunk_is_named(tmp_path: Path) -> None:
     path = store(tmp_path / "t", symmetric(13), 4)
     chunk = path / "data" / "c.7.0.0.0"
@@ -422,6 +427,7 @@ def test_a_damaged_record_is_said(tmp_path: Path) -> None:
 # Doors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["samples", "symmetric", "matrix", "sparse", "matrices"])
 def test_a_tensor_is_nothing_else(tmp_path: Path, kind: str) -> None:
     path = store(tmp_path / "t", symmetric(6), 2)

@@ -75,6 +75,7 @@ def test_every_algorithm_from_the_command_line_and_from_python(folder: Path, cap
     np.testing.assert_allclose(solution.mean, np.asarray(rows_of(4000)).mean(axis=0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_finished_stream_answers_again_without_a_row(folder: Path, capsys: Any) -> None:
     config = written("c.toml", "spm")
     first = json.loads(run(capsys, "run", config, "--json", "--quiet")[1].splitlines()[-1])
@@ -102,6 +103,7 @@ def test_memory_that_does_not_suffice_is_refused(folder: Path, capsys: Any) -> N
     assert code == 3 and "set memory to at least" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [

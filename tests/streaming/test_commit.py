@@ -28,6 +28,7 @@ def learn(rows: np.ndarray, store: Path) -> Any:
     return stream_pca(iter([rows]), K, options=EXACT, batch_rows=8, store=store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["write_part", "drop_part"])
 def test_an_input_has_ended_when_its_answer_is_there(
     door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

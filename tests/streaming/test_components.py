@@ -52,6 +52,7 @@ def by_pipe(rows: np.ndarray, store: Path, monkeypatch: pytest.MonkeyPatch) -> S
     return components("-", store, format="csv", columns=D, batch_rows=37)
 
 
+@pytest.mark.slow
 def test_every_source_and_every_door_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are of other sizes everywhere. Fails when one of them reaches a sum, or a row is left out."""
     whole = components(ROWS)
@@ -227,6 +228,7 @@ def test_saved_and_loaded_it_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.partial_fit(ROWS[933:]).basis, components(ROWS).basis)
 
 
+@pytest.mark.slow
 def test_what_is_too_much_is_refused_before_the_first_row() -> None:
     model = make_model(StreamRequest(target_rank=K, algorithm=NAME, options=OPTIONS), 10**6)
     with pytest.raises(MemoryRefusedError, match=r"memory = 64MiB is too small: .*set memory to at least \d+MiB, or "):

@@ -38,6 +38,7 @@ def files(folder: Path, **parts: np.ndarray) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_directory_that_grows_between_calls(tmp_path: Path) -> None:
     """Fails if a file is read twice, or a call without news changes anything."""
     source, store = files(tmp_path / "in", a=ROWS[:20]), tmp_path / "s"
@@ -94,6 +95,7 @@ def test_rows_left_out_are_counted_over_all_inputs(tmp_path: Path) -> None:
         assert kept is not None and kept[1]["skipped"] == turn
 
 
+@pytest.mark.slow
 def test_an_input_that_failed_is_sent_again_from_its_first_row(tmp_path: Path) -> None:
     """Fails if an input that broke off counts as one that ended, also the second one."""
 
@@ -118,6 +120,7 @@ def spoilt(*where: int) -> np.ndarray:
     return rows
 
 
+@pytest.mark.slow
 def test_rows_that_are_refused_can_be_corrected_or_skipped(tmp_path: Path) -> None:
     """Fails if the store does not let anybody do what the sentence advises."""
     source, store = files(tmp_path / "in", a=ROWS[:16], b=spoilt(20)[16:40], c=ROWS[40:]), tmp_path / "s"
@@ -179,6 +182,7 @@ def test_a_store_that_shrank_is_refused(tmp_path: Path) -> None:
     assert_learnt(tmp_path / "s", ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [
     {"seed": 1}, {"center": True}, {"half_life": 50.0, "options": {"iteration_rank": D}}, {"batch_rows": 9},
     {"unit": 2.0}, {"measure_rows": 3}, {"held_out": ROWS}, {"order": "shuffled"}, {"algorithm": "oja", "options": {}},
@@ -191,6 +195,7 @@ def test_other_parameters_are_refused(other: dict[str, Any], tmp_path: Path) -> 
     assert before == (sorted((tmp_path / "s").rglob("*.npy")), (tmp_path / "s" / "run.json").read_bytes())
 
 
+@pytest.mark.slow
 def test_more_epochs_go_on(tmp_path: Path) -> None:
     """Fails if rows of an epoch are counted like those of the array."""
     path = write_zarr(tmp_path / "a.zarr", ROWS, (7, D))
@@ -208,6 +213,7 @@ def test_a_store_that_is_held_is_refused(tmp_path: Path) -> None:
         learn(ROWS, tmp_path / "s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mb-msg", "mb-rmsg"])
 def test_too_few_rows_for_a_warm_start_are_kept(name: str, tmp_path: Path) -> None:
     """Fails if an input without an answer has to be sent again, or its rows are used twice."""
@@ -265,6 +271,7 @@ def test_when_a_commit_was_made_leaves_no_trace(tmp_path: Path) -> None:
     same_end(tmp_path / "s", tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
     learn(ROWS, tmp_path / "array")
     learn(iter([ROWS]), tmp_path / "iterator")

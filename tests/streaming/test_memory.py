@@ -105,6 +105,7 @@ def test_a_rank_that_grows_keeps_to_the_limit(tmp_path: Path) -> None:
     assert 0 < facts["peak"] <= facts["needed"]
 
 
+@pytest.mark.slow
 @every
 def test_what_is_too_much_is_refused_before_the_first_row(name: str) -> None:
     """Fails if the sentence lacks what would fit, or a larger request is said to need less."""

@@ -44,6 +44,7 @@ def checked(before: Measures, found: Measurement) -> Measures:
     return after
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 50), min_size=1, max_size=4),

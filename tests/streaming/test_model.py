@@ -45,6 +45,7 @@ def bits_but_batches(model: Model, state: Any) -> Any:
     return arrays, {name: value for name, value in json.loads(numbers).items() if name != "batches"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[1], [5, 64], [150]])
 @pytest.mark.parametrize("center", [False, True])
 def test_with_p_equal_d_the_state_is_the_exact_sum(sizes: list[int], center: bool) -> None:
@@ -57,6 +58,7 @@ def test_with_p_equal_d_the_state_is_the_exact_sum(sizes: list[int], center: boo
         assert np.abs(scatter(fed(model, wrong, sizes)) - expected).max() > 1e-6 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("center", [False, True])
 def test_rows_of_another_size_change_only_the_values(name: str, center: bool) -> None:
@@ -69,6 +71,7 @@ def test_rows_of_another_size_change_only_the_values(name: str, center: bool) ->
         assert max_sin_theta(results[-1].vectors, results[0].vectors) < 1e-6
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("center", [False, True])
 def test_the_unit_is_that_of_the_first_batch_that_is_not_zero(name: str, center: bool) -> None:
@@ -96,6 +99,7 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("kind", BAD)
 def test_a_batch_that_is_refused_leaves_the_state(name: str, kind: str) -> None:
@@ -108,6 +112,7 @@ def test_a_batch_that_is_refused_leaves_the_state(name: str, kind: str) -> None:
     assert bits(model, state) == before
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("d", [D, 41])
@@ -127,6 +132,7 @@ def test_saved_and_loaded_it_goes_on_with_the_same_bits(name: str, center: bool,
     np.testing.assert_array_equal(model.answer(left).vectors, again.answer(right).vectors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [("spm", EXACT), ("frequent-directions", {"sketch_rows": 200})], ids=["spm", "fd"]
 )
@@ -150,6 +156,7 @@ def test_a_model_that_is_not_centred_projects_as_it_learns() -> None:
     np.testing.assert_allclose(model.project(state, basis, ROWS), ROWS @ basis, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_half_of_the_weight_is_gone_after_the_half_life() -> None:
     """Fails if the mean fades at another pace than the scatter."""
     model = model_of("spm", options=EXACT, center=True, half_life=20.0)

@@ -84,6 +84,7 @@ def test_steps_are_drawn_where_they_change(tmp_path: Path) -> None:
     assert "variance along it" in page_of(tmp_path / "stays")
 
 
+@pytest.mark.slow
 def test_of_a_stream_that_was_cut_short(tmp_path: Path) -> None:
     """Fails when the page needs a result, or passes the measures of the last commit over."""
     with pytest.raises(BadInputError, match="the line is dead"):
@@ -117,6 +118,7 @@ def test_of_a_stream_with_too_few_rows(tmp_path: Path) -> None:
     assert not plots(page)
 
 
+@pytest.mark.slow
 def test_an_answer_of_fewer_rows_is_not_passed_off_as_the_last(tmp_path: Path) -> None:
     """Fails when the page of a second call that failed shows the outcome of the first."""
     (tmp_path / "in").mkdir()
@@ -134,6 +136,7 @@ def test_an_answer_of_fewer_rows_is_not_passed_off_as_the_last(tmp_path: Path) -
     assert tile(second, "rows taken") == "360" and tile(second, "files done") == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -155,6 +158,7 @@ def test_a_kill_beside_the_answer(change: dict[str, Any], said: str, tmp_path: P
     assert f'<p class="outcome bad">{said}' in page_of(tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_rates_are_of_the_last_call(tmp_path: Path) -> None:
     """Fails when calls are added up, or a call that took nothing counts; a call that was cut short has a rate too."""
     (tmp_path / "in").mkdir()

@@ -143,6 +143,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", KNOWN)
 @pytest.mark.parametrize("option", MEANS)
 def test_an_option_that_means_nothing_is_refused(source: str, option: str, tmp_path: Path) -> None:

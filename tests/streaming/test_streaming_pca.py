@@ -25,6 +25,7 @@ def by_hand(name: str = "spm", rows: np.ndarray = ROWS, size: int = 20, **more: 
     return model
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("center", [False, True])
 def test_the_same_batches_as_a_stream_give_the_same_bits(name: str, center: bool, tmp_path: Path) -> None:
@@ -45,6 +46,7 @@ def test_the_same_batches_as_a_stream_give_the_same_bits(name: str, center: bool
     assert taken.measure().rank == solution.last.rank and taken.measure().condition == solution.last.condition
 
 
+@pytest.mark.slow
 @every
 def test_saved_and_loaded_it_goes_on(name: str, tmp_path: Path) -> None:
     """Fails if a field is missing from the folder: the rank of the iterate was."""

@@ -52,6 +52,7 @@ def along(store: Path, rows: np.ndarray) -> np.ndarray:
     return (rows - (0 if model.mean is None else model.mean)) @ model.basis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zarr", "array", "file", "directory", "iterator", "callable"])
 def test_every_source_gives_the_same_scores(kind: str, store: Path, tmp_path: Path) -> None:
     """Fails when rows are lost at the border of two batches, taken twice, or not in their order."""
@@ -134,6 +135,7 @@ def test_of_a_finished_run(center: bool, scale: bool, ingested: bool, tmp_path: 
     close(written(tmp_path / "scores"), (new - (rows.mean(axis=0) if center else 0)) / deviation @ run.basis)
 
 
+@pytest.mark.slow
 def test_of_a_run_on_sparse_data(tmp_path: Path) -> None:
     """Fails when the rows of a CSR matrix, or the rule for its deviations, are another's."""
     x = csr_matrix(random_array((200, D), density=0.3, rng=np.random.default_rng(3)))
@@ -147,6 +149,7 @@ def test_of_a_run_on_sparse_data(tmp_path: Path) -> None:
     close(written(tmp_path / "scores"), (dense - dense.mean(axis=0)) / dense.std(axis=0) @ run.basis)
 
 
+@pytest.mark.slow
 def test_of_a_private_release(tmp_path: Path) -> None:
     world = make_world(tmp_path / "world", records(400))
     basis = world.solve("run").basis
@@ -171,6 +174,7 @@ def test_statistics_that_are_gone_are_missed(tmp_path: Path) -> None:
 # What is refused
 
 
+@pytest.mark.slow
 def test_a_place_that_is_taken_stays_as_it_is(store: Path, tmp_path: Path) -> None:
     transform(store, X, tmp_path / "scores")
     with pytest.raises(RefusedError, match="exists already"):

@@ -29,6 +29,7 @@ def test_the_start_by_hand() -> None:
     assert init_tan_bound(100, 5, 9, 2.0, c=0.5).constants["fail_prob"] == pytest.approx(2.0**-2.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "k", "p"), [(30, 3, 3), (30, 3, 8), (9, 4, 7)])
 def test_quantiles_are_those_of_random_starts(d: int, k: int, p: int) -> None:
     """Against 4000 bases: the share below is prob within 5 standard errors. Mutant: p - 1 degrees of freedom.
@@ -46,6 +47,7 @@ def test_quantiles_are_those_of_random_starts(d: int, k: int, p: int) -> None:
         assert abs(np.mean(tangents <= found.value) - prob) < error
 
 
+@pytest.mark.slow
 def test_the_law_of_random_starts_in_high_dimension() -> None:
     """Lemma 2.5: sqrt(d), and 1 / (sqrt(p) - sqrt(k-1)) up to a constant, at d = 10^8 in no time."""
     small, large = (init_tan_quantile(d, 5, 10, seed=3).value for d in (10**4, 10**8))
@@ -145,6 +147,7 @@ def test_in_two_dimensions_the_recursion_is_what_happens() -> None:
         assert npm_error_recursion(4 / 3, *args, g, g_u).value == pytest.approx(tangent(y, 1), rel=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "p", "acc"), [(1, 1, 0.1), (2, 3, 0.1), (3, 6, 0.4), (3, 3, 0.02)])
 def test_theorem_2_4_holds_at_the_noise_that_it_allows(k: int, p: int, acc: float) -> None:
     """The worst noise of each step, both norms at their limits, for all l >= L. Mutant: 50 times the noise, below."""

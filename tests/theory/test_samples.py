@@ -77,6 +77,7 @@ def test_any_distribution_is_the_theorem_with_b_of_d_over_p() -> None:
     assert law == pytest.approx([1.5**-3] * 3, rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lams", "sigma", "d"), [([1.0], 0.05, 20), ([2.0, 1.0], 0.5, 30), ([1.0], 1.0, 40)])
 def test_spiked_rows_are_round(lams: list[float], sigma: float, d: int) -> None:
     """Both conditions at the worst projection, for which the law is known; 10^5 draws agree with it.
@@ -100,6 +101,7 @@ def test_spiked_rows_are_round(lams: list[float], sigma: float, d: int) -> None:
     assert not roundness_spiked(lams, sigma, d, scale=0.5).valid
 
 
+@pytest.mark.slow
 def test_noise_of_a_block_is_below_its_bound_and_falls_with_the_root_of_n() -> None:
     """50 blocks of each size, constant 1. Mutants: the sum for the average, B p / d once for the part inside."""
     lams, sigma, d, p = [1.0, 0.8], 0.3, 40, 4

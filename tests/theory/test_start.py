@@ -35,6 +35,7 @@ def sines(spectrum: np.ndarray, k: int, p: int, noise: np.ndarray, starts: int, 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "p", "steps"), CASES)
 def test_bounds_of_errors_hold_in_nine_of_ten_runs_of_random_starts(k: int, p: int, steps: int) -> None:
     """All four bounds, 300 runs: 1 in 10 may exceed them, here less than 1 in 12 do. Mutant: a start with tau = 1.

@@ -95,6 +95,7 @@ def test_gaussian_norms_are_not_exceeded_and_tight() -> None:
     assert np.mean(norms) > 2.0 * math.sqrt(200)  # the mutant sqrt(rows) alone is exceeded by the mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spectrum", "k", "p", "stddev", "steps"),
     [

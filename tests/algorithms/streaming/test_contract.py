@@ -104,6 +104,7 @@ def test_update_is_pure(algorithm: Any) -> None:
     assert same(kept, snapshot(first))
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("cut", [7, 101, 250])
 def test_a_checkpoint_is_the_fields(algorithm: Any, cut: int) -> None:
@@ -117,6 +118,7 @@ def test_a_checkpoint_is_the_fields(algorithm: Any, cut: int) -> None:
     assert same(snapshot(left), snapshot(right))
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize(
     ("spoil", "message"),
@@ -154,6 +156,7 @@ def test_no_answer_without_enough_rows(algorithm: Any) -> None:
         algorithm.init(2, rng=generator(0, "start"))
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("d", [2000, 20_000])
 def test_memory_is_d_times_rank_and_batch(algorithm: Any, d: int) -> None:
@@ -178,6 +181,7 @@ def test_rows_that_span_less_than_k_directions(algorithm: Any) -> None:
     assert result.values[2] < 1e-3
 
 
+@pytest.mark.slow
 @of_directions
 def test_batches_of_any_size(algorithm: Any) -> None:
     rows, truth = stream(4000)

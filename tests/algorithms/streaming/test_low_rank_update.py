@@ -115,6 +115,7 @@ def test_what_is_hardly_outside_is_orthonormal(n: int) -> None:
         assert off(found.leading(len(found.values))) < 2e-14, small
 
 
+@pytest.mark.slow
 def test_rows_of_all_sizes_inside_and_outside() -> None:
     """1e-15 to 10, or nothing, of both; weights of 1e-11 to 1. Fails where what is left of the rows is orthogonalised
     only once more (four of the 400 cases: off by 3e-14 to 5e-9) or without being sorted."""
@@ -156,6 +157,7 @@ def test_only_what_is_new_is_orthonormalised(monkeypatch: pytest.MonkeyPatch) ->
         assert shapes == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [MSG(target_rank=K, eta0=1.0), RMSG(target_rank=K, ridge=0.2)])
 @pytest.mark.parametrize("trace", ["at_most", "exactly"])
 def test_a_long_run_of_single_rows_is_that_of_matrices(algorithm: MSG, trace: Any) -> None:
@@ -198,6 +200,7 @@ def test_the_basis_is_straightened_now_and_then() -> None:
         assert after.shape[1] > 2 and (off(after) < 2e-14) == ((step + 1) % STRAIGHTENED_EVERY == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [STRAIGHTENED_EVERY - 1, STRAIGHTENED_EVERY, STRAIGHTENED_EVERY + 1])
 def test_a_checkpoint_around_a_straightening_goes_on_with_the_same_bits(cut: int) -> None:
     """Fails if when to straighten is remembered anywhere but in the state."""

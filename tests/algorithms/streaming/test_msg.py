@@ -32,6 +32,7 @@ def stepped(p: np.ndarray, batch: np.ndarray, eta: float, ridge: float, exactly:
     return vectors * project_spectrum(values, K, exactly=exactly).values @ vectors.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trace", ["at_most", "exactly"])
 @pytest.mark.parametrize("size", [1, 6, 70])
 @pytest.mark.parametrize("algorithm", [MSG(target_rank=K, eta0=2.0), RMSG(target_rank=K, ridge=0.3, eta0=0.8)])
@@ -85,6 +86,7 @@ def test_the_printed_trace_lifts_everything() -> None:
     assert max_sin_theta(printed.finalize(fed(printed, rows)).vectors, truth) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [MiniBatchMSG, MiniBatchRMSG])
 def test_the_mini_batch_step_is_the_projected_one_exactly_when_the_test_holds(kind: Any) -> None:
     """Both outcomes occur; with the test passed the step is Pi, without it is not. Fails for another first factor."""

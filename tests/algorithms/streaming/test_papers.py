@@ -55,6 +55,7 @@ def test_msg_and_rmsg_hold_fewer_directions_than_a_mini_batch_has_rows(figure1: 
             assert methods[plain]["points"]["rows"][-1] == 1200 < methods[batched]["points"]["rows"][-1]
 
 
+@pytest.mark.slow
 def test_where_the_test_holds_the_projected_step_has_rank_k_and_elsewhere_it_may_not() -> None:
     data = synthetic(3, d=60, rows=600, seed=0)
     for share, most in ((1.0, 3), (0.01, 30)):

@@ -57,6 +57,7 @@ def test_memory_takes_all_rows_into_account() -> None:
     np.testing.assert_allclose(spm(memory=1.0).finalize(state).values, values, rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

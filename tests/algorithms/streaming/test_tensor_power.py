@@ -55,6 +55,7 @@ def worst(found: Block, truth: Block) -> float:
     return float(np.linalg.norm(truth - nearest, axis=0).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [3, 40])
 def test_finds_skewed_sources_and_their_weights(d: int) -> None:
     """Signs too: those of positive weights. Fails when a product is not deflated, or a score is of another vector."""
@@ -100,6 +101,7 @@ def test_the_error_falls_like_one_over_the_root_of_the_rows() -> None:
     assert as_printed > 2.5 * refined[1]
 
 
+@pytest.mark.slow
 def test_rows_go_on_refining_after_the_last_search_or_change_nothing() -> None:
     v, rng = planted(8, 3, 1), np.random.default_rng(1)
     for refine in (True, False):
@@ -233,6 +235,7 @@ def bits(state: Any) -> dict[str, Any]:
     return {name: np.ascontiguousarray(array).tobytes() for name, array in arrays.items()} | numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [50, PIECE_ROWS, 2 * PIECE_ROWS, 333])
 def test_the_bits_do_not_depend_on_the_batches(n: int) -> None:
     """Fails when a sum is cut where a batch ends, or the layout of a batch reaches the arithmetic."""

@@ -9,6 +9,7 @@ from npmdask.errors import BadInputError
 from npmdask.models.latent.estimators import ICA, Mixture
 
 
+@pytest.mark.slow
 def test_a_mixture_predicts_what_each_row_came_from() -> None:
     rng = np.random.default_rng(0)
     means = 4 * rng.standard_normal((3, 8))
@@ -22,6 +23,7 @@ def test_a_mixture_predicts_what_each_row_came_from() -> None:
     np.testing.assert_allclose(model.predict_proba(rows[:9]).sum(axis=1), 1)
 
 
+@pytest.mark.slow
 def test_independent_components_are_told_apart_up_to_sign_and_order() -> None:
     rng = np.random.default_rng(1)
     sources = np.stack([rng.uniform(-1, 1, 9000), rng.laplace(size=9000), np.sign(rng.standard_normal(9000))], axis=1)

@@ -45,6 +45,7 @@ def closest(found: np.ndarray, true: np.ndarray, *, signs: bool = False) -> np.n
     return np.argmax(abs(cosines) if signs else cosines, axis=1)
 
 
+@pytest.mark.slow
 def test_means_and_weights_of_a_mixture(tmp_path: Path) -> None:
     rows, means = mixture()
     found = fit_mixture(write_zarr(tmp_path / "x.zarr", rows, (3000, D)), K, store=tmp_path / "run")
@@ -127,6 +128,7 @@ def test_a_worker_process_changes_no_bit(tmp_path: Path) -> None:
     same_bytes(tmp_path / "threads", tmp_path / "worker")
 
 
+@pytest.mark.slow
 def test_gaussian_noise_is_said_to_be_none(tmp_path: Path) -> None:
     found = fit_independent_components(np.random.default_rng(0).standard_normal((N, D)), 2, store=tmp_path / "run")
     assert "2 of 2 components have a kurtosis below" in found.facts["warnings"][-1]
@@ -134,6 +136,7 @@ def test_gaussian_noise_is_said_to_be_none(tmp_path: Path) -> None:
     assert not fit_independent_components(rows, K, store=tmp_path / "sources").facts["warnings"]
 
 
+@pytest.mark.slow
 def test_one_component(tmp_path: Path) -> None:
     rows, means = mixture(k=1)
     found = fit_mixture(rows, 1, store=tmp_path / "run")
@@ -144,6 +147,7 @@ def test_one_component(tmp_path: Path) -> None:
     assert one.kurtoses[0] == pytest.approx(6, rel=0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fit", "k", "source", "error", "said"),
     [
@@ -170,6 +174,7 @@ def test_sentences(tmp_path: Path, fit: Any, k: int, source: Any, error: type[Np
         fit(made["rows"], 2, store=tmp_path / "little", resources=Resources(memory=2**20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixture", "ica"])
 def test_the_commands(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
@@ -210,6 +215,7 @@ def test_the_commands(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
         assert code in (2, 3) and said in err, err
 
 
+@pytest.mark.slow
 def test_what_did_not_converge_is_said_and_has_its_exit_code(tmp_path: Path, capsys: Any) -> None:
     source = write_zarr(tmp_path / "x.zarr", mixture()[0], (3000, D))
     found = fit_mixture(source, K, store=tmp_path / "run", iterations=1, restarts=1)

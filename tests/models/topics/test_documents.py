@@ -43,6 +43,7 @@ def all_of(documents: Documents) -> np.ndarray:
     return vstack(list(documents.read())).toarray()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["matrix", "array", "docword", "npz", "store", "dense store", "written"])
 def test_every_row_is_in_its_place(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when empty documents are lost, at the top too, or rows that the chunks of a store cut."""

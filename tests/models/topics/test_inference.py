@@ -30,6 +30,7 @@ def by_hand(counts: np.ndarray, topics: np.ndarray, alpha: np.ndarray) -> np.nda
     return gamma / gamma.sum()
 
 
+@pytest.mark.slow
 def test_the_shares_are_those_of_the_paper() -> None:
     """Fails when a document gets the words of another, a prior is left out, or one alpha is taken for all."""
     found = shares_of(DOCUMENTS, MODEL.topics, MODEL.alpha, **TIGHT)
@@ -60,6 +61,7 @@ def test_documents_without_a_known_word_get_the_prior_and_are_counted() -> None:
     np.testing.assert_allclose(found.shares[2], by_hand(counts[2].toarray()[0], topics, MODEL.alpha), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_how_documents_are_put_together_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when the padding of short documents counts for something."""
     whole = shares_of(DOCUMENTS, MODEL.topics, MODEL.alpha, **TIGHT)

@@ -76,6 +76,7 @@ def test_planted_topics_are_found(answer: TopicAnswer) -> None:
     assert open_source(Path(answer.store) / "held-out.zarr").shape == (N // 10, V)
 
 
+@pytest.mark.slow
 def test_a_moment_that_is_never_formed_gives_the_same_topics(answer: TopicAnswer, tmp_path: Path) -> None:
     other = run_topics(COUNTS, K, words(V), store=tmp_path / "run", moments="implicit")
     np.testing.assert_allclose(other.model.topics, answer.model.topics, atol=2e-3)
@@ -104,6 +105,7 @@ def test_a_worker_process_changes_no_bit(answer: TopicAnswer, tmp_path: Path) ->
     assert (store / "topics/manifest.json").read_bytes() == (Path(answer.store) / "topics/manifest.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_second_call_answers_without_a_pass_and_another_request_is_refused(answer: TopicAnswer) -> None:
     store = Path(answer.store)
     source = store.parent / "docword.txt"
@@ -235,6 +237,7 @@ def test_topics_of_documents_with_a_privacy_budget_say_that_they_are_not_protect
     assert "have a privacy budget (as" in write_report(tmp_path / "job").read_text()
 
 
+@pytest.mark.slow
 def test_documents_that_are_too_short_are_counted(tmp_path: Path) -> None:
     short = csr_matrix(np.eye(V, dtype=int)[:20] * 2)
     write_documents(documents_of(vstack([COUNTS, short]).tocsr()), tmp_path / "counts.zarr", words(V))

@@ -102,6 +102,7 @@ def test_the_bars_are_to_one_scale() -> None:
     assert widths == ["100.0", "33.3", "33.3", "83.3", "50.0", "33.3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

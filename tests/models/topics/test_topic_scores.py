@@ -37,6 +37,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_the_command(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a store and of a file. Fails when documents without words are left out, or not counted."""
     file, dest = docword(tmp_path / "docword.txt.gz", COUNTS), tmp_path / "shares"
@@ -69,6 +70,7 @@ def test_words_that_were_left_out_are_left_out_again(tmp_path: Path) -> None:
         transform_documents(tmp_path / "model", COUNTS[:, :59], tmp_path / "2")
 
 
+@pytest.mark.slow
 def test_what_is_refused_leaves_nothing(store: Path, tmp_path: Path) -> None:
     bad = COUNTS.astype(float).tolil()
     bad[100, 3] = -2

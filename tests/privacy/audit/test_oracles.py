@@ -62,6 +62,7 @@ def test_every_path_passes_and_the_interval_contains_the_claim(name: str, relati
             assert found.mu is None or (found.path_loss in found.mu and MU in found.mu)
 
 
+@pytest.mark.slow
 def test_a_record_that_counts_as_zeros_is_not_seen_at_all() -> None:
     """NaN against zeros: fails where it is counted, clipped to something, or stops a pass."""
     for name in ("k-dp-pca", "k-dp-ojas", "clipped-mean", "distance-range"):
@@ -74,6 +75,7 @@ def ratios(path: OraclePath, world: str, runs: int) -> np.ndarray:
         return np.array([sum(map(evidence, path.run(world, SecretNoise(key)))) for key in keys])
 
 
+@pytest.mark.slow
 def test_the_ratios_of_a_clipped_mean_are_the_gaussians_of_the_theory() -> None:
     """N(-mu^2/2, mu^2): fails for noise of another size, or a sum that is not the one that was noised."""
     found = ratios(one("clipped-mean"), "here", 1500)
@@ -81,6 +83,7 @@ def test_the_ratios_of_a_clipped_mean_are_the_gaussians_of_the_theory() -> None:
     assert kstest(found * 2**0.5, norm(-(MU**2), MU).cdf).pvalue < ALPHA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["distance-range", "paper-range", "paper-mean"])
 def test_evidence_is_the_likelihood_ratio(name: str) -> None:
     """E exp(ratio) = 1 in the world A: fails where a probability is another than that of what is published."""
@@ -93,6 +96,7 @@ def test_evidence_is_the_likelihood_ratio(name: str) -> None:
             assert weights.std() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1, 7, 300])
 def test_probabilities_of_the_heaviest_bin_add_up_and_are_those_of_the_draws(scale: int) -> None:
     """Fails where a tie goes to the last bin, the threshold is off by one, or cells are counted twice."""
@@ -102,6 +106,7 @@ def test_probabilities_of_the_heaviest_bin_add_up_and_are_those_of_the_draws(sca
     require_law(Heaviest.of_counts(histogram, counts), lambda noise: histogram.heaviest(counts, noise, "x"), 1e-3)
 
 
+@pytest.mark.slow
 def test_the_same_for_laplace_noise() -> None:
     labels = np.repeat([3, -2, 9], [24, 25, 20])
     histogram = StabilityHistogram(epsilon=1.0, delta=1e-4)
@@ -139,6 +144,7 @@ def test_mutants_that_only_many_runs_show_are_rejected(mutant: OracleMutant) -> 
     assert kinds(mutant.audited().problems) == mutant.caught_by
 
 
+@pytest.mark.slow
 def test_without_what_it_breaks_a_mutant_passes() -> None:
     """The audit rejects the mistake, not the way in which mutants are made."""
     assert OracleMutant(name="none", path="k-dp-ojas", change=lambda path: path, runs=100).audited().passed
@@ -206,6 +212,7 @@ def test_an_operator_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch
     assert any("another summary" in problem for problem in path.fragile())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", ["record_add_remove", "record_replace"])
 def test_images_that_follow_their_places_are_seen_where_they_cost_privacy(relation: Relation) -> None:
     """With images as BLAS rounds them, one record in front moves bins and sums of others; one in place of another moves

@@ -60,6 +60,7 @@ def test_the_heaviest_of_empty_bins_is_nothing() -> None:
         histogram.heaviest(nothing[1:], NOISE, "short")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved, epsilon", [(1, 1.0), (2, 0.3)])
 def test_a_histogram_without_delta_spends_epsilon_and_no_more(moved: int, epsilon: float) -> None:
     """Worst neighbours move ``moved`` counts by one; the likelihood ratio of all noisy counts is e^epsilon at most and
@@ -87,6 +88,7 @@ def test_a_histogram_without_delta_finds_the_heavy_bin_and_hardly_ever_one_that_
         histogram.heaviest(nothing.astype(float), NOISE, "floats")
 
 
+@pytest.mark.slow
 def test_a_lonely_value_survives_as_rarely_as_the_proof_needs() -> None:
     """delta / 4, exactly and in 4000 draws; fails without the 1 of the threshold (0.16), or with scale 1 / epsilon."""
     histogram = StabilityHistogram(epsilon=1.0, delta=0.4)
@@ -102,6 +104,7 @@ def survival(count: int, histogram: StabilityHistogram) -> float:
     return 0.5 * math.exp(-margin) if margin > 0 else 1 - 0.5 * math.exp(margin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 6.0])
 def test_a_stability_histogram_has_the_epsilon_and_delta_that_it_says(epsilon: float) -> None:
     """All events of "which of two bins survive", for every way in which a value leaves a bin for another. Fails with

@@ -24,6 +24,7 @@ def test_images_are_those_of_the_dense_formula() -> None:
     np.testing.assert_allclose(images_of_matrices(x[:, :, None] * x[:, None, :], w, u), wanted, atol=3e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "j"), [(1, 0), (20, 0), (20, 1), (20, 2), (37, 1), (200, 1), (200, 2), (200, 8), (784, 3), (6000, 2)]
 )
@@ -67,6 +68,7 @@ def test_no_sum_of_an_image_rounds(d: int, same_sign: bool) -> None:
             np.testing.assert_array_equal(moved, images[:, turned])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", [1.0, 3.0, 1e6, 1e-6])
 def test_a_bin_is_a_function_of_the_image_and_the_floor_of_the_formula(largest: float) -> None:
     """Edges belong to the bin below. Fails where a sum of squares follows the place of a row, or for images that are

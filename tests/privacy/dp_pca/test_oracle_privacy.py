@@ -77,6 +77,7 @@ def test_nothing_that_is_public_holds_how_many_records_there_are() -> None:
         assert [q.purpose for q in one.queries] == [q.purpose for q in other.queries]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guess", [3000, 4000, 7000])
 def test_a_guess_of_the_number_of_records_is_enough(guess: int) -> None:
     """4000 there are. Fails where the centre of a mean is not weighed as the records are."""

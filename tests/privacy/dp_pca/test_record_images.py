@@ -128,6 +128,7 @@ def gaussian(n: int, d: int, j: int) -> tuple[np.ndarray, np.ndarray]:
     return x, pack(rng.standard_normal(d), rng.standard_normal(d), np.linalg.qr(rng.standard_normal((d, j)))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["distances", "clipped"])
 def test_releases_do_not_see_the_layout(name: str, tmp_path: Path) -> None:
     """Last bits of images depend on the strips; the grid and the bins of these figures do not show it."""
@@ -173,6 +174,7 @@ def test_worker_processes_give_the_same_bits(tmp_path: Path, monkeypatch: Any) -
         executor.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matrices", [False, True])
 def test_a_record_that_is_not_finite_counts_as_zeros(matrices: bool) -> None:
     """It is not there, its neighbours are, and nothing is said of it."""
@@ -244,6 +246,7 @@ def task_peak(operator: RecordImages, block: np.ndarray) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["distances", "clipped", "plain", "paper mean"])
 @pytest.mark.parametrize(
     ("shape", "chunks", "side", "dtype"),

@@ -26,6 +26,7 @@ def used(ledger: Ledger) -> Ledger:
     return ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

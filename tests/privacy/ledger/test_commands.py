@@ -39,6 +39,7 @@ def ledger(folder: Path, capsys: Any) -> Any:
     return command
 
 
+@pytest.mark.slow
 def test_grant_show_export(ledger: Any, folder: Path) -> None:
     code, out, err = ledger(*GRANT, "--epsilon", "3", "--delta", "1e-8")
     assert (code, err) == (0, "")
@@ -72,6 +73,7 @@ def test_the_default_ledger_or_another(ledger: Any, folder: Path) -> None:
     assert ledger("show", "--ledger", "other.sqlite")[0] == 0
 
 
+@pytest.mark.slow
 def test_more_of_it_and_other_data_are_meant(ledger: Any) -> None:
     ledger(*GRANT, "--epsilon", "3", "--delta", "1e-8")
     more = [*GRANT, "--epsilon", "4", "--delta", "1e-8"]
@@ -85,6 +87,7 @@ def test_more_of_it_and_other_data_are_meant(ledger: Any) -> None:
     assert ledger(*more, "--data-changed")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("delta", "warned"), [("0.005", True), ("0.0049", False), ("0", False)])
 def test_a_delta_that_permits_to_publish_a_record(ledger: Any, delta: str, warned: bool) -> None:
     """n = 200 is said to whoever grants, and nowhere else."""
@@ -94,6 +97,7 @@ def test_a_delta_that_permits_to_publish_a_record(ledger: Any, delta: str, warne
     assert "publishing" not in out + ledger("show")[1] + ledger("export")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

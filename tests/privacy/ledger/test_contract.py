@@ -237,6 +237,7 @@ ENTRY = {"name": "entry", "clip_norm": 5.0, "change": 1.0}
 SPECTRAL = {"name": "spectral_norm", "clip_norm": 5.0, "change": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("granted", "asked", "fits"),
     [

@@ -113,6 +113,7 @@ def test_the_same_people_have_one_budget(sqlite: Owner, how: str) -> None:
         sqlite.ledger.status("others")
 
 
+@pytest.mark.slow
 def test_and_so_on_both_databases(owner: Owner) -> None:
     with pytest.raises(BudgetError, match="about 100 %"):
         owner.grant("others", people().astype(np.float32))
@@ -120,12 +121,14 @@ def test_and_so_on_both_databases(owner: Owner) -> None:
     assert [s.dataset for s in owner.ledger.statuses()] == ["people", "neighbours"]
 
 
+@pytest.mark.slow
 def test_the_same_people_may_be_granted_under_the_same_name(sqlite: Owner) -> None:
     sqlite.grant("people", one_changed(people()), data_changed=True)
     with pytest.raises(BudgetError, match="in common"):
         sqlite.grant("others", people(0, N - 1))  # of what the data once were
 
 
+@pytest.mark.slow
 def test_other_people_of_the_same_kind_are_not_refused(sqlite: Owner) -> None:
     for seed in range(1, 6):
         sqlite.grant(f"town {seed}", people(seed))
@@ -149,6 +152,7 @@ def digits() -> np.ndarray:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", *(f"gaussian {d}" for d in (1, 2, 3, 200))])
 def test_halves_of_real_and_random_data_have_nearly_nothing_in_common(name: str) -> None:
     d = int(name.split()[-1]) if " " in name else 0
@@ -173,6 +177,7 @@ def test_what_is_shared_is_estimated(share: float) -> None:
         assert abs(of_array(x, key).different / len(x) - 1) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("common", "said"), [(0, None), (1, "about 0.067 %"), (45, "about 3 %"), (74, "about 4.9 %")])
 def test_a_few_of_the_same_people_are_granted_with_a_warning(sqlite: Owner, common: int, said: str | None) -> None:
     """Of small data sets every one is seen. Mutants: said of none; said from 5 % on only."""
@@ -230,6 +235,7 @@ def test_the_resolution_is_what_is_seen_in_99_of_100(records: int, others: int) 
     assert sum(not found(resolution / 10).common for _ in range(100)) > 40
 
 
+@pytest.mark.slow
 def test_records_that_repeat_are_said_to_and_may_be_overridden(sqlite: Owner) -> None:
     """Few different records: other people have the same ones, and only the owner can know."""
     rng = np.random.default_rng(3)
@@ -247,6 +253,7 @@ def test_records_that_repeat_are_said_to_and_may_be_overridden(sqlite: Owner) ->
     assert require_whole_export(export_lines(sqlite.ledger)) == len(entries)
 
 
+@pytest.mark.slow
 def test_rows_of_zeros_are_not_compared(sqlite: Owner) -> None:
     zeros = np.zeros((50, D))
     zeros[0, 0] = 1
@@ -268,6 +275,7 @@ def tensor(seed: int) -> np.ndarray:
     return (total + total.transpose(1, 2, 0) + total.transpose(2, 0, 1)) / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "make", "relation", "again"),
     [
@@ -305,6 +313,7 @@ def of_before(address: str) -> None:
     execute(address, "UPDATE npmdask_ledger SET version = 1")
 
 
+@pytest.mark.slow
 def test_a_ledger_of_before_is_used_and_grows_with_the_first_grant(tmp_path: Path, address: str) -> None:
     owner, x = Owner(tmp_path, address), people()
     old = open_source(owner.store("people", x, chunks=(500, D)))
@@ -329,6 +338,7 @@ def test_the_data_are_read_once_for_a_grant(sqlite: Owner, monkeypatch: pytest.M
     sqlite.grant("people", people(), chunks=(500, D), budget=Budget(2.0, 1e-8), larger=True)
 
 
+@pytest.mark.slow
 def test_sketches_of_a_store_do_not_follow_its_layout(tmp_path: Path) -> None:
     owner, x = Owner(tmp_path, ""), people()
     one = sketch_of(open_source(owner.store("one", x, chunks=(100, 3))), KEY)
@@ -387,6 +397,7 @@ def test_a_store_that_cannot_be_written_is_granted_with_a_warning(
     assert BUDGET_MARK not in dict(zarr.open_group(sqlite.folder / "others.zarr").attrs)
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_reason(sqlite: Owner, capsys: pytest.CaptureFixture[str]) -> None:
     store = str(sqlite.store("others", people().astype(np.float32)))
     asked = ["ledger", "grant", "others", store, "--relation", "record_replace", "--clip-norm", "1.5"]

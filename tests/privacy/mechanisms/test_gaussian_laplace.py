@@ -134,6 +134,7 @@ def test_the_same_release_again_is_the_same_bits_and_no_other_is(kind: Make, ent
             assert abs(stats.spearmanr(other.ravel(), earlier.ravel()).statistic) < 0.13, i  # 5 / sqrt(1500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
 @pytest.mark.parametrize("name", REGISTRY)

@@ -51,6 +51,7 @@ def chi_square(samples: np.ndarray, pmf: Callable[[np.ndarray], np.ndarray], rea
     return float(stats.chisquare(counts, middle * samples.size / middle.sum()).pvalue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("scale", [1, 3, 17])
 def test_small_scales_cell_by_cell_and_what_is_wrong_is_rejected(law: str, scale: int) -> None:
@@ -79,6 +80,7 @@ def test_large_scales_follow_the_continuous_law_down_to_the_last_bit(law: str, s
         assert stats.chisquare(np.bincount(coarse.astype(np.int64) & 255, minlength=256)).pvalue < ALPHA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_tails_are_as_heavy_as_they_should_be(law: str) -> None:
     """Mutants: the table of k one entry short, k clipped at 4."""
@@ -164,6 +166,7 @@ def test_rounding_is_exact_where_64_bits_leave_it_open(scale: int) -> None:
         assert found[i] == truth.numerator // truth.denominator, (scale, word)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_steps_are_exact_at_the_thresholds_and_beyond_the_table(law: str) -> None:
     """Mutants: ties not decided; side="right"; a normaliser that is cut off early."""
@@ -184,6 +187,7 @@ def test_steps_are_exact_at_the_thresholds_and_beyond_the_table(law: str) -> Non
             assert found[i] == sum(b < exact for b in below), (word, i)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_acceptance_is_exact_at_the_edge_where_float64_is_not(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants: MARGIN = 0; exact decisions with v and u exchanged, or with too few bits."""
@@ -219,6 +223,7 @@ class Place:
         return int(self.number * (1 << (self.length + bits)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("side", [-1, 1])
 def test_what_200_bits_leave_open_is_decided_by_more(law: str, side: int) -> None:

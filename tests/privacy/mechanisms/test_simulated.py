@@ -171,6 +171,7 @@ def test_a_noise_level_that_follows_the_largest_entry_does_not_turn_and_a_public
     assert apart["capped"] < 1e-12 < 1e-5 < apart["free"]
 
 
+@pytest.mark.slow
 def test_entries_of_iterates_stay_below_the_coherence_bound() -> None:
     """max |X_l| <= 4 sqrt(mu ln(d) / d) over 30 runs of 12 noisy steps in an incoherent basis (Theorem 4.9: each fails
     with probability 1 / d); the largest seen is above a third of it, and the identity basis (mu = d) leaves it. Mutant:

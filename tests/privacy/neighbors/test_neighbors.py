@@ -95,6 +95,7 @@ NEIGHBOURS: dict[str, Differences] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 10**6), st.floats(0, 0.3), st.integers(-600, 500))

@@ -45,6 +45,7 @@ def moved(change: np.ndarray, u: np.ndarray, scores: bool) -> float:
     return abs(float(product @ u)) if scores else float(np.linalg.norm(product))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", [False, True])
 @pytest.mark.parametrize("clip_norm", [ROOMY, TIGHT, 0.1])
 @pytest.mark.parametrize("name", TENSORS)
@@ -72,6 +73,7 @@ def test_numbers_that_are_known() -> None:
     assert relation_of("tensor_entry", TIGHT).changes == pytest.approx((CHANGE, 2 * CHANGE, 2 * TIGHT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", [False, True])
 @pytest.mark.parametrize("clip_norm", [ROOMY, TIGHT])
 @pytest.mark.parametrize("name", TENSORS)

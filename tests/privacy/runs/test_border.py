@@ -97,6 +97,7 @@ def sources(found: list[tuple[str, Any]]) -> list[str]:
     return [way for way, thing in found if isinstance(thing, Source) or hasattr(thing, "tiles")]
 
 
+@pytest.mark.slow
 def test_no_source_and_no_reader_can_be_reached_from_the_loop(walked: tuple[Walker, Any]) -> None:
     """The walk finds them from the function that makes the release, so that it would find them in the loop."""
     walker, _ = walked
@@ -104,12 +105,14 @@ def test_no_source_and_no_reader_can_be_reached_from_the_loop(walked: tuple[Walk
     assert not [way for found in walker.loop for way in sources(found)]
 
 
+@pytest.mark.slow
 def test_every_array_of_the_loop_follows_from_a_release(walked: tuple[Walker, Any]) -> None:
     walker, _ = walked
     arrays = {way for found in walker.loop for way, thing in found if isinstance(thing, np.ndarray)}
     assert arrays and {way.split(" > ")[0] for way in arrays} <= POST_PROCESSING
 
 
+@pytest.mark.slow
 def test_no_product_before_its_noise_is_in_the_loop(walked: tuple[Walker, list[np.ndarray]]) -> None:
     """Neither as an array nor as a list of numbers or as bytes."""
     walker, exact = walked

@@ -79,6 +79,7 @@ def captured(x: np.ndarray, basis: np.ndarray) -> float:
     return float(np.trace(basis.T @ a @ basis) / np.linalg.eigvalsh(a)[-basis.shape[1] :].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("relation", "rows"), [("record_replace", 1200), ("record_zero_out", 800)])
 def test_it_captures_more_where_noise_matters(relation: str, rows: int, key: Entropy) -> None:
     """Of 20 runs each: 0.65 against 0.43 and 0.71 against 0.38, standard deviation of a run 0.04 to 0.06, so that the
@@ -137,6 +138,7 @@ def test_without_need_only_the_first_images_are_clipped(world: World) -> None:
     assert noise[0] < noise[1] == noise[2] == noise[3]
 
 
+@pytest.mark.slow
 def test_images_are_not_clipped_where_it_is_switched_off_or_makes_no_sense(world: World, tmp_path: Path) -> None:
     for privacy in ({"clip_images": False}, {"calibration": "paper"}):
         algorithm: Any = world.problem(privacy).algorithm
@@ -156,6 +158,7 @@ def start(algorithm: PrivatePower, d: int) -> PrivateState:
     return algorithm.init(d, rng=np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_the_norm_is_a_function_of_releases_and_of_public_numbers(key: Entropy, tmp_path: Path) -> None:
     """The same releases give the same norms whatever the data are; their number enters nowhere."""
     worlds = [make_world(tmp_path / str(n), records(n), neighboring_relation="record_add_remove") for n in (300, 301)]
@@ -236,6 +239,7 @@ def image_bound(image: float | None) -> float:
     return float(2 * image * (1.5**2 - image**2) ** 0.5 if near else (1.5**2 + image**2) / 2**0.5)
 
 
+@pytest.mark.slow
 def test_noise_and_data_have_the_images_of_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants: the noise of the step before; the noise of the first step for all."""
     world = make_world(tmp_path / "w", records(60))

@@ -26,6 +26,7 @@ from tests.privacy.runs.test_doors import TOML
 ROWS = 4507
 
 
+@pytest.mark.slow
 def test_an_ordinary_promise_is_of_no_concern(tmp_path: Path) -> None:
     """The counterpart of all others here: with the same data."""
     assert concerns(make_world(tmp_path, records(ROWS)).problem()) == ()
@@ -50,6 +51,7 @@ def test_a_weak_promise_is_said_in_the_plan_the_log_the_solution_the_statement_a
     assert "hardly promises anything" in page and "2.2e-04" in page
 
 
+@pytest.mark.slow
 def test_the_command_line_says_it_before_it_charges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -62,6 +64,7 @@ def test_the_command_line_says_it_before_it_charges(
     assert "warning: epsilon = 20 hardly promises anything" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_how_many_records_there_are_is_not_used_where_it_is_private(tmp_path: Path) -> None:
     """The same words of 300 and of 4507 records; of an oracle that is given a public guess, of the guess."""
     add = {"neighboring_relation": "record_add_remove", "delta": 1e-3}
@@ -119,6 +122,7 @@ def test_ranges_that_no_bin_can_show_are_said_before(tmp_path: Path) -> None:
     assert concerns(world.problem({"epsilon": 8.0})) == ()
 
 
+@pytest.mark.slow
 def test_matrices_and_tensors_have_bounds_of_their_own(tmp_path: Path) -> None:
     """An ordinary run goes through, one with a ten-thousandth of the epsilon is refused."""
     tensor = of_tensor(tmp_path / "t", planted())

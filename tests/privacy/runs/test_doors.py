@@ -178,6 +178,7 @@ def test_a_plan_does_not_look_at_the_data(blind: World, capsys: Any) -> None:
         assert say(capsys, command, "other.toml")[0] == 3, "refused before anything was measured"
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_the_run_then_does(home: World, capsys: Any) -> None:
     facts = json.loads(say(capsys, "plan", "p.toml", "--json")[1])
     solution = home.solve("run")
@@ -211,6 +212,7 @@ def test_a_plan_asks_the_ledger(home: World, capsys: Any) -> None:
     assert not budget(altered("[privacy]", '[run]\nstore = "runs/new"\n[privacy]'))["covered"]
 
 
+@pytest.mark.slow
 def test_memory_is_not_said_where_the_rows_are_private(home: World, capsys: Any) -> None:
     assert "predicted peak" in say(capsys, "plan", "p.toml")[1]
     out = say(capsys, "plan", altered("record_replace", "record_add_remove"))[1]

@@ -105,6 +105,7 @@ def test_a_run_that_is_put_back_meets_a_newer_ledger_with_the_same_release(world
     assert len(world.ledger.status("people").runs) == 1
 
 
+@pytest.mark.slow
 def test_a_ledger_that_is_older_than_the_run_is_refused(world: World) -> None:
     stopped(world, 1)
     snapshot(world)
@@ -127,6 +128,7 @@ def test_another_ledger_is_refused_too(world: World, tmp_path: Path) -> None:
         solve(world.problem(), world.folder / "run", Resources())
 
 
+@pytest.mark.slow
 def test_a_run_of_before_has_no_place_in_the_ledger_and_goes_on(world: World) -> None:
     stopped(world, 1)
     (world.folder / "run" / PLACE).unlink()
@@ -136,6 +138,7 @@ def test_a_run_of_before_has_no_place_in_the_ledger_and_goes_on(world: World) ->
     assert (world.folder / "run" / PLACE).stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_forged_digests_are_other_data(world: World) -> None:
     """A forger of the record as well has other data to the ledger, and other noise from the same key."""
     stopped(world, 1)
@@ -154,6 +157,7 @@ def test_forged_digests_are_other_data(world: World) -> None:
         solve(world.problem(), world.folder / "run", Resources())
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_run_follows_the_data(world: World) -> None:
     """One key, one run, one ledger: an account of other data gets other noise from them."""
     problem, folder = world.problem(), world.folder / "run"
@@ -166,6 +170,7 @@ def test_the_noise_of_a_run_follows_the_data(world: World) -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
+@pytest.mark.slow
 def test_data_that_change_between_two_passes_are_found(world: World) -> None:
     class Change(Observer):
         def on_step(self, step: Any) -> None:
@@ -213,6 +218,7 @@ def read_all(source: Source) -> None:
                 pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_forged_chunk_of_every_kind_is_found(tmp_path: Path, name: str) -> None:
     x, options = KINDS[name]
@@ -225,6 +231,7 @@ def test_a_forged_chunk_of_every_kind_is_found(tmp_path: Path, name: str) -> Non
         read_all(open_source(tmp_path / "x.zarr").held_to_digests())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
 def test_a_forged_chunk_of_a_sparse_matrix_is_found(tmp_path: Path, name: str) -> None:
     sp.save_npz(tmp_path / "x.npz", sp.random(400, 64, 0.1, "csr", random_state=0))
@@ -277,6 +284,7 @@ def without_digests(store: Path) -> None:
     group.attrs["npmdask"] = {**record, "fingerprint": printed}
 
 
+@pytest.mark.slow
 def test_a_store_of_before_is_read_and_never_begins_a_private_run(world: World) -> None:
     without_digests(world.data)
     assert top_k(world.data, 2, store=world.folder / "exact").converged
@@ -287,6 +295,7 @@ def test_a_store_of_before_is_read_and_never_begins_a_private_run(world: World) 
         grant(world, world.data)
 
 
+@pytest.mark.slow
 def test_a_private_run_that_began_on_a_store_of_before_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     without_digests(world.data)
     printed = open_source(world.data).fingerprint

@@ -83,6 +83,7 @@ def test_every_oracle_runs_and_its_statement_is_plain(tmp_path: Path, oracle: st
     assert re.search(r"<td>(range|mean)-\w+</td>", page)
 
 
+@pytest.mark.slow
 def test_one_matrix_for_each_record(tmp_path: Path) -> None:
     """A_i = V diag(3, 2) V^T + z z^T of 3000 records, as a 3-D array; clip_norm bounds the norm of a matrix."""
     rng = np.random.default_rng(3)

@@ -44,6 +44,7 @@ def gaussian(n: int, stddevs: np.ndarray) -> np.ndarray:
     return np.asarray(x * np.minimum(1, np.quantile(norms, 0.9) / norms)[:, None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d, n, k", [(12, 4000, 2), (40, 10_000, 3)])
 def test_what_is_likely_is_what_happens_from_k_columns_to_all(tmp_path: Path, d: int, n: int, k: int) -> None:
     """Median against median, within a factor 1.6 where runs find something. Fails by the formula that drops all noise
@@ -58,6 +59,7 @@ def test_what_is_likely_is_what_happens_from_k_columns_to_all(tmp_path: Path, d:
             assert found / 1.6 < told < 1.6 * found, (p, releases, epsilon, told, found)
 
 
+@pytest.mark.slow
 def test_all_columns_in_one_release_are_suggested_where_nothing_else_does(tmp_path: Path) -> None:
     """And a run of what is suggested keeps it. Before, p was tried up to 4 k, and the noise within a block of all
     columns was left out: a sine of 0.05 for 0.46, and "no releases and columns"."""
@@ -72,6 +74,7 @@ def test_all_columns_in_one_release_are_suggested_where_nothing_else_does(tmp_pa
     assert found / 1.6 < told.best_sine < 1.6 * found
 
 
+@pytest.mark.slow
 def test_a_plan_says_the_same_every_time(tmp_path: Path) -> None:
     x = gaussian(2000, np.r_[3.0, np.ones(11)])
     problem, _, values = posed(tmp_path, x, 1.0, target_rank=1, iteration_rank=4, max_steps=3)

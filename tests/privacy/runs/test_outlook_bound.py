@@ -26,6 +26,7 @@ def told(problem: Problem, spectrum: str) -> tuple[PrivateOutlook, np.ndarray]:
     return private_outlook(problem, asked), _sizes(problem, asked)
 
 
+@pytest.mark.slow
 def test_nine_of_ten_runs_keep_what_was_promised(tmp_path: Path) -> None:
     """400 starts with the noise of the product's calibration, p = k, where starts differ most: less than 1 in 12 exceed
     it, and more than 1 in 7 that of tau = 1, which is the mutant. The seed is fixed."""
@@ -53,6 +54,7 @@ def test_what_is_promised_of_laplace_noise_is_of_its_own_tails(tmp_path: Path) -
     assert outlook.bound > 1.2 * ppm_error(sizes, stddevs, **at).value
 
 
+@pytest.mark.slow
 def test_noise_that_follows_the_entries_is_taken_as_loud_as_it_gets(tmp_path: Path) -> None:
     """A diagonal matrix, to whose unit vectors X goes: the noise of a run grows, and that of the bound is at its end.
 

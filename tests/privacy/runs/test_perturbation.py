@@ -62,6 +62,7 @@ def made(name: str, clip_norm: float = 40.0, budget: Budget | None = None) -> En
     return EntriesGaussian(relation=relation, budget=budget or Budget(1.0, 1e-6))
 
 
+@pytest.mark.slow
 def test_every_unique_entry_has_the_noise_of_its_kind(world: World) -> None:
     """Chi-square, kind by kind. Mutants: one noise for all kinds; 1 or 6 for 2; noise of its own for mirror images."""
     perturb(world.data, world.folder / "noisy.zarr", world.privacy)
@@ -78,6 +79,7 @@ def test_every_unique_entry_has_the_noise_of_its_kind(world: World) -> None:
     assert len(np.unique(noise[tuple(orbits.T)])) > 0.999 * len(orbits), "no two entries share their noise"
 
 
+@pytest.mark.slow
 def test_it_is_charged_as_one_release_and_then_free(world: World) -> None:
     made_now = perturb(world.data, world.folder / "noisy.zarr", world.privacy)
     (run,) = world.ledger.status("people").runs
@@ -143,6 +145,7 @@ def test_a_crash_at_any_point_ends_in_the_same_copy(
     assert not any(form in p.read_bytes() for p in world.folder.rglob("*") if p.is_file() for form in forms(secret))
 
 
+@pytest.mark.slow
 def test_a_copy_under_way_is_no_run_and_without_its_key_it_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +199,7 @@ def test_what_is_refused(world: World) -> None:
         perturb(np.eye(4), dest, world.privacy)
 
 
+@pytest.mark.slow
 def test_a_copy_of_which_little_can_be_promised_or_seen_says_so_before_it_is_charged(
     world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

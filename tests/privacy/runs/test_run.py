@@ -29,6 +29,7 @@ from npmdask.storage.source import open_source
 from tests.privacy.runs.conftest import STEPS, World, make_world, records
 
 
+@pytest.mark.slow
 def test_the_released_directions_are_those_of_the_data(world: World) -> None:
     x = np.load(world.folder / "x.npy")
     clipped = x * np.minimum(1, 1.5 / np.linalg.norm(x, axis=1))[:, None]
@@ -69,6 +70,7 @@ def test_the_budget_ends_and_nothing_more_is_computed(world: World) -> None:
     assert len(world.ledger.status("people").runs) == 3
 
 
+@pytest.mark.slow
 def test_nothing_of_the_run_folder_is_readable_by_others_and_the_key_is_gone(world: World) -> None:
     world.solve("run")
     folder = world.folder / "run"
@@ -97,6 +99,7 @@ def test_export_gives_the_release(world: World, tmp_path: Path) -> None:
         assert {"value_stddevs", "factor_left", "factor_right"} <= set(out.files)
 
 
+@pytest.mark.slow
 def test_low_rank_factors_are_the_last_block_and_its_release(world: World) -> None:
     """Hardt and Price, Corollary 4.3: B = X Y^T, from the last of the products that are paid for."""
     x = np.load(world.folder / "x.npy")
@@ -111,6 +114,7 @@ def test_low_rank_factors_are_the_last_block_and_its_release(world: World) -> No
     assert np.linalg.norm(left @ right.T - exact, 2) < 0.2 * np.linalg.norm(exact, 2)
 
 
+@pytest.mark.slow
 def test_low_rank_factors_without_delta(world: World) -> None:
     """Corollary 4.7 with Laplace noise: all L releases share epsilon, the last of them is Y. Mutants: Y without noise,
     or noise that is not counted: the budget would buy L - 1 releases."""
@@ -158,11 +162,13 @@ def test_bad_input_gets_a_sentence(world: World, privacy: dict, request_: dict, 
     assert not world.ledger.status("people").runs
 
 
+@pytest.mark.slow
 def test_a_password_has_no_place_in_a_configuration(world: World) -> None:
     with pytest.raises(BadInputError, match="NPMDASK_LEDGER"):
         world.problem({"ledger": "postgresql://me:secret@host/db"})
 
 
+@pytest.mark.slow
 def test_data_that_were_never_ingested_have_no_budget(world: World) -> None:
     with pytest.raises(RefusedError, match="ingest"):
         make_problem(
@@ -170,6 +176,7 @@ def test_data_that_were_never_ingested_have_no_budget(world: World) -> None:
         )
 
 
+@pytest.mark.slow
 def test_data_that_changed_since_the_grant_are_refused(world: World) -> None:
     np.save(world.folder / "x.npy", records(4000, seed=1))
     ingest(world.folder / "x.npy", world.data, kind="samples", chunks=(64, 12), overwrite=True)
@@ -177,6 +184,7 @@ def test_data_that_changed_since_the_grant_are_refused(world: World) -> None:
         world.solve("run")
 
 
+@pytest.mark.slow
 def test_a_run_needs_a_grant_and_a_store(world: World) -> None:
     with pytest.raises(BudgetError, match="grant"):
         world.solve("run", world.problem({"dataset": "others"}))
@@ -198,23 +206,27 @@ def test_a_refused_run_leaves_its_store_free(world: World) -> None:
         world.solve("d")
 
 
+@pytest.mark.slow
 def test_a_private_run_cannot_be_made_longer(world: World) -> None:
     world.solve("run")
     with pytest.raises(RefusedError, match="fixed before its first release"):
         resume(world.folder / "run", max_steps=9)
 
 
+@pytest.mark.slow
 def test_resume_of_a_finished_run_answers_without_a_pass(world: World) -> None:
     first, again = world.solve("run"), resume(world.folder / "run")
     assert again.data_passes == 0 and (again.basis == first.basis).all()
 
 
+@pytest.mark.slow
 def test_other_parameters_are_another_run(world: World) -> None:
     world.solve("run")
     with pytest.raises(RefusedError, match="epsilon"):
         world.solve("run", world.problem({"epsilon": 0.5}))
 
 
+@pytest.mark.slow
 def test_records_that_are_not_finite_count_as_nothing_and_are_not_counted(tmp_path: Path) -> None:
     """The same bits as with zero rows in their place: they are zeroed before they are clipped."""
     x = records(500)
@@ -300,6 +312,7 @@ def test_symmetric_matrices_keep_the_signs_of_their_values(tmp_path: Path, layou
     assert solution.statement["noise_to_paper"] < 1
 
 
+@pytest.mark.slow
 def test_a_matrix_is_multiplied_from_both_sides_in_turn(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     u, v = (np.linalg.qr(rng.standard_normal((n, 3)))[0] for n in (60, 30))
@@ -319,6 +332,7 @@ def test_a_matrix_is_multiplied_from_both_sides_in_turn(tmp_path: Path) -> None:
     assert np.allclose(left.T @ left, np.eye(2), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_coherence_makes_the_noise_the_same_whatever_was_released(tmp_path: Path) -> None:
     """ERR-2: with the public cap the scale does not follow X, as Theorem 4.9 needs; without it, it does."""
     data, _ = symmetric(tmp_path, "packed")

@@ -58,6 +58,7 @@ def test_the_components_are_those_of_the_tensor_and_every_column_is_charged(worl
     assert all(digest[:16] in page for digest in run.committed.values()) and "<td>scores</td>" in page
 
 
+@pytest.mark.slow
 def test_iterations_that_have_not_come_to_rest_are_no_small_error(world: World) -> None:
     """One step from a random start: hardly any noise, and far from every component."""
     asked = {"target_rank": 1, "options": {"restarts": 2, "iterations": 1}}
@@ -79,6 +80,7 @@ def test_more_components_than_there_are_is_said_to_be_so(world: World) -> None:
     assert "numbered" in solution.warnings[-1] and "3" in solution.warnings[-1]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_by_itself_and_from_a_configuration(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """By the command line, which leaves a store that every other door opens."""
     table = f"""

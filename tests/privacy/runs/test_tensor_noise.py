@@ -49,6 +49,7 @@ def units(d: int, columns: int, seed: int = 0) -> np.ndarray:
     return block / np.linalg.norm(block, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", [False, True])
 @pytest.mark.parametrize("name", TENSORS)
 def test_the_noise_is_as_loud_as_it_must_be(name: str, scores: bool, entropy: Entropy) -> None:

@@ -175,6 +175,7 @@ def test_a_file_that_changed_before_it_was_finished_is_refused(tmp_path: Path, c
     assert later.position == before and stream.position == position
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.npy", "a.csv", "a.parquet", "a.npz", "plain.zarr"])
 @pytest.mark.parametrize("size", [8, 3])
 def test_a_bad_row_in_the_middle_of_a_file_can_be_corrected(tmp_path: Path, name: str, size: int) -> None:

@@ -103,6 +103,7 @@ KILLS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(**KILLS)
 def test_every_row_exactly_once_whatever_is_killed(stores: Made, **case: Any) -> None:

@@ -73,6 +73,7 @@ def test_noise_and_rounding_widen_everything() -> None:
     assert noisy.perturbation > block and noisy.noisy
 
 
+@pytest.mark.slow
 def test_noise_is_as_large_as_is_said() -> None:
     """2,000 symmetric E that make noisy pairs exact: their norm is above the bound at most 1 % of the times."""
     d, p, rng = 20, 4, np.random.default_rng(0)

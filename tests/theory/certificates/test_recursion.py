@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from npmdask.algorithms import PowerMethod
 from npmdask.numerics.random import generator
@@ -27,6 +28,7 @@ def run(stddev: float, seed: int) -> tuple[Evidence, float]:
     return evidence, max_sin_theta(state.basis, np.eye(D, K))
 
 
+@pytest.mark.slow
 def test_the_recursion_holds_over_fifty_runs() -> None:
     """Its parts fail with probability 0.01 together; in none of these 50. Without the noise it is below the truth."""
     for seed in range(50):

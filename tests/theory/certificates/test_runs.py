@@ -126,6 +126,7 @@ def test_the_noise_of_a_run_is_counted_in(tmp_path: Path) -> None:
     assert "recursion of the noisy power method" in write_report(tmp_path / "run").read_text()
 
 
+@pytest.mark.slow
 def test_a_start_that_is_not_random_is_not_claimed(tmp_path: Path) -> None:
     store = put(tmp_path, "samples", matrix("samples"))
     first = npmdask.top_k(store, K, algorithm="power", store=tmp_path / "first")

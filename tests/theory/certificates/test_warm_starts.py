@@ -67,6 +67,7 @@ def test_a_start_that_knows_a_part_of_a_cluster() -> None:
     assert covered >= 0.97 * claimed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["power", "krylov"])
 def test_random_columns_are_not_given_up_before_they_show(algorithm: str) -> None:
     """One direction of 1.02 times lambda_k above slowly falling values: the first residuals are small long before."""

@@ -191,6 +191,7 @@ def test_a_stream_without_held_out_rows_says_what_it_does_not_know(tmp_path: Pat
     )
 
 
+@pytest.mark.slow
 def test_a_copy_says_how_far_off_its_entries_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """19 of 20 entries are within what is said: 95.6 +- 0.6 % of 1140, so that both bounds are 6 deviations away.
 
