@@ -1,4 +1,4 @@
-"""The Python door: ``top_k``, ``resume``, ``deflate``. All doors end in the same driver."""
+"""The Python interface: ``top_k``, ``resume``, ``deflate``. The command line and flows end in the same driver."""
 
 from __future__ import annotations
 

@@ -84,9 +84,9 @@ class BudgetError(RefusedError):
 
 
 class HeldError(RefusedError):
-    """Another process has this run: ``pid`` (0: not known), started for ``owner`` (NPMDASK_OWNER; "": nobody said).
+    """Another process has this run: ``pid`` (0: not known), started for ``owner`` (NPMDASK_OWNER; "": not known).
 
-    ``stuck``: it is of this machine and hangs in the middle of a commit, so that nobody can take the run over before
+    ``stuck``: it is of this machine and hangs in the middle of a commit, and no process can take the run over before
     it is ended.
     """
 

@@ -1,6 +1,6 @@
 """Amplification by shuffling: Feldman, McMillan and Talwar 2021, Theorem 3.1, where its condition holds, else refused.
 
-n records are put in an order by a uniform permutation that nobody learns; each goes through a randomiser of its own,
+n records are put in an order by a uniform permutation that stays secret; each goes through a randomiser of its own,
 which may depend on all earlier outputs and is epsilon_0-DP for any two records. If epsilon_0 <= ln(n / (16 ln(2 /
 delta))), all n outputs together are (epsilon, delta)-DP, one record being replaced, for
 

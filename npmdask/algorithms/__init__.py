@@ -33,7 +33,7 @@ STREAM_REGISTRY: dict[str, type[Any]] = {
 
 
 def register_algorithm(kind: type[Any]) -> type[Any]:
-    """Make an algorithm known by its name, to every door.
+    """Make an algorithm known by its name to Python, the command line and flows.
 
     Its answer is made of a pass of npmdask with its vectors, not of what it says of them: one pass more.
 

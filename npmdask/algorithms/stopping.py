@@ -35,7 +35,7 @@ class Outcome:
 
 
 def default_tol(dtype: np.dtype) -> float:
-    """Relative residual that is asked for when nothing is said: a function of the dtype of the data."""
+    """Relative residual that is the default: a function of the dtype of the data."""
     return 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
 
 

@@ -2,9 +2,9 @@
 
 ::
 
-    STORE/lock           held (flock) by whoever has the store; a line says who; its time is a sign of life
-    STORE/lock.taking    held for moments: by whoever takes the store, and by its owner while it publishes something
-    STORE/epoch          how often the store was taken: whoever finds another number than its own has lost it
+    STORE/lock           held (flock) by the owner of the store; a line says who; its time is a sign of life
+    STORE/lock.taking    held for moments: by a process that takes the store, and by its owner while it publishes
+    STORE/epoch          how often the store was taken: a process that finds another number than its own has lost it
 
 A process that is killed lets go of its locks. One that hangs (stopped, swapped out) does not, and shows no life either:
 after STALE seconds another one puts a lock file of its own in the place of ``lock`` and counts the epoch up. What wakes
@@ -158,11 +158,11 @@ class Ownership:
         return lock
 
     def _replaced(self) -> int:
-        """A lock file of our own in the place of the one that somebody will not let go of."""
+        """A lock file of our own in the place of one that another process does not release."""
         aside = self.folder / f".writing-{LOCK}-{os.getpid()}"
         lock = open_plain(aside, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._count_up()  # first: whoever dies here leaves nobody who believes to have the store
+        self._count_up()  # first: a process that dies here leaves none that believes to have the store
         os.rename(aside, self.folder / LOCK)
         return lock
 
@@ -178,7 +178,7 @@ class Ownership:
 
     @contextmanager
     def _alone(self, patience: float | None) -> Iterator[float]:
-        """Nobody else takes the store or publishes in it meanwhile. Gives the time by the clock of the file system."""
+        """No other process takes the store or publishes in it meanwhile. Gives the file system's time."""
         taking = open_plain(self.folder / TAKING, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if patience is None:
@@ -214,7 +214,7 @@ class Ownership:
     def publishing(self) -> Iterator[None]:
         """Around what changes the store: this process is the owner, and stays it until the end of the block.
 
-        Short work only: nobody can take the store over meanwhile. Not to be nested.
+        Short work only: no process can take the store over meanwhile. Not to be nested.
         """
         with self._alone(None):
             self.require()
@@ -239,7 +239,7 @@ class Ownership:
         if _held.get(self.folder) is self:
             del _held[self.folder]
         with suppress(OSError):
-            os.ftruncate(self._lock, 0)  # nobody has it; of a file that was replaced, nobody reads that
+            os.ftruncate(self._lock, 0)  # no process has it; of a file that was replaced, none reads that
         self._let_go()
 
     def _let_go(self) -> None:

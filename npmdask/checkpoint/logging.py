@@ -4,7 +4,7 @@ Every line has ``time`` (UTC), ``level``, ``run``, ``stage``, ``step``, ``event`
 and ``owner`` (what a scheduler started the process for: NPMDASK_OWNER); some have more. What is not known is null.
 Lines about a private run bear no time and no size: those of its passes follow the number of rows (docs/observing.md).
 
-Whoever uses npmdask as a library finds the same records at the logger "npmdask", and may handle them as any others.
+Users of npmdask as a library find the same records at the logger "npmdask", and may handle them as any others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG = "NPMDASK_LOG"
 STDERR = ("-", "json")  # as a target; anything else is a file
 OWNER = "NPMDASK_OWNER"
 LOGGER = logging.getLogger("npmdask")
-LOGGER.addHandler(logging.NullHandler())  # a library is silent where nobody asks for its log
+LOGGER.addHandler(logging.NullHandler())  # a library is silent unless its log is asked for
 
 
 def tell(
@@ -37,7 +37,7 @@ def tell(
     timeless: bool = False,
     **facts: Any,
 ) -> None:
-    """One line. ``timeless``: it is about a private run; what is said has to be public, and no time is written."""
+    """One line. ``timeless``: it is about a private run; the line has to be public, and no time is written."""
     told = {"run": run, "stage": stage or None, "step": step, "event": event, "timeless": timeless, "facts": facts}
     LOGGER.log(level, message, extra={"told": told})
 
@@ -85,7 +85,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _LogFile(logging.Handler):
-    """Several processes may append to one file: a line is one write. One that was moved away is made anew."""
+    """Several processes may append to one file: a line is one write. One that was moved away is made again."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

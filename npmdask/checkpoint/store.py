@@ -16,7 +16,7 @@
     STORE/starts.json        how often in a row it was started and died without getting further
 
 A store may be a URL (``s3://bucket/name``): then the folder is a local copy, and what is committed there is carried to
-the object store before anybody is told of it (:mod:`npmdask.checkpoint.remote.publish`).
+the object store before observers learn of it (:mod:`npmdask.checkpoint.remote.publish`).
 
 Everything under steps, survey and result is a function of data and parameters only: two doors that run the
 same thing leave the same bytes.
@@ -47,7 +47,7 @@ class RunStore(HeldStore):
     """The folder of one run, held by this process from ``open`` to ``close`` (or until it dies).
 
     ``path`` may be a URL: then what it holds is brought down first, unless a process of this machine is at work on it.
-    ``place`` is what a person calls the store, a URL or the path. Whoever only reads need not open it.
+    ``place`` is what a person calls the store, a URL or the path. Reading does not need it open.
     """
 
     def write_spec(self, spec: dict[str, Any]) -> None:

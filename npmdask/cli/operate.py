@@ -1,4 +1,4 @@
-"""The commands of whoever runs many runs: how they stand, also for Prometheus, and what of old ones may go. Argument
+"""The commands for operators of many runs: their status, also for Prometheus, and what of old ones may go. Argument
 parsing only."""
 
 from __future__ import annotations

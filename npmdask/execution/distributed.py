@@ -42,7 +42,7 @@ class Distributed:
     ) -> tuple[Block, SlabRecord]:
         """``A @ block`` in one pass, and what the reading cost.
 
-        ``on_task`` is told of every finished task; what ``keeper`` knows of the pass is not computed again. Only
+        ``on_task`` learns of every finished task; what ``keeper`` knows of the pass is not computed again. Only
         blocks of p columns travel. A worker that dies costs its tasks.
         """
         from distributed import as_completed
@@ -121,7 +121,7 @@ def _same(value: Any) -> Any:
 
 
 class Processes(Distributed):
-    """Runs passes on worker processes of this machine (dask.distributed): on loopback, and for nobody else there."""
+    """Runs passes on worker processes of this machine (dask.distributed): on loopback, and for no other user there."""
 
     def __init__(self, workers: int, threads: int) -> None:
         from distributed import Client, LocalCluster
@@ -139,7 +139,7 @@ class Processes(Distributed):
                 security=among_ourselves(),
                 dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
                 memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
-                silence_logs=50,  # what fails is said in a sentence; not by a worker that is ended
+                silence_logs=50,  # what fails is a sentence; not by a worker that is ended
             )
         super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
         self._before = {n: before.get(n) for n, value in os.environ.items() if before.get(n) != value}
@@ -197,7 +197,7 @@ class Cluster(Distributed):
 
         security = security_of(address, certificates)
         for name in list(logging.root.manager.loggerDict):
-            if name.split(".")[0] == "distributed":  # what it would print, with traceback, is said in a sentence
+            if name.split(".")[0] == "distributed":  # what it would print, with traceback, is a sentence
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             client = Client(address, timeout="10s", set_as_default=False, security=security)
@@ -307,11 +307,11 @@ WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
-HEALTH_ONLY = ["distributed.http.health"]  # pages of tasks and logs are for whoever reaches the port
+HEALTH_ONLY = ["distributed.http.health"]  # pages of tasks and logs would be open to anyone who reaches the port
 
 WORKER_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
-    "distributed.worker.profile.enabled": False,  # a look at every thread each 10 ms, which nobody sees
+    "distributed.worker.profile.enabled": False,  # a look at every thread each 10 ms, which has no reader
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.scheduler.http.routes": HEALTH_ONLY,
     "distributed.worker.http.routes": HEALTH_ONLY,

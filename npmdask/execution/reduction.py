@@ -85,7 +85,7 @@ def compute_node(operator: Operator, runs: list[range], node: Node, block: Block
 
 
 def expected_record(operator: Operator, which: range, runs: list[range]) -> SlabRecord:
-    """What reading some runs costs, by their share of the units: for whoever watches from afar."""
+    """What reading some runs costs, by their share of the units: for remote observers."""
     ends = (runs[which.start].start, runs[which.stop - 1].stop)
     nbytes, chunks = (
         [total * end // operator.units for end in ends] for total in (operator.pass_bytes, operator.pass_chunks)

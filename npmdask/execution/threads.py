@@ -72,7 +72,7 @@ class Threads:
     ) -> tuple[Block, SlabRecord]:
         """``A @ block`` in one pass, and what the reading cost.
 
-        ``on_task`` is told of every finished run; what ``keeper`` knows of the pass is not computed again.
+        ``on_task`` learns of every finished run; what ``keeper`` knows of the pass is not computed again.
         """
         runs, keeper = runs_of(operator), keeper or Keeper()
         if len(runs) == 1 and not keeper.parts:

@@ -1,6 +1,6 @@
 """TLS between Dask's processes: to a cluster with certificates of files, among our own workers with one made for them.
 
-Whoever reaches a scheduler can run code on its workers and, as what they answer is unpickled, in whoever asks them.
+Anyone who reaches a scheduler can run code on its workers and, as what they answer is unpickled, in its clients.
 Without certificates on both sides an address is the only border, and on a machine that others use 127.0.0.1 is none.
 """
 

@@ -8,6 +8,6 @@ wire           blocks as ``.npy``, public facts as JSON, tokens and signatures
 link           the centre's side of the connections: patience, counters
 total          the nodes as one operator: their sum, in a fixed order
 parts          what the centre makes of announcements and releases
-node, server   a node: what it answers, what it refuses; and its HTTP door
+node, server   a node: what it answers, what it refuses; and its HTTP server
 =============  =========================================================================
 """

@@ -77,7 +77,7 @@ class Link:
         self._lock, self._over, self._open = threading.Lock(), threading.Event(), set[HTTPConnection]()
 
     def announced(self) -> tuple[Announcement, ...]:
-        """The public facts of every node, asked anew."""
+        """The public facts of every node, asked again."""
         return tuple(self._announced(which) for which in range(len(self.urls)))
 
     def _announced(self, which: int) -> Announcement:

@@ -1,4 +1,4 @@
-"""The HTTP door of a node: one page of public facts, one address that is asked for products. Nothing else is said.
+"""The HTTP server of a node: one page of public facts, one address that is asked for products, and nothing else.
 
 A request that is not signed with the token of this node gets no answer but that, before its body is read. What is
 answered is signed for the request. Refusals of a request are public sentences; of everything else that goes wrong the

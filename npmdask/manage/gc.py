@@ -194,7 +194,7 @@ class _Broom:
                     self.remove(path, "a checkpoint of a finished run")
 
     def visit_partial(self, partial: Path) -> None:
-        """A data store that was begun and that nobody is writing."""
+        """A data store that was begun and that no process is writing."""
         target = partial.with_name(partial.name.removesuffix(PARTIAL))
         if partial.is_symlink() or not partial.is_dir() or not _is_begun(partial):
             return
@@ -269,7 +269,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _unfollowed(name: str, flags: int) -> int:
-    """Neither through a link, nor waiting for whoever writes into a pipe."""
+    """Neither through a link, nor waiting for the writer of a pipe."""
     return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

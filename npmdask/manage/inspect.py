@@ -14,7 +14,7 @@ from npmdask.storage.source import Source, is_registered, open_source
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
-    """Facts of a data store or of a run store (held by somebody or not).
+    """Facts of a data store or of a run store (held by a process or not).
 
     Raises
     ------

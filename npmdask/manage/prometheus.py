@@ -57,7 +57,7 @@ class Exporter:
         Raises
         ------
         RefusedError
-            Somebody has the port.
+            The port is taken.
         """
         try:
             made: tuple[Any, threading.Thread] = self._client.start_http_server(port, host, self.registry)

@@ -1,4 +1,4 @@
-"""How every run below a folder stands, held by somebody or not, without taking a lock or reading an array."""
+"""The status of every run below a folder, held by a process or not, without taking a lock or reading an array."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Triplets:
     value; of a value that is 0 to rounding the value is 0 and both columns are. ``residual_norms`` (k): bounds of
     ``(||B v_i - sigma_i u_i||^2 + ||B^T u_i - sigma_i v_i||^2)^(1/2)``. ``solution``: the run on the dilation, whose
     answer are 2 k eigenpairs of both signs, with its outcome, cost and certificate. Residuals below 1e-15 sigma_1 or so
-    are those of rounding, theirs and of whoever looks.
+    are those of rounding, theirs and of the comparison.
     """
 
     values: np.ndarray

@@ -106,7 +106,7 @@ def build_moments(
 
 
 def _clear(place: Path) -> None:
-    """Take the folder of the passes away: all of it, for whoever comes after a kill."""
+    """Take the folder of the passes away: all of it, for the process that comes after a kill."""
     place.rename(_aside(place))
     shutil.rmtree(_aside(place), ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""A spectrum that somebody gives, or guesses in words, for a plan: read from a file or made from a formula."""
+"""A spectrum that a user gives, or guesses in words, for a plan: read from a file or made from a formula."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _guessed(name: str, text: str, d: int) -> Spectrum:
         raise BadInputError(f"{text!r} is not a guess that can be read: write {WORDS}, with positive, finite numbers")
     if name == "spiked" and (numbers[0] > d or numbers[0] != round(numbers[0])):
         raise BadInputError(f"{text!r}: K is a whole number of values, of which the data have {d} at most")
-    with np.errstate(all="ignore"):  # what is too large or too small is said below
+    with np.errstate(all="ignore"):  # what is too large or too small is refused below
         values = formula(np.arange(1.0, d + 1), *numbers)
         if not (np.diff(values) <= 0).all():
             raise BadInputError(f"{text!r} does not fall: value 1 is the largest of a spectrum (R < 1, GAP > 1)")

@@ -1,6 +1,6 @@
 """Private products of records: the sum of a (a^T X) over clipped records a, exact in whatever order it is formed.
 
-The sensitivity that a mechanism is told is that of the real code: a float sum depends, in its last bits, on what is
+The sensitivity that a mechanism gets is that of the real code: a float sum depends, in its last bits, on what is
 summed before, so that one record may change more than its own term. Here the sum is exact
 (:mod:`npmdask.operators.exact_sums`).
 """

@@ -44,7 +44,7 @@ class Outlook:
     largest eigenvalue, as ``noise_tol``, the better of both for the tolerance. ``largest``: that eigenvalue.
     ``better_rank``: where the spectrum falls more than at ``target_rank``. ``better_columns``: p of the least time, if
     it is worth saying, and what it takes; with a ``better_rank`` always, and for that rank. ``share``: of the variance,
-    if that is asked for: then the search finds ranks and columns. ``no_noise``: why no noise is told of.
+    if that is asked for: then the search finds ranks and columns. ``no_noise``: why there is no noise to report.
     """
 
     source: str
@@ -140,7 +140,7 @@ def look_ahead(
     wide: int,
     seconds: Callable[[int | None, int], float | None],
 ) -> Outlook:
-    """Everything that these eigenvalues foretell.
+    """Everything that these eigenvalues predict.
 
     ``known``: how many of them are not made up. ``wide``: the most columns that fit. ``seconds``: of so many steps with
     so many columns.
@@ -267,7 +267,7 @@ UNLIKE = 3.0  # rates of two halves that differ by more: it is no rate
 
 
 def steps_to(residuals: Sequence[float], tol: float) -> int | None:
-    """Steps until the worst relative residual is ``tol``, if it goes on as in the last steps; None: nobody knows.
+    """Steps until the worst relative residual is ``tol``, if it goes on as in the last steps; None: not known.
 
     The rates of an earlier and of a later half must agree: a run that stagnates, or has only begun, has none.
     """
@@ -288,7 +288,7 @@ def _slope(logs: np.ndarray) -> float:
 def seconds_left(spec: dict[str, Any], history: list[dict[str, Any]], telemetry: list[dict[str, Any]]) -> float | None:
     """Of a run with these parameters, from the times of its last passes; None: unknown.
 
-    At most until ``max_steps``. Of algorithms that do not converge step by step (tensors) nothing is said.
+    At most until ``max_steps``. Not for algorithms that do not converge step by step (tensors).
     """
     passes = [t["seconds"] for t in telemetry if t["event"] == "passed" and str(t["label"]).startswith("step ")]
     kind = ALGORITHMS.get(spec["algorithm"].get("name"))

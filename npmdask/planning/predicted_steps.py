@@ -1,8 +1,8 @@
-"""Predicted against measured: what a run is foretold before its first pass, and what came true.
+"""Predicted against measured: what is predicted of a run before its first pass, and what came true.
 
 A few rows of the data are read (of chunks that cannot be read in part at most ``READ`` bytes; for half a second, or
 for two from an object store or by a worker of a cluster), and the run is rehearsed on their spectrum. It decides
-nothing: no bit of a result, nothing that binds a store. It is no pass and is not counted as one. What is foretold goes
+nothing: no bit of a result, nothing that binds a store. It is no pass and is not counted as one. The prediction goes
 into the telemetry, once in the life of a store.
 """
 
@@ -69,7 +69,7 @@ class Predictor(Observer):
 
 
 def foresee(problem: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log) -> None:
-    """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why nobody knows."""
+    """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why not."""
     tell_once(lambda: _foretold(problem, plan, executor), telemetry, log)
 
 
@@ -144,7 +144,7 @@ def in_front(found: np.ndarray, sampled: np.ndarray) -> np.ndarray:
 
 
 def _why_not(problem: Problem) -> str:
-    """A reason not to foretell anything, or nothing."""
+    """A reason not to predict anything, or nothing."""
     source = problem.source
     if problem.nodes is not None:
         return "the data lie with the nodes"
@@ -226,7 +226,7 @@ def _light(problem: Problem) -> tuple[Source, Request]:
 
 
 def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, Any]], log: Log) -> None:
-    """Log what would have been foretold with the ``values`` that the run has found (of the operator) in front."""
+    """Log what would have been predicted with the ``values`` that the run has found (of the operator) in front."""
     first = foreseen(telemetry)
     if first is None or not first.get("spectrum") or first["residual"] is not None:
         return
@@ -261,7 +261,7 @@ class SearchRehearsal:
 def foresee_search(
     problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
 ) -> None:
-    """Log what the search of ``problem`` will take, before its first ``stage``; or why nobody knows."""
+    """Log what the search of ``problem`` will take, before its first ``stage``; or why not."""
     tell_once(lambda: _search_prediction(problem, stage, plan, executor), telemetry, log)
 
 

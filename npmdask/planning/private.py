@@ -1,7 +1,7 @@
 """What a private run will promise, cost and resolve, said before it starts: from public numbers alone.
 
 No sample is drawn and no pass is timed: a spectrum of the data that decided on rank, steps or clip_norm would be a
-look that nobody has paid for. The start block is public, so the noise of its release is known exactly.
+look that no budget has paid for. The start block is public, so the noise of its release is known exactly.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class NotConvergedError(NpmdaskError):
 
 
 def end_state(facts: dict[str, Any]) -> State[Any]:
-    """The state that a flow run ends in: red if it did not converge, so that nobody takes it for an answer."""
+    """The state that a flow run ends in: red if it did not converge, so that it is not taken for an answer."""
     if facts["answered"]:
         return Completed(message=facts["sentence"], data=facts)
     return Failed(message=facts["sentence"], data=NotConvergedError(facts))

@@ -1,6 +1,6 @@
 """Signs of life of a flow run, and leaving quietly when another process has its store.
 
-A process that is killed tells nobody. So while a flow runs a thread sends an event every BEAT seconds, and the keeper
+A killed process gives no notice. So while a flow runs a thread sends an event every BEAT seconds, and the keeper
 (:mod:`npmdask.prefect.keeper`) misses it when it does not come. Prefect's own heartbeats would do, but go through a
 websocket and come every 30 seconds at best.
 """
@@ -44,7 +44,7 @@ def tended(function: Made) -> Made:
       keeper starts it again.
     * One whose store another process has, for the same flow run, ends its process without a state: it would be that of
       the other one. An exit status other than 0 would be reported as a crash. A process that hangs in the middle of
-      a commit, where nobody can take its run over, is killed first.
+      a commit, where no process can take its run over, is killed first.
     """
 
     @wraps(function)
@@ -111,7 +111,7 @@ def require_progress(store: str) -> None:
 
 
 def _alone() -> bool:
-    """Whether somebody waits in this process for the flow, instead of a worker outside of it."""
+    """Whether the caller waits in this process for the flow, instead of a worker outside of it."""
     return FROM_A_WORKER not in os.environ
 
 

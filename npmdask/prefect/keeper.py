@@ -8,7 +8,7 @@ Every LOOK seconds:
   took it, is marked as crashed;
 * a run that has crashed is scheduled again, under the same id, after a pause that grows with every time; its process
   goes on from the last commit of its store, or says after some times why it does not;
-* of ticks that nobody could run while everything was down, only the newest runs.
+* of ticks that were missed while everything was down, only the newest runs.
 
 There may be several keepers, or none for a while: every change is a transition that the server accepts once, and a run
 that is started twice finds its store held and leaves (:mod:`npmdask.checkpoint.store`).
@@ -83,7 +83,7 @@ class Keeper:
         _skip_old_ticks(client, now)
 
     def server_lost(self) -> None:
-        """It did not answer: nobody could give a sign of life meanwhile."""
+        """It did not answer: no process could give a sign of life meanwhile."""
         self._lost = True
 
     def _apply(self, client: SyncPrefectClient) -> None:

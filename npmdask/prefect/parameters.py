@@ -104,6 +104,6 @@ def require_plain(config: RunConfig) -> None:
 
 
 def check_plain(config: RunConfig) -> None:
-    """The same, and what else can be checked without reading: for doors, before a server is started."""
+    """The same, and what else can be checked without reading: for programs, before a server is started."""
     require_plain(config)
     config.check()

@@ -2,7 +2,7 @@
 
 What dies is started again (after 1, 2, 4 ... 30 seconds, from 1 again once it has been up for a minute); the others
 keep running meanwhile. When the supervisor itself is killed the kernel kills every child with it (Linux), so
-that nothing is left that nobody watches. ``services.json`` in the folder says who runs; ``NAME.log`` what each printed;
+that nothing is left without a watcher. ``services.json`` in the folder says who runs; ``NAME.log`` what each printed;
 both are their owner's only.
 """
 

@@ -33,7 +33,7 @@ MUTE = 30.0  # seconds without another attempt after a failure
 
 
 class LivePublisher(Observer):
-    """A progress artifact, and a page with a table and a plot that is made anew now and then and at the end.
+    """A progress artifact, and a page with a table and a plot that is renewed now and then and at the end.
 
     In a thread of its own: the run does not wait for a server or for a plot. What the thread is too late for is left
     out; the end is waited for.
@@ -147,7 +147,7 @@ _hasty: dict[int, tuple[Settings, Settings]] = {}  # settings in force, and the 
 
 
 def _without_retries() -> SettingsContext:
-    """As Prefect's ``temporary_settings``, which takes a tenth of a second to make them anew every time."""
+    """As Prefect's ``temporary_settings``, which takes a tenth of a second to make them every time."""
     now = get_settings_context()
     if id(now.settings) not in _hasty:
         _hasty.clear()

@@ -1,6 +1,6 @@
 """What Prefect may be told of a private run: public numbers and releases. No path of a key, no bytes, no rows.
 
-An error is told by its kind alone, unless it is the sentence of a budget.
+Of an error only its kind is shown, unless it is the sentence of a budget.
 """
 
 import traceback
@@ -26,8 +26,8 @@ KINDS = (
 
 
 def said_discreetly(function: Made) -> Made:
-    """Prefect is told the sentence of a budget. Other errors may quote the data (a shape, a chunk, a path of the key):
-    whoever runs this process reads them on stderr, and Prefect learns their kind."""
+    """Prefect gets the sentence of a budget. Other errors may quote the data (a shape, a chunk, a path of the key):
+    the user of this process reads them on stderr, and Prefect learns their kind."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

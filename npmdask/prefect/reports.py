@@ -28,12 +28,12 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # the page of a run is written anew
+    "Cache-Control": "no-cache",  # the page of a run is rewritten
 }
 
 
 def link_to(page: str | Path) -> str | None:
-    """The address at which ``page`` can be read, if somebody serves the folder that it lies in."""
+    """The address at which ``page`` can be read, if the folder that it lies in is served."""
     url, below = os.environ.get(URL), os.environ.get(BELOW)
     if not url or not below:
         return None
@@ -81,7 +81,7 @@ class _Pages(BaseHTTPRequestHandler):
         self.wfile.write(found)
 
     def log_message(self, *_: object) -> None:
-        """Nobody needs to know who reads what."""
+        """Log no request: who reads what is private."""
 
 
 def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
@@ -90,7 +90,7 @@ def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
     Raises
     ------
     RefusedError
-        Somebody has the port.
+        The port is taken.
     """
     login = base64.b64encode(auth.encode()).decode()
     handler = type("Pages", (_Pages,), {"root": Path(folder).resolve(), "login": f"Basic {login}"})
@@ -101,7 +101,7 @@ def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a server listens there."""
     with socket.socket() as probe:
         probe.settimeout(5)
         return probe.connect_ex(("127.0.0.1", port)) == 0

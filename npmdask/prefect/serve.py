@@ -252,7 +252,7 @@ def _fresh(alive: Path) -> Callable[[], bool]:
 
 
 def _port(wanted: int) -> int:
-    """That port, unless somebody has it."""
+    """That port, unless it is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not one whose last connections linger
         try:

@@ -156,7 +156,7 @@ def _wait(url: str, child: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def _serve(port: int, parent: int | None = None) -> None:
-    """Serves until it is told to stop, or until ``parent`` is gone, however it went."""
+    """Serves until it has to stop, or until ``parent`` is gone, however it went."""
     if sys.platform == "linux" and parent is not None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if parent is not None and os.getppid() != parent:

@@ -34,7 +34,7 @@ def apply() -> None:
     if "PREFECT_HOME" not in os.environ:
         home = Path("runs", ".prefect").absolute()
         os.environ["PREFECT_HOME"] = str(home)
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)  # parameters and logs of all runs: of nobody else
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)  # parameters and logs of all runs: of this user alone
         with suppress(OSError):  # another's: Prefect says what it cannot do there
             home.chmod(0o700)
     for name, value in SETTINGS.items():

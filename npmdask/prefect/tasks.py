@@ -100,7 +100,7 @@ def planned_rank(config: RunConfig, rank: int | None) -> RunConfig:
 
 
 def _pairs(lines: list[str]) -> Rows:
-    """Back from lines: a name in 9 columns, and what is said."""
+    """Back from lines: a name in 9 columns, and its text."""
     return [(line[:9].strip(), line[10:]) for line in lines]
 
 

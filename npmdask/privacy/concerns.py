@@ -18,7 +18,7 @@ from npmdask.numerics.random import generator
 from npmdask.privacy.neighbors.registry import MatrixRelation, protected
 from npmdask.storage.source import Source
 
-WEAK_EPSILON = 10.0  # above it a promise is said to be weak
+WEAK_EPSILON = 10.0  # above it a promise is called weak
 WEAK_DELTA = 1e-6  # the same where the number of records is private: data of a million are not rare
 
 

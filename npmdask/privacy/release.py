@@ -5,7 +5,7 @@ A loop asks for products and gets sums that are public: those of data that need 
 distant nodes as the nodes released them (:mod:`npmdask.federated.release`). It never gets a source, an operator or an
 executor, so that what is not released cannot be reached from it, by mistake or otherwise.
 
-What a private run shows while it goes, and in its solution, is said by its :class:`Disclosure`. Bytes, chunks, rates,
+What a private run shows while it goes, and in its solution, follows from its :class:`Disclosure`. Bytes, chunks, rates,
 sizes of tasks and the memory plan follow the number of rows, which may be what is protected. Times do too: when a line
 was written, or how long a pass took, cannot be hidden from an observer of the machine (docs/private.md, what is not
 promised), but no time is written into what is shown.

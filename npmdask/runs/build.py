@@ -1,4 +1,4 @@
-"""From what a person asks for to the pieces that the driver runs: one place, used by every door."""
+"""From what a person asks for to the pieces that the driver runs: one place, for Python, command line and flows."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _tensor_problem(source: Source, request: Request, earlier: object) -> Proble
 
 
 def _require_tensor_options(source: Source, request: Request, earlier: object) -> None:
-    """What is said of matrices only."""
+    """Options of matrices only."""
     if isinstance(request.target_rank, float):
         raise RefusedError(
             f"target_rank = {request.target_rank} is a share of a variance, which a tensor has not: give a whole "
@@ -173,7 +173,7 @@ def _require_tensor_options(source: Source, request: Request, earlier: object) -
 
 
 def _require_public(source: Source, request: Request, earlier: object) -> None:
-    """What a private run cannot have, because it would be a function of the data that nobody pays for."""
+    """What a private run cannot have, because it would be a function of the data that no budget pays for."""
     if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
         raise RefusedError(
             'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen '
@@ -330,7 +330,7 @@ def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:
 
 
 def default_rank(k: int, room: int) -> int:
-    """p for k wanted vectors where nothing is said, with ``room`` columns to choose from.
+    """p for k wanted vectors by default, with ``room`` columns to choose from.
 
     Twice as many, up to 64: beyond that columns cost more than the passes that they save (decision 11).
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def watched(observer: Observer, store: RunStore, *, private: bool = False) -> Observer:
-    """The observer of a run and its log together; ``private``: both are told what is public."""
+    """The observer of a run and its log together; ``private``: both see what is public."""
     both = Observers(observer, LogObserver(store, private=private))
     return RedactingObserver(both) if private else both
 

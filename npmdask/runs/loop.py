@@ -125,7 +125,7 @@ def line_of(view: StepView, released: Released, rule: Rule, angle: float | None)
 
 
 def step_of(line: dict[str, Any], kind: str, seconds: float) -> Step:
-    """A line of the history as observers are told it: values in the units of the question."""
+    """A line of the history as observers see it: values in the units of the question."""
     return Step(
         number=line["step"],
         values=in_units(kind, np.array(line["ritz_values"])).tolist(),

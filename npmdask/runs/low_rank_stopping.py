@@ -2,7 +2,7 @@
 
 With no gap behind the k-th eigenvalue the components turn for hundreds of passes, while what k of them leave over is
 soon as little as any k can leave (Balcan, Du, Wang and Yu 2016, Theorem 2.3: (1 + eps) sigma_{k+1} after
-O(log(d / eps) / eps) steps, whatever the gap). The theorem has a constant that nobody knows; the certificate of the
+O(log(d / eps) / eps) steps, whatever the gap). The theorem has an unknown constant; the certificate of the
 products already made has none, so that is what ends the run.
 """
 
@@ -21,7 +21,7 @@ LOW_RANK = "low_rank"  # name of the outcome
 
 
 def excess_of(evidence: Evidence, kind: str) -> float:
-    """By how much more is left over, relatively, than the least that any k components leave; inf: nobody knows.
+    """By how much more is left over, relatively, than the least that any k components leave; inf: not known.
 
     The certificate's bound of what is left, over the next Ritz value, which no eigenvalue k + 1 is below. In the units
     of ``kind``: of a matrix ||B - B V V^T||, of samples the variance in any direction, of a symmetric matrix

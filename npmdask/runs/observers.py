@@ -1,4 +1,4 @@
-"""What a person sees while it runs. Observers are told after the fact and can change nothing."""
+"""What a person sees while it runs. Observers learn of it after the fact and can change nothing."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Observers(Observer):
 
 
 class OfStage(Observers):
-    """Tells of everything but the end: a stage is not the job, whose end is told once."""
+    """Tells of everything but the end: a stage is not the job, whose end comes once."""
 
     def on_end(self, solution: Solution) -> None:
         """Not passed on."""

@@ -1,4 +1,4 @@
-"""The problem that a store describes: what resume, deflate and every other door opens it with."""
+"""The problem that a store describes: what resume, deflate and all commands open it with."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class TemporaryStore:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A committed step, for whoever watches."""
+    """A committed step, for observers."""
 
     number: int
     values: list[float]
@@ -71,7 +71,7 @@ class Solution:
     """
     Hold an answer: vectors, values, how wrong they can be, and what they cost.
 
-    Costs are of this call where nothing else is said. Of a private run what was not released is None (bytes, sizes,
+    Costs are of this call unless noted. Of a private run what was not released is None (bytes, sizes,
     times, memory, fingerprint). Users get a solution from :func:`top_k`, :func:`resume` or :func:`deflate`.
 
     Attributes

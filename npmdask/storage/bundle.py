@@ -109,7 +109,7 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _require_plain_names(path: Path, names: list[str]) -> None:
-    """A manifest may come from somebody else, as a model that was sent: it names files of its own folder only."""
+    """A manifest may come from elsewhere, as a model that was sent: it names files of its own folder only."""
     try:
         if any("/" in require_below(name) for name in names):
             raise ValueError("it names a file of another folder")

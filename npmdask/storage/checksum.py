@@ -1,7 +1,7 @@
 """CRC-32C of arrays and files, SHA-256 of chunks, and fingerprints; none of them holds up other threads.
 
 CRC-32C (30 to 60 GB/s a core) finds what rots, and is compared wherever data are read. It is linear: other data with
-the same CRC are made in milliseconds. What the data *are* is said by SHA-256 (1.8 GB/s a core where the processor has
+the same CRC are made in milliseconds. The data are identified by SHA-256 (1.8 GB/s a core where the processor has
 instructions for it), taken of every chunk at ingest and compared by private runs.
 """
 

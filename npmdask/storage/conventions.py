@@ -75,7 +75,7 @@ class Conventions:
         return self.scale is not None or self.offset is not None
 
     def keeps(self, dtype: np.dtype) -> bool:
-        """Whether values of ``dtype`` are their own decoding: at most NaN is said to be missing."""
+        """Whether values of ``dtype`` are their own decoding: at most NaN is declared missing."""
         only_nan = all(_is_nan(fill) for fill in self.fills) and self.limits is None
         return only_nan and not self.packed and self.dtype == dtype.newbyteorder("=")
 
@@ -404,7 +404,7 @@ def refuse_gap(array: Any) -> None:
 
 
 def _parts(array: Any) -> tuple[Conventions | None, Any, str]:
-    """What is said of the values of a Zarr array, the array as it is stored, and where it lies."""
+    """The conventions of the values of a Zarr array, the array as it is stored, and where it lies."""
     if isinstance(array, DecodedArray):
         return array.conventions, array.array, array.where
     return zarr_conventions(array), array, location(array)
@@ -437,7 +437,7 @@ def _count(array: Any, conventions: Conventions) -> Counted:
             break
         try:
             missing = conventions.decode(np.asarray(array[box]))[1]
-        except (OSError, ValueError, RuntimeError):  # a damaged chunk is another matter: what was seen is said
+        except (OSError, ValueError, RuntimeError):  # a damaged chunk is another matter: what was seen is reported
             break
         if first is None and missing.any():
             first = tuple(b.start + int(i) for b, i in zip(box, np.argwhere(missing)[0], strict=True))

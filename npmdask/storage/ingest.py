@@ -1,6 +1,6 @@
 """Turning what people have into a store, out of core: memory does not depend on the size of the source.
 
-The format is told by the suffix, or by the first bytes where the suffix says nothing. A killed ingest goes
+The format follows from the suffix, or by the first bytes where the suffix says nothing. A killed ingest goes
 on where it was when the same one is run again. ``DEST`` appears only when everything is in it and checked.
 """
 

@@ -34,7 +34,7 @@ from npmdask.storage.writers.packed_tensor import TensorWriter
 def require_tensor_options(
     layout: str | None, non_finite: str, header: bool | None, chunks: Sequence[int] | None
 ) -> None:
-    """Raise BadInputError for what is said of rows, or for blocks that are no cubes."""
+    """Raise BadInputError for options of rows, or for blocks that are no cubes."""
     if layout is not None:
         raise BadInputError(f"layout={layout!r} is for kind='symmetric': a tensor is stored by its unique blocks")
     if non_finite != "error" or header is not None:

@@ -1,6 +1,6 @@
 """Names and places that come from outside: what may be one; and files that are never reached through a link.
 
-A link that somebody put into a folder that others write to would let them choose which file is overwritten, which
+A link in a folder that others write to would let them choose which file is overwritten, which
 folder is made private, which steps are removed. So a store that is written is no link, and nothing in it is that is
 written in place; folders above it may be links, and data may be *read* through them (docs/decisions/0034-security.md).
 """
@@ -81,7 +81,7 @@ def require_path(path: str | Path) -> None:
 
 
 def require_below(path: str) -> str:
-    """The path of a file, as somebody else wrote it down, if it is one below the folder that it is of.
+    """The path of a file, as another program wrote it down, if it is one below the folder that it is of.
 
     Raises
     ------

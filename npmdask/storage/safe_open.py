@@ -1,8 +1,8 @@
-"""The one door to Zarr stores that somebody else may have made: what they hold is read, and never run.
+"""The one way to open Zarr stores that others may have made: what they hold is read, and never run.
 
 A store names the codecs of its chunks. Of those that come with numcodecs one, ``pickle``, runs whatever code a chunk
 holds when it is decoded, also where the array says that it holds plain numbers. So before the first chunk is read every
-array of a store is looked at, and one that asks for that codec is refused: here, whatever numcodecs is told to allow.
+array of a store is looked at, and one that asks for that codec is refused: here, whatever numcodecs is set to allow.
 """
 
 from __future__ import annotations

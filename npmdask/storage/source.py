@@ -36,7 +36,7 @@ _OPENERS: dict[str, Opener] = {}
 
 
 def register_source(scheme: str, opener: Opener) -> None:
-    """Let URLs that begin with ``scheme://`` be opened by ``opener``, in this process and for every door in it.
+    """Let URLs that begin with ``scheme://`` be opened by ``opener``, everywhere in this process.
 
     A package that is installed needs no call: ``[project.entry-points."npmdask.sources"]`` with ``scheme =
     "module:opener"`` makes the command line and worker processes know it too.

@@ -1,4 +1,4 @@
-"""The Python doors of streams: ``stream_pca``, ``stream_components``, and what commands and flows go through."""
+"""The Python interface of streams: ``stream_pca``, ``stream_components``, and what commands and flows go through."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stream_pca(
         How many.
     algorithm : str, default "spm"
         "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"
-        (docs/streaming.md says which for what). "online-tensor-power" has a door of its own:
+        (docs/streaming.md says which for what). "online-tensor-power" has a function of its own:
         :func:`stream_components`.
     options : dict, optional
         Further parameters of the algorithm, see its class.

@@ -274,7 +274,7 @@ class Every:
         return max(self._now() - self._start, 1e-9)
 
     def is_time(self) -> bool:
-        """Whether it is; then the time begins anew."""
+        """Whether it is; then the time begins again."""
         if self._now() - self._last < self._seconds:
             return False
         self._last = self._now()

@@ -211,7 +211,7 @@ def _weights(weights: np.ndarray, facts: dict[str, Any]) -> list[Section]:
 
 
 def _spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """With how the source is read, as far as somebody said so."""
+    """With how the source is read, as far as it was given."""
     plain = asdict(Reading())
     said = {name: value for name, value in spec["stream"]["reading"].items() if value != plain[name]}
     return spec | {"reading": said}

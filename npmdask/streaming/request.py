@@ -131,7 +131,7 @@ def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgori
 
 
 def _defaults(request: StreamRequest, d: int, rows: int | None) -> dict[str, Any]:
-    """What the papers leave to whoever runs it: p = 2 k (Hardt and Price, Lemma 2.5); a block is a batch, because with
+    """What the papers leave open: p = 2 k (Hardt and Price, Lemma 2.5); a block is a batch, because with
     a memory of all blocks many steps cost nothing of the accuracy; and at least 16 blocks."""
     k = request.target_rank
     if request.algorithm == "spm":

@@ -1,4 +1,4 @@
-"""A stream out of whatever somebody points at: a store, a file, a directory, standard input, an iterator."""
+"""A stream out of a source: a store, a file, a directory, standard input, an iterator."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reading:
     header: bool | None = None
 
     def refuse_others(self, allowed: tuple[str, ...], source: str) -> None:
-        """Raise BadInputError where something is said that ``source`` does not know."""
+        """Raise BadInputError for an option that ``source`` does not know."""
         plain = Reading()
         for name in self.__dataclass_fields__:
             if name not in (*allowed, "non_finite") and getattr(self, name) != getattr(plain, name):

@@ -102,7 +102,7 @@ class Standing:
 
 
 def standing(store: RunStore) -> Standing | None:
-    """Of a stream's store, held by somebody or not; None before its first commit."""
+    """Of a stream's store, held by a process or not; None before its first commit."""
     spec, last = store.read_spec(), store.last_meta()
     if spec is None or last is None:
         return None

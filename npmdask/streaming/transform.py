@@ -133,7 +133,7 @@ def _open(
 
 @contextmanager
 def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterator[DenseWriter]:
-    """A writer of rows of ``columns`` scores: begins anew, whatever a kill has left, leaves nothing where it fails."""
+    """A writer of rows of ``columns`` scores: begins again, whatever a kill has left, leaves nothing where it fails."""
     target = local_path(dest, "the store of the scores")
     with locked(target):
         writer = DenseWriter(

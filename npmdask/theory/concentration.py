@@ -67,7 +67,7 @@ def assumption_a(
     -----
     M and K, rounded up by two thousandths at most, rest on the few largest records. Where exp of the tail has no
     variance, as of normal records, K comes out low: by up to a tenth for 10^5 of them. Memory: about 2 k + 8 matrices
-    of d x d, and a batch five times. Nothing here is private: numbers that a private run is told must come from a
+    of d x d, and a batch five times. Nothing here is private: numbers that a private run uses must come from a
     model, or from other records.
 
     Raises

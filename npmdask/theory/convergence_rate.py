@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-MOST = 10**6  # steps beyond which nobody waits
+MOST = 10**6  # steps beyond any patience
 ZERO = 1e-15  # of the largest eigenvalue of A^T A: rounding
 
 

@@ -2,7 +2,7 @@
 symmetric matrix onto {0 <= P <= I, tr P = k} (Arora and Marinov 2019, Problem 2) once its eigenvectors are known.
 
 The nearest point is ``clip(mu + shift, 0, 1)`` for one shift, the root of a sum that is piecewise linear and never
-falls; its corners are ``-mu_i`` and ``1 - mu_i``. The corners are sorted and bisected, every sum is formed anew from
+falls; its corners are ``-mu_i`` and ``1 - mu_i``. The corners are sorted and bisected, every sum is formed again from
 clipped values (no prefix sums, in which large eigenvalues would drown the small), and the shift is exact on its piece:
 O(r log r). For sum <= k the shift is never positive, so that eigenvalues that are zero stay zero; with the printed
 equality one batch of small trace lifts all d of them.

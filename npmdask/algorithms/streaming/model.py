@@ -117,7 +117,7 @@ class Model:
             piece = rows[start : start + asked.rows] if asked.rows else rows[start:]
             inner, info = self.algorithm.update(inner, piece)
             start, steps = start + len(piece), steps + info.steps
-            if info.steps or not last.steps:  # what is told is of the last step, if there was one
+            if info.steps or not last.steps:  # of the last step, if there was one
                 last = info
         return inner, replace(last, steps=steps)
 

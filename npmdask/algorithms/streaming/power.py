@@ -135,7 +135,7 @@ class StreamPower:
 
     def _close(self, state: StreamPowerState) -> StreamPowerState:
         """Line 2b: QR; and the Nystrom approximation Y H^+ Y^T, H = X^T Y, of what was multiplied, as X_l C X_l^T."""
-        product = state.partial  # fresh from _absorb, nobody else's: changed in place
+        product = state.partial  # fresh from _absorb, shared with no one: changed in place
         if self.memory:
             add_product(product, state.basis, self.memory * state.core)
         basis = orth(product, generator(0, "completion", state.step))

@@ -311,7 +311,7 @@ def _moderate(rows: Block) -> Block:
 
 
 def _said(status: list[str], each: int) -> str:
-    """What is not as somebody may take it for granted, in words."""
+    """Say in words what differs from what users may expect."""
     k, found, surplus = len(status), status.count("found"), status.count("surplus")
     said = [f"{found} of {k} components are found"]
     if surplus:

@@ -48,7 +48,7 @@ SEARCHERS = 16  # columns of a harvest at least, where all components are held
 
 
 def restarts_for(target_rank: int, *, harvest: bool) -> int:
-    """L where nothing is said: 10 in a round as others have it; 4 k + 20 to harvest k together (measured)."""
+    """The default of L: 10 in a round as others have it; 4 k + 20 to harvest k together (measured)."""
     return 4 * target_rank + 20 if harvest else max(10, target_rank)
 
 

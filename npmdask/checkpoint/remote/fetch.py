@@ -80,7 +80,7 @@ class Bringer:
             return
 
     def _has(self, pointer: Pointer) -> bool:
-        """Whether a commit is here, or what comes after it; not so where somebody took files away."""
+        """Whether a commit is here, or what comes after it; not so where files were taken away."""
         here = self.copy.files()
         whole = "run.json" in here or "run.json" not in pointer.files
         return whole and self.copy.note()["commit"] == pointer.commit and _last_step(here) >= _last_step(pointer.files)

@@ -68,7 +68,7 @@ class Objects:
             return _version(obstore.put(self._store, key, data, mode=before or "create", use_multipart=False))
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object that nobody else writes."""
+        """Write an object that no other process writes."""
         with _told(writing=True):
             obstore.put(self._store, key, data, use_multipart=False)
 

@@ -139,11 +139,13 @@ class Carrier(Bringer):
                 raise
             self._ready, self._signatures = True, signatures
             self._write_note(after, after.token)
-            self._workers.submit(self._delete, self._gone)  # one commit late: somebody may be reading; nobody waits
+            self._workers.submit(
+                self._delete, self._gone
+            )  # one commit late: another process may be reading; none waits
             self._gone = before.keys - after.keys
 
     def _delete(self, keys: set[str]) -> None:
-        with suppress(ObjectError):  # whoever takes the run next clears them away
+        with suppress(ObjectError):  # the next owner of the run clears them away
             self._objects.delete(sorted(keys))
 
     def _require_mine(self) -> Pointer:

@@ -73,7 +73,7 @@ def send_files(
 ) -> tuple[dict[str, Carried], Signatures]:
     """The files of a copy as the next ``commit`` will have them, those that are new or changed written.
 
-    Raises ObjectError where that is refused, or nobody answers.
+    Raises ObjectError where that is refused, or no server answers.
     """
     files: dict[str, Carried] = {}
     seen: Signatures = {}

@@ -237,7 +237,7 @@ class Topics(Estimator):
 
     def perplexity(self, X: Any, background: Any, seed: int = 0) -> Perplexity:
         """
-        Measure how well the topics foretell the other half of documents that were held out.
+        Measure how well the topics predict the other half of documents that were held out.
 
         See :func:`npmdask.models.topics.quality.held_out_perplexity`.
 

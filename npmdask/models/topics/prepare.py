@@ -1,4 +1,4 @@
-"""From a corpus as somebody has it to stores of documents below a job: words that count, documents held out."""
+"""From a corpus as users have it to stores of documents below a job: words that count, documents held out."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def prepare(held: RunStore, source: Any, vocabulary: Any, cut: Cut) -> None:
     if cut.every:
         parts.append((HELD_OUT, lambda row: row % cut.every == cut.every - 1))
     for name, takes in parts:
-        held.require_turn()  # or these are the documents of whoever took the job over
+        held.require_turn()  # or these are the documents of the process that took the job over
         shutil.rmtree(held.path / name, ignore_errors=True)  # of a preparation that a kill ended
         write_documents(some_of(chosen, takes), held.path / name, chosen.vocabulary)
     held.write_part(ORIGIN, {CORPUS: kept}, asked | {"columns": documents.columns})

@@ -51,7 +51,7 @@ def match(
     norm : 2, or 1 for distributions (0 to 2 for topics).
     either_sign : of v and -v, the nearer one counts: moments of even order.
     """
-    from scipy.optimize import linear_sum_assignment  # a tenth of a second, that nobody else needs
+    from scipy.optimize import linear_sum_assignment  # a tenth of a second, that only this needs
 
     distances = _distances(true, found, norm)
     if either_sign:

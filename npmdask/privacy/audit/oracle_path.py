@@ -173,7 +173,7 @@ class OraclePath:
             warnings.simplefilter("error")
             try:
                 released(query, self.by_pass(query, self.pair.with_record(value)), SimulatedNoise(0))
-            except Exception as error:  # whatever it is, somebody sees it
+            except Exception as error:  # whatever it is, an observer sees it
                 yield f"a record of {value} stops the release ({type(error).__name__})"
 
 

@@ -88,7 +88,7 @@ class ReleasePath:
         *,
         label: int | None = None,
     ) -> Publication:
-        """The release of ``step``; ``label`` is the number that the mechanism is told instead."""
+        """The release of ``step``; ``label`` is the number that the mechanism gets instead."""
         queries = {name: self._product(operator, blocks) for name, operator in self.operators.items()}
         noise = np.array([self.mechanism.noise_stddev(block) for block in blocks]) / self.mechanism.stddev_per_scale
         value = np.empty(queries[world].shape)

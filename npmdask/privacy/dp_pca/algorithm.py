@@ -117,7 +117,7 @@ def laid_out(state: RoundsState) -> RoundsState:
 
 
 def answer_of(released: np.ndarray) -> Answer:
-    """What an oracle is told of a release as the driver knows it."""
+    """What an oracle learns of a release as the driver knows it."""
     if released.ndim == 2:
         return released[:, 0].copy()
     return float(released[0]) if len(released) else None

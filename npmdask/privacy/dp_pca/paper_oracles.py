@@ -69,7 +69,7 @@ class DPOjas(OjaOracle):
     noise : "sound": alpha = 1 / mu(epsilon, delta), exact for one pass over disjoint batches at any epsilon.
         "reuse": every step has all records (no ``batch``), ``full_steps`` a round; k T releases share the budget.
         "shuffle": amplified (:mod:`npmdask.accounting.shuffling`) where that gives less than "sound"; only for records
-        in an order that nobody knows, and of which nobody sees the parts: ``shuffled`` promises that.
+        in a secret order, and of which no one sees the parts: ``shuffled`` promises that.
         "paper": alpha = C' ln(n / delta) / (epsilon sqrt(n)) with C' = 1 and n the records of a round. Its theorem
         needs epsilon = O(sqrt(ln(n / delta) / n)) and a shuffle; beyond, ``promise`` says what it really gives.
 

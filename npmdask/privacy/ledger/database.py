@@ -57,7 +57,7 @@ class Database:
 
     @contextmanager
     def writing(self, *, make: bool = False) -> Iterator[Book]:
-        """The book, for reading and appending, with nobody else writing; durable when the block has ended.
+        """The book, for reading and appending, with no other process writing; durable when the block has ended.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class PostgresDatabase(Database):
             raise BadInputError("a ledger in PostgreSQL needs psycopg: install npmdask[postgres]") from error
 
     def away(self, error: Exception) -> bool:
-        """No connection, or a lock that somebody holds; not an answer about who we are."""
+        """No connection, or a lock that is held; not an answer about who we are."""
         lost = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
         return lost and not NOT_US.search(str(error))
 

@@ -52,7 +52,7 @@ def grant_source(
     data_changed: bool = False,
     other_people: str | None = None,
 ) -> tuple[Status, list[str]]:
-    """Grant ``budget`` for the data at ``source``; returns the account, and warnings for whoever grants it.
+    """Grant ``budget`` for the data at ``source``; returns the account, and warnings for the data owner.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _mark(source: Source, dataset: str) -> list[str]:
 def delta_warnings(source: Source, relation: str, budget: Budget) -> list[str]:
     """For relations of which n is a number of things that are protected: records, or entries of a matrix or tensor.
 
-    For whoever runs it, on a terminal: the sentence holds n, and must not go into what is released.
+    For the user, on a terminal: the sentence holds n, and must not go into what is released.
     """
     count = protected(relation, source.shape)
     warning = "" if count is None else budget.warning(count)

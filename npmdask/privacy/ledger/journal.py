@@ -117,7 +117,7 @@ def make_tables(connection: sa.Connection) -> None:
 
 
 def open_book(connection: sa.Connection, where: str, *, lock: bool) -> Book:
-    """Find the end of the book; with ``lock``, nobody else can until this transaction is over.
+    """Find the end of the book; with ``lock``, no other process can until this transaction is over.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The ledger: who may learn how much about which data, across runs, processes and machines.
 
-``grant`` by whoever answers for the data; then for each run ``reserve`` (all of it, before anything is computed),
+``grant`` by the data owner; then for each run ``reserve`` (all of it, before anything is computed),
 ``begin`` and ``commit`` around each release, ``finish``. Nothing is ever given back. Every call is one transaction,
 may be repeated after a crash with the same arguments, and refuses where the ledger cannot be asked.
 """

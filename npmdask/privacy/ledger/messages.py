@@ -159,7 +159,7 @@ def below_spent(dataset: str, budget: Budget, spent: Charge) -> str:
 def exceeded(dataset: str, budget: Budget, spent: Charge, asked: Charge, remaining: float) -> str:
     squares = " (losses add as squares, not as epsilons)" if budget.delta else ""
     began = f"the budget of {dataset!r} does not suffice: granted is {amount(budget)}, earlier runs spent "
-    if asked.delta:  # what remains is said for a run of Gaussian releases, which this is not
+    if asked.delta:  # what remains is stated for a run of Gaussian releases, which this is not
         return (
             f"{began}{cost(spent, budget)}, and this run has a delta of its own, which counts e^epsilon times beside "
             "what others spend: ask for a smaller delta (a hundredth, say) in [privacy], or choose a method whose "

@@ -21,7 +21,7 @@ def unit(relation: Mapping[str, Any]) -> dict[str, Any]:
     Its name, and for the matrix relations by how much the neighbours differ (``change``). ``clip_norm`` scales the
     sensitivity, not the relation: two data sets differ in one record whatever the records are clipped to, so every
     run may choose its own. Except for the spectral norm, where nothing is clipped: there it is a promise about the
-    data, which whoever grants the budget makes, and not the run. ``coherence`` is a public cap of the run.
+    data, which the data owner makes, and not the run. ``coherence`` is a public cap of the run.
     """
     name = str(relation["name"])
     parts: dict[str, Any] = {"name": name}

@@ -1,6 +1,6 @@
 """The secret behind the noise of a private run: 32 bytes in a file of their own, as secret as the data.
 
-Whoever has the key subtracts the noise. It is therefore never in a configuration, log, repr, checkpoint, task graph or
+The key is enough to subtract the noise. It is therefore never in a configuration, log, repr, checkpoint, task graph or
 report: an ``Entropy`` shows nothing and refuses to be copied or pickled. Noise is a pseudo-random function of the key
 and of what is public about a release, so a release that is done again after a crash is the same release, bit for bit.
 There is no state that a fork could duplicate: processes that ask for different purposes get unrelated streams, and

@@ -1,4 +1,4 @@
-"""Files that people have, as row batches: one module a family, and here the door to all of them.
+"""Files that people have, as row batches: one module a family, and here the way to all of them.
 
 A source knows its shape and dtype at once and gives its rows from any row on, a few MiB at a time, whatever
 the size of the file. Nothing is memory-mapped (mapped pages count as memory of the process) and nothing is

@@ -73,7 +73,7 @@ def open_npz(path: Path, dataset: str | None, spool: Path) -> DenseSource | Spar
     shapes = {}
     for name in names:
         with zip_member(path, name + ".npy") as file:
-            shapes[name] = raw_header(file)[0]  # an array that nobody asks for may hold anything
+            shapes[name] = raw_header(file)[0]  # an array that is not asked for may hold anything
     return open_npz_array(path, choose_array(path, dataset, shapes), spool)
 
 

@@ -18,7 +18,7 @@ from npmdask.storage.formats.common import DenseSource, after, require_plain
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.kinds import storage_dtype
 
-NAMED = 8  # columns of which a header is said
+NAMED = 8  # columns of a header that are named
 MISSING = ("", *pa.csv.ConvertOptions().null_values)  # words of a CSV file for a missing value
 PAGES = 32  # columns of Parquet that are read at once in large row groups: a page of each is held
 

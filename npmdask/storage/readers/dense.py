@@ -255,7 +255,7 @@ class DenseReader(InTiles):
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """Around reading the chunk ``name``: what goes wrong is said with it."""
+        """Around reading the chunk ``name``: errors name it."""
         try:
             yield
         except FileNotFoundError:

@@ -34,7 +34,7 @@ PARTS = 16  # of the pass that sums this Gram matrix
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What every problem is told: the shape, how many vectors are the truth, the dtype and the seed."""
+    """What every problem gets: the shape, how many vectors are the truth, the dtype and the seed."""
 
     rows: int
     columns: int

@@ -97,7 +97,7 @@ class JournalledWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Around writes to the folder: a full disk is said so."""
+        """Around writes to the folder: a full disk is named as such."""
         try:
             yield
         except OSError as error:

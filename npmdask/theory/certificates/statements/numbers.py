@@ -1,4 +1,4 @@
-"""Numbers as somebody reads them who does not compute: degrees, shares, and how many of twenty."""
+"""Numbers for general readers: degrees, shares, and how many of twenty."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ NOTHING = Assurance("", {})
 def made_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
     """Of the result of a run of the driver: private or of nodes (its ``statement`` says so), or of a tensor.
 
-    ``kind``: of the data. Of matrices without privacy nothing is said here: their certificates are made elsewhere.
+    ``kind``: of the data. Matrices without privacy are not treated here: their certificates are made elsewhere.
     """
     statement = meta.get("statement")
     if statement is not None and "nodes" in statement:

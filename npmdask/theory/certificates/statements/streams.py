@@ -101,7 +101,7 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None) -
 
 
 def _held_out(share: float, reach: Mapping[str, float], k: int) -> tuple[str, dict[str, Any]]:
-    """From rows that were not learnt from; 9 of 10 is said, 19 of 20 is meant for rows that are not wild."""
+    """From rows that were not learnt from; 9 of 10 in the sentence, 19 of 20 meant for rows that are not wild."""
     off = (DEVIATIONS + FEW / reach["rows"]) * reach["stddev"]
     low, high, best = max(share - off, 0.0), min(share + off, 1.0), reach["best"]
     few = "the component captures" if k == 1 else f"the {k} components capture"

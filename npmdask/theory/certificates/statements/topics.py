@@ -1,6 +1,6 @@
 """How wrong topics can be: as if each had been counted from the words of its own, and twice that.
 
-Somebody who knew the topic of every word would estimate topic i from its N_i = weight_i * words words, and be off by
+With the topic of every word known one would estimate topic i from its N_i = weight_i * words words, and be off by
 ``sum_w sqrt(p_w (1 - p_w) / N_i) sqrt(2 / pi)`` in the sum of absolute differences, in the mean. The method of moments
 does not know; over 100 planted corpora (60 to 600 words, 3 to 6 topics, 500 to 5000 documents of 15 to 100 words)
 its error is ``S / sqrt(N_i)``, S = sum_w sqrt(p_w), times 1.19 in the median and 1.81 in 19 of 20, and neither the
@@ -19,7 +19,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.theory.certificates.statements.numbers import Assurance, at_most_percent, percent
 
 LIKELY = 2.0  # times S / sqrt(N): about 19 of 20 topics have less
-TOLD = 1.0  # a sum of absolute differences (0 to 2) from which on nothing is told of a topic
+TOLD = 1.0  # a sum of absolute differences (0 to 2) from which on a topic has no statement
 ALPHA0_TOLERANCE = 0.1  # what the alphas found may differ from what was asked for
 
 
