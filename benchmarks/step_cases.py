@@ -16,7 +16,7 @@ import numpy as np
 from npmdask.algorithms.stopping import StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, random_orthonormal
-from npmdask.planning.forecast import Foretold, foretell
+from npmdask.planning.forecast import StepPrediction, predict_steps
 from npmdask.planning.row_sample import Allowance, draw_sample
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
@@ -157,7 +157,7 @@ class Comparison:
     """Steps that were predicted and steps that were needed. ``reached``: whether the run converged, and was to."""
 
     case: StepCase
-    predicted: Foretold
+    predicted: StepPrediction
     measured: int
     outcome: str
 
@@ -200,7 +200,7 @@ def compare_samples(number: int, samples: Sequence[int | None], law: str) -> lis
             sample = draw_sample(case.problem, plan, lambda: False, Allowance(side=rows, flops=0))
             assert sample is not None
             eigenvalues = sample.eigenvalues
-        predicted = foretell(case.problem, eigenvalues, case.p)
+        predicted = predict_steps(case.problem, eigenvalues, case.p)
         found.append(Comparison(case=case, predicted=predicted, measured=measured, outcome=outcome))
     return found
 

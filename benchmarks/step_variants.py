@@ -20,7 +20,7 @@ from benchmarks.step_cases import Comparison, StepCase, played, shares, step_cas
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.numerics.random import generator
-from npmdask.planning.forecast import Foretold, foretell, locked_values
+from npmdask.planning.forecast import StepPrediction, locked_values, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, LARGEST_SIDE, MEMORY, SIDE, with_locked
 from npmdask.planning.row_sample import Allowance, draw_sample
 from npmdask.runs.build import make_problem
@@ -73,7 +73,7 @@ def compare_variant(case: StepCase, rows: int, measured: tuple[int, str]) -> Com
     values = _sampled(case, rows) if rows else case.eigenvalues
     if values is None:
         return None
-    predicted = foretell(case.problem, with_locked(case.problem, values), case.p)
+    predicted = predict_steps(case.problem, with_locked(case.problem, values), case.p)
     return Comparison(case=case, predicted=predicted, measured=measured[0], outcome=measured[1])
 
 
@@ -104,7 +104,7 @@ def search(number: int, folder: Path) -> tuple[Comparison, float] | None:
     told, found = lines[FORESEEN], lines[SEARCHED]
     if told["steps"] is None:
         return None
-    predicted = Foretold(steps=told["steps"], reached=told["reached"], residual=None, how=told["how"])
+    predicted = StepPrediction(steps=told["steps"], reached=told["reached"], residual=None, how=told["how"])
     taken = found["steps"] + solution.steps
     compared = Comparison(case=case, predicted=predicted, measured=taken, outcome=solution.outcome.name)
     return compared, told["components"] / found["rank"]

@@ -39,6 +39,8 @@ from npmdask.storage.source import open_source
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "npmdask"
+# Metaphors and vague subjects that readers of the pages should not meet; names in code are counted too.
+VAGUE = r"\b(nobody|whoever|somebody|stands?|lens(es)?|(is|are) (said|told)|custody|anew|foret(old|ell)|doors?)\b"
 FACE = 60  # lines: a file below is a face (an ``__init__``), or should not be a file
 GUARDS = {
     "private": r"\b(private|protected|recipe|nodes)\b is (not )?None|\bif .*\.(private|protected|distributed)\b",
@@ -175,6 +177,12 @@ def defined_twice() -> list[str]:
     return sorted(name for name, where in places.items() if len(where) > 1)
 
 
+def vague_words() -> int:
+    """In the package, the flows and the pages, without the decisions (a record of their time)."""
+    texts = [*files(), *(ROOT / "flows").glob("*"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    return sum(len(re.findall(VAGUE, p.read_text(), re.IGNORECASE)) for p in texts if p.is_file())
+
+
 def seconds_of(*command: str) -> float:
     """The fastest of five."""
     times = []
@@ -204,6 +212,7 @@ def rows() -> Iterator[tuple[str, str]]:
     found = guards()
     yield "guards", f"{sum(found.values())} ({', '.join(f'{n} {c}' for n, c in found.items())})"
     yield "public names defined in several modules", str(len(defined_twice()))
+    yield "words that users should not meet", str(vague_words())
     yield "import of npmdask, seconds", f"{seconds_of('-c', 'import npmdask'):.2f}"
     yield "npmdask --help, seconds", f"{seconds_of('-m', 'npmdask.cli.main', '--help'):.2f}"
 

@@ -25,7 +25,7 @@ WORTH = 0.9  # other columns are suggested if they take at most this share of th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foretold:
+class StepPrediction:
     """``steps``: at most ``max_steps``. ``reached``: the tolerance is, by then. ``how``: rehearsed, or a formula."""
 
     steps: int
@@ -102,9 +102,9 @@ class Outlook:
         return f"{rank}; iteration_rank = {self.better_columns}{took}; max_steps = {self.better_steps}"
 
 
-def foretell(
+def predict_steps(
     problem: Problem, eigenvalues: np.ndarray, p: int, *, flops: float = FLOPS, most: int | None = None
-) -> Foretold:
+) -> StepPrediction:
     """Steps of ``problem`` with ``p`` columns on an operator of these eigenvalues; never above ``most``.
 
     Where pairs are locked, the eigenvalues begin with theirs.
@@ -118,12 +118,14 @@ def foretell(
         found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
     if found is not None:
         residual = found.residual if stddev else None
-        return Foretold(steps=found.steps, reached=found.reached, residual=residual, how="rehearsed")
+        return StepPrediction(steps=found.steps, reached=found.reached, residual=residual, how="rehearsed")
     definite = not (eigenvalues < 0).any()
     others = np.sort(np.abs(eigenvalues))[::-1][len(locked) :]
     formula = "krylov" if algorithm.name == "krylov" else "power"  # others are planned as the power method
     steps = predict_passes(others, algorithm.target_rank, p, rule.tol, formula, definite=definite)
-    return Foretold(steps=min(steps, rule.max_steps), reached=steps <= rule.max_steps, residual=None, how="formula")
+    return StepPrediction(
+        steps=min(steps, rule.max_steps), reached=steps <= rule.max_steps, residual=None, how="formula"
+    )
 
 
 def locked_values(problem: Problem) -> np.ndarray:
@@ -146,19 +148,19 @@ def look_ahead(
     so many columns.
     """
     k, p = problem.algorithm.target_rank, problem.algorithm.iteration_rank
-    foretold = foretell(problem, eigenvalues, p)
+    predicted = predict_steps(problem, eigenvalues, p)
     sizes = np.sort(np.abs(eigenvalues))[::-1]
     by_rank = steps_by_rank(sizes, k, p, problem.rule.tol)
     share = problem.request.target_rank if problem.searches else None
     better_rank = _gap_near(sizes[:known], k, wide) if share is None else None
-    better = _better(problem, eigenvalues, foretold.steps, better_rank, wide, seconds)
+    better = _better(problem, eigenvalues, predicted.steps, better_rank, wide, seconds)
     gap, rank, for_tol = _noise(sizes, k, p, problem.d, problem.rule.tol)
     return Outlook(
         source=source,
-        steps=foretold.steps,
-        reached=foretold.reached,
-        how=foretold.how,
-        residual=foretold.residual,
+        steps=predicted.steps,
+        reached=predicted.reached,
+        how=predicted.how,
+        residual=predicted.residual,
         gap_steps=by_rank[0],
         rank_steps=min(by_rank),
         best_rank=k + int(np.argmin(by_rank)),
@@ -228,7 +230,7 @@ def _better(
     p = max(problem.algorithm.iteration_rank, min(default_rank(rank, problem.d), wide))
     algorithm: Any = replace(problem.algorithm, target_rank=rank, iteration_rank=p)  # type: ignore[type-var]
     other = replace(problem, algorithm=algorithm)
-    steps = foretell(other, eigenvalues, p).steps
+    steps = predict_steps(other, eigenvalues, p).steps
     return _better_columns(other, eigenvalues, steps, wide, seconds) or (p, steps, seconds(steps, p))
 
 
@@ -247,10 +249,10 @@ def _better_columns(
     found = []
     for columns in sorted({k, k + 5, k + 10, 2 * k, 3 * k, 4 * k} - {p}):
         if columns <= wide:
-            foretold = foretell(problem, eigenvalues, columns, flops=CANDIDATE_FLOPS, most=steps)
-            took = seconds(foretold.steps, columns)
-            if foretold.reached and took is not None:
-                found.append((took, columns, foretold.steps))
+            predicted = predict_steps(problem, eigenvalues, columns, flops=CANDIDATE_FLOPS, most=steps)
+            took = seconds(predicted.steps, columns)
+            if predicted.reached and took is not None:
+                found.append((took, columns, predicted.steps))
     took, columns, fewer = min(found, default=(np.inf, p, steps))
     return (columns, fewer, took) if took <= WORTH * now else None
 

@@ -18,7 +18,7 @@ from npmdask.execution.memory_plan import MemoryPlan, largest_rank
 from npmdask.execution.process_memory import tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
-from npmdask.planning.forecast import Outlook, foretell, look_ahead
+from npmdask.planning.forecast import Outlook, look_ahead, predict_steps
 from npmdask.planning.row_sample import sample_said
 from npmdask.planning.throughput import MOST_COLUMNS, Measurement, measure
 from npmdask.runs.build import default_rank, make_problem
@@ -133,7 +133,7 @@ def make_plan(
         known = spectrum.known if spectrum else len(values)
         outlook = look_ahead(problem, values, said, known=known, wide=wide, seconds=seconds)
     steps = None if outlook is None else outlook.steps
-    more = None if values is None else foretell(problem, values, free).steps
+    more = None if values is None else predict_steps(problem, values, free).steps
     return Plan(
         source=source.path,
         kind=source.kind,

@@ -24,7 +24,7 @@ from npmdask.execution.executor import Cluster, Executor
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.planning.forecast import foretell, locked_values
+from npmdask.planning.forecast import locked_values, predict_steps
 from npmdask.planning.row_sample import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
 from npmdask.planning.simulated_convergence import SPARE, TINY, Played, play, thinned
 from npmdask.runs.build import default_rank, make_problem
@@ -100,7 +100,7 @@ def _foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[st
     if why:
         return {"steps": None, "why": why}
     values = with_locked(problem, sample.eigenvalues)
-    found = foretell(problem, values, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+    found = predict_steps(problem, values, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     return {
         "steps": found.steps,
         "reached": found.reached,
@@ -235,7 +235,7 @@ def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, An
     if not last < len(sampled) or sampled[last] == 0:
         return
     try:
-        told = foretell(problem, in_front(found, sampled), problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+        told = predict_steps(problem, in_front(found, sampled), problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     except Exception:  # as in foresee: then there is no hindsight
         return
     log(HINDSIGHT, steps=told.steps, how=told.how)

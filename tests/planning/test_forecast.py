@@ -21,7 +21,7 @@ from npmdask.algorithms.stopping import ResidualRule
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
-from npmdask.planning.forecast import foretell, look_ahead
+from npmdask.planning.forecast import look_ahead, predict_steps
 from npmdask.planning.private_forecast import MEANINGLESS, USEFUL, private_outlook
 from npmdask.planning.row_sample import Allowance, draw_sample
 from npmdask.planning.simulated_convergence import rehearse, thinned, unlucky_start
@@ -104,7 +104,9 @@ def test_a_plan_of_a_noisy_run_knows_its_plateau() -> None:
     data = np.random.default_rng(1).standard_normal((2000, 100)) / np.arange(1, 101)
     solution = npmdask.top_k(data, 4, kind="samples", mechanism="gaussian", stddev=1e-3)
     request = Request(target_rank=4, mechanism="gaussian", stddev=1e-3)
-    told = foretell(make_problem(open_source(data, "samples"), request), np.linalg.eigvalsh(data.T @ data / 2000), 14)
+    told = predict_steps(
+        make_problem(open_source(data, "samples"), request), np.linalg.eigvalsh(data.T @ data / 2000), 14
+    )
     assert not told.reached and told.residual is not None
     worst = float((solution.residual_norms / solution.values).max())
     assert worst / 2 < told.residual < 2 * worst

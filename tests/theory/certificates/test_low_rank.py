@@ -115,7 +115,7 @@ def test_it_goes_on_to_settled_components_in_the_same_bits(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_from_the_command_line_with_a_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0: it is what was asked for. Foretold before the first pass, and said on its page."""
+    """Exit code 0: it is what was asked for. Predicted before the first pass, and said on its page."""
     np.save(tmp_path / "a.npy", matrix("symmetric"))
     ingest(tmp_path / "a.npy", tmp_path / "a.zarr", kind="symmetric")
     config = f"""
