@@ -5,8 +5,10 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +18,7 @@ from numpydoc.validate import validate
 
 import npmdask
 
+ROOT = Path(__file__).resolve().parents[1]
 FACES = ("npmdask",)
 # Where the quotes stand is a matter of style (GL01, GL02); an extended summary and "See Also" are written where they
 # say something (ES01, SA01).
@@ -31,9 +34,10 @@ def public() -> Iterator[tuple[str, Any]]:
             if not callable(thing):
                 continue
             yield f"{face}.{name}", thing
-            for member, value in vars(thing).items() if inspect.isclass(thing) else ():
-                if not member.startswith("_") and isinstance(value, FunctionType | classmethod | property):
-                    yield f"{face}.{name}.{member}", value
+            for base in thing.__mro__ if inspect.isclass(thing) else ():  # what is inherited is met too
+                for member, value in vars(base).items() if base.__module__.startswith("npmdask") else ():
+                    if not member.startswith("_") and isinstance(value, FunctionType | classmethod | property):
+                        yield f"{face}.{name}.{member}", value
 
 
 NAMES = dict(public())
@@ -46,7 +50,7 @@ def test_is_numpydoc(name: str) -> None:
     if name.rpartition(".")[0] not in FACES:
         skipped.add("EX01")  # a member: the example is that of the class
     if is_answer(thing):
-        skipped.add("PR01")  # nobody constructs it; its fields are attributes, below
+        skipped.add("PR01")  # users do not construct it; its fields are attributes, below
     found = [f"{code} {sentence}" for code, sentence in validate(name)["errors"] if code not in skipped]
     assert not found, "\n".join(found)
 
@@ -75,6 +79,12 @@ def test_examples_run(name: str) -> None:
     for example in finder.find(NAMES[name], name, module=False, globs={}):  # type: ignore[arg-type]
         result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(example)
         assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pages_that_it_names_are_there(name: str) -> None:
+    for page in re.findall(r"docs/[\w/-]+(?:\.md)?", NAMES[name].__doc__ or ""):
+        assert list(ROOT.glob(page if page.endswith(".md") else f"{page}*")), page
 
 
 def test_all_names_are_there() -> None:

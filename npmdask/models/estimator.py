@@ -18,11 +18,34 @@ class Estimator:
     store: str | Path | None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name, as scikit-learn's ``clone`` asks for them."""
+        """
+        Get the parameters by name, as scikit-learn's ``clone`` asks for them.
+
+        Parameters
+        ----------
+        deep : bool, default True
+            Ignored: no parameter is an estimator.
+
+        Returns
+        -------
+        dict
+            Of the constructor.
+        """
         return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by name; returns self.
+        """
+        Set parameters by name.
+
+        Parameters
+        ----------
+        **params
+            Of the constructor.
+
+        Returns
+        -------
+        Estimator
+            This object.
 
         Raises
         ------

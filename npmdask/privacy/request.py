@@ -33,7 +33,7 @@ class Privacy:
     delta : float
         Of the whole run; 0 for pure epsilon.
     neighboring_relation : str
-        Which data sets must not be told apart, like "record_replace" or "entry" (docs/privacy.md); never a default.
+        Which data sets must not be told apart, like "record_replace" or "entry" (docs/private.md); never a default.
     clip_norm : float
         Public bound: the 2-norm of a record, or the magnitude of an entry; larger ones are clipped to it.
     change : float, default 1.0

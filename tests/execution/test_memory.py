@@ -50,6 +50,7 @@ def big_array(path: Path, shape: tuple[int, int], chunks: tuple[int, int], dtype
             ((150_000, 1000), (8000, 1000), "f4", "auto", "large decoded chunks"),
             ((100_000, 1000), (4000, 1000), "f8", None, "workers = 1\n"),
         ],
+        1,
         3,
         4,
     ),

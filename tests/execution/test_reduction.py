@@ -118,7 +118,7 @@ def operators(folder: Path) -> dict[str, Operator]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", often(NAMES, 0, 1, 3, 7, -1))
+@pytest.mark.parametrize("name", NAMES)
 def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
     many_runs(monkeypatch)
@@ -128,7 +128,7 @@ def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, na
     block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
     whole, record = Threads(2).run_pass(operator, block, ignore)
     rng = np.random.default_rng(2)
-    for level in (0, 1, 2, 3, 9):
+    for level in (0, 2, 9):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
         done = unpack(operator, *pack(operator, done))

@@ -23,6 +23,7 @@ from npmdask.config import load_config
 from npmdask.errors import LostError
 from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.bundle import read_bundle
+from tests.conftest import often
 from tests.federated.conftest import Site, Sites, centre_file, environment, records
 
 STEPS = 24
@@ -107,7 +108,8 @@ def disturb(sites: list[Site], centre: Centre, kills: int, rng: random.Random) -
 
 
 @pytest.mark.slow
-def test_killed_at_random_instants_ends_in_the_same_bits(sites: Sites, tmp_path: Path) -> None:
+@pytest.mark.parametrize("some", often([4, 12], 0))
+def test_killed_at_random_instants_ends_in_the_same_bits(sites: Sites, tmp_path: Path, some: int) -> None:
     """Mutants: a release that is not kept before it is answered; noise from a new key; a step charged again."""
     parts = np.array_split(records(45_000, 60, 9), 3)
     nodes, centre = sites(parts, epsilon=4.0, p=4, steps=STEPS), Centre(tmp_path / "centre")
@@ -117,7 +119,7 @@ def test_killed_at_random_instants_ends_in_the_same_bits(sites: Sites, tmp_path:
     (tmp_path / "saved").mkdir()
     for folder in folders:
         shutil.move(folder, tmp_path / "saved" / folder.name)
-    for kills in (0, 4):
+    for kills in (0, some):
         put_back(folders, tmp_path / "saved")
         try:
             for node in nodes:

@@ -472,8 +472,10 @@ print(high_water(), plan.predicted_peak, plan.base)
             ("BoundedTransposed", (300_000, 100), (5000, 100), 20, 1.0),
             ("BoundedTriangle", (10_000, 10_000), (2000, 2000), 50, 1.0),
         ],
-        0,
+        1,
         3,
+        4,
+        5,
         6,
     ),
 )

@@ -31,7 +31,7 @@ from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.sparse import SparseWriter
-from tests.conftest import often, unpacked
+from tests.conftest import unpacked
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -782,29 +782,22 @@ def write_source(folder: Path, name: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name,options",
-    often(
-        [
-            ("a.npy", {"chunks": [64, 20]}),
-            ("a.npy", {"kind": "sparse"}),
-            ("a.csv", {"chunks": [64, 8]}),
-            ("a.parquet", {"chunks": [64, 20]}),
-            ("a.h5", {"chunks": [64, 20]}),
-            ("a.npz", {"chunks": [64, 20]}),
-            ("a.zarr", {"chunks": [64, 20]}),
-            ("a-idx2-int.gz", {"chunks": [64, 20]}),
-            ("a.csr.npz", {}),
-            ("a.csr.npz", {"kind": "samples", "chunks": [64, 60]}),
-            ("a.mtx", {}),
-            ("docword.txt.gz", {}),
-            ("matrices.npy", {"kind": "matrices", "chunks": [64, 16]}),
-            ("matrices.zarr", {"kind": "matrices", "chunks": [64, 16]}),
-        ],
-        0,
-        1,
-        2,
-        8,
-        12,
-    ),
+    [
+        ("a.npy", {"chunks": [64, 20]}),
+        ("a.npy", {"kind": "sparse"}),
+        ("a.csv", {"chunks": [64, 8]}),
+        ("a.parquet", {"chunks": [64, 20]}),
+        ("a.h5", {"chunks": [64, 20]}),
+        ("a.npz", {"chunks": [64, 20]}),
+        ("a.zarr", {"chunks": [64, 20]}),
+        ("a-idx2-int.gz", {"chunks": [64, 20]}),
+        ("a.csr.npz", {}),
+        ("a.csr.npz", {"kind": "samples", "chunks": [64, 60]}),
+        ("a.mtx", {}),
+        ("docword.txt.gz", {}),
+        ("matrices.npy", {"kind": "matrices", "chunks": [64, 16]}),
+        ("matrices.zarr", {"kind": "matrices", "chunks": [64, 16]}),
+    ],
     ids=lambda value: value if isinstance(value, str) else value.get("kind", ""),
 )
 def test_a_kill_leaves_no_trace(

@@ -139,9 +139,8 @@ class Carrier(Bringer):
                 raise
             self._ready, self._signatures = True, signatures
             self._write_note(after, after.token)
-            self._workers.submit(
-                self._delete, self._gone
-            )  # one commit late: another process may be reading; none waits
+            # One commit late: another process may be reading. This one does not wait.
+            self._workers.submit(self._delete, self._gone)
             self._gone = before.keys - after.keys
 
     def _delete(self, keys: set[str]) -> None:

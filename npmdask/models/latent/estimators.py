@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,7 +22,9 @@ def _rows(X: Any) -> np.ndarray:
 
 
 class _OfSamples(Estimator):
-    """The parameters of both."""
+    """The parameters of both, and ``fit``."""
+
+    _fit: Callable[..., Any]
 
     def __init__(
         self,
@@ -36,10 +39,33 @@ class _OfSamples(Estimator):
         self.store = store
         self.random_state = random_state
 
-    def _model_of(self, fit: Any, X: Any) -> Any:
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """
+        Find the components of samples.
+
+        Parameters
+        ----------
+        X : array_like, zarr.Array, str or Path, shape (n, d)
+            Samples, or the store that holds them.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        Mixture or ICA
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            The samples do not determine so many components.
+        RefusedError
+            The memory does not suffice, or ``store`` is of another run.
+        """
         with self._run_store() as store:
             resources = Resources(memory=parse_memory(self.memory))
-            return fit(X, self.n_components, store=store, resources=resources, seed=self.random_state)
+            self.model_ = self._fit(X, self.n_components, store=store, resources=resources, seed=self.random_state)
+        return self
 
 
 class Mixture(_OfSamples):
@@ -75,32 +101,7 @@ class Mixture(_OfSamples):
     """
 
     model_: GaussianMixture
-
-    def fit(self, X: Any, y: Any = None) -> Mixture:
-        """
-        Find the components of samples.
-
-        Parameters
-        ----------
-        X : array_like, zarr.Array, str or Path, shape (n, d)
-            Samples, or the store that holds them.
-        y : None
-            Ignored; it is there for pipelines.
-
-        Returns
-        -------
-        Mixture
-            This object.
-
-        Raises
-        ------
-        BadInputError
-            The samples do not determine so many components.
-        RefusedError
-            The memory does not suffice, or ``store`` is of another run.
-        """
-        self.model_ = self._model_of(fit_mixture, X)
-        return self
+    _fit = staticmethod(fit_mixture)
 
     @property
     def means_(self) -> Block:
@@ -180,32 +181,7 @@ class ICA(_OfSamples):
     """
 
     model_: IndependentComponents
-
-    def fit(self, X: Any, y: Any = None) -> ICA:
-        """
-        Find the components of samples.
-
-        Parameters
-        ----------
-        X : array_like, zarr.Array, str or Path, shape (n, d)
-            Samples, or the store that holds them.
-        y : None
-            Ignored; it is there for pipelines.
-
-        Returns
-        -------
-        ICA
-            This object.
-
-        Raises
-        ------
-        BadInputError
-            The samples do not determine so many components.
-        RefusedError
-            The memory does not suffice, or ``store`` is of another run.
-        """
-        self.model_ = self._model_of(fit_independent_components, X)
-        return self
+    _fit = staticmethod(fit_independent_components)
 
     @property
     def mixing_(self) -> Block:

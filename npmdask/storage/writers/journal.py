@@ -7,6 +7,7 @@ opened again with the same identity goes on at ``next_row``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
+from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
@@ -101,6 +103,9 @@ class JournalledWriter:
         try:
             yield
         except OSError as error:
+            # zarr writes several files at once and raises when the first fails. The others end before we say what is
+            # kept: afterwards nothing writes to the folder any longer.
+            sync(_others())
             raise CommitError(
                 f"cannot write {self.partial}: {error.strerror or error}. Free some space and run the same "
                 "command again: it goes on from what is written there"
@@ -137,6 +142,12 @@ class JournalledWriter:
         else:
             os.rename(self.partial, self.dest)
         fsync_folder(self.dest.parent)
+
+
+async def _others() -> None:
+    """Wait until the tasks that zarr has begun are done, whatever becomes of them."""
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
 
 
 def sync_tree(root: Path) -> None:

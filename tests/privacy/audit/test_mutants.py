@@ -18,7 +18,7 @@ def kinds(problems: tuple[str, ...]) -> set[str]:
     return {problem.split(":")[0] for problem in problems}
 
 
-@pytest.mark.parametrize("mutant", often(MUTANTS, *range(0, len(MUTANTS), 3)), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", often(MUTANTS, 0, 4, 6, 8, 9, 10, 12, 13), ids=lambda mutant: mutant.name)
 def test_every_mutant_is_rejected_by_the_checks_that_should_see_it(mutant: Mutant) -> None:
     """Each attack rejects at 10^-6; the path-wise check has no sampling error at all."""
     finding = mutant.audited()

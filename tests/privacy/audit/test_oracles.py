@@ -30,7 +30,6 @@ from tests.conftest import often
 BUDGET = Budget(8.0, 1e-6)
 MU = mu_for(8.0, 1e-6)
 CASES = [(name, relation) for name in PATHS for relation in RELATIONS if offered(name, relation)]
-FIRST = [place for place, (name, _) in enumerate(CASES) if name not in {name for name, _ in CASES[:place]}]
 FEW = 1000  # runs of a test that is not heavy
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "audit.md"
 # What the attaining pair shows at least of the claim. A histogram has whole counts of noise, rounded up (here from 0.7
@@ -50,7 +49,7 @@ def one(name: str, relation: str = "record_replace", budget: Budget = BUDGET, st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, relation", often(CASES, *FIRST))
+@pytest.mark.parametrize("name, relation", often(CASES, *range(0, len(CASES), 2)))
 def test_every_path_passes_and_the_interval_contains_the_claim(name: str, relation: str) -> None:
     """Fails with less noise, a step that is not charged, a pass that stops; and with a pair that shows nothing."""
     for path in oracle_paths(name, relation, BUDGET, 1):
@@ -131,7 +130,7 @@ QUICK = [mutant for mutant in ORACLE_MUTANTS if mutant.runs <= FEW]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", often(QUICK, *range(0, len(QUICK), 3)), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", often(QUICK, 0, 4, 7, 9, 12, 13, 14), ids=lambda mutant: mutant.name)
 def test_every_mutant_is_rejected_by_the_checks_that_should_see_it(mutant: OracleMutant) -> None:
     finding = mutant.audited()
     assert not finding.passed and finding.verdict.startswith("REJECTED")
