@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.accounting.budget import Budget, Charge
-from npmdask.accounting.calibration import gaussian_charge, gaussian_multiplier, laplace_multiplier
+from npmdask.accounting.budget import Budget, Charge, gaussian_charge, gaussian_multiplier, laplace_multiplier
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ClippedGram, Partial
 from npmdask.privacy.audit import (
@@ -27,14 +26,11 @@ from npmdask.privacy.audit import (
     operator_of,
     without_noise,
 )
-from npmdask.privacy.audit.transcript import Values
+from npmdask.privacy.audit.attacks import Values
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace, sampler_slack
 from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import rounded_gaussian
-from npmdask.privacy.neighbors.base import singular_values
-from npmdask.privacy.neighbors.matrix import SpectralNorm, SymmetricEntry
-from npmdask.privacy.neighbors.records import RecordReplace
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import RecordReplace, SpectralNorm, SymmetricEntry, make_relation, singular_values
 
 GAUSSIAN, PURE = Budget(8.0, 1e-6), Budget(1.0)
 

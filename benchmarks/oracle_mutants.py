@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting.budget import Budget, Charge
-from npmdask.numerics.projections import present, project_out
+from npmdask.numerics.subspaces import present, project_out
 from npmdask.privacy.audit import Finding, OraclePath, examine_oracle, oracle_paths
-from npmdask.privacy.audit.oracle_pairs import whole_run
-from npmdask.privacy.dp_pca.base import BatchQuery
+from npmdask.privacy.audit.oracle_paths import whole_run
+from npmdask.privacy.dp_pca.base import BatchQuery, Noise, purpose_of, whole_scale
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import Relation, parallel
-from npmdask.privacy.dp_pca.noise import Noise, purpose_of, whole_scale
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, OjaState
-from npmdask.privacy.dp_pca.private_mean import ClippedMean
-from npmdask.privacy.dp_pca.private_range import DistanceRange, PaperRange
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperRange
 
 BUDGET = Budget(8.0, 1e-6)
 DETERMINISTIC, STATISTICAL = frozenset({"path-wise check"}), frozenset({"attack"})

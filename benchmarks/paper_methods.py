@@ -13,9 +13,8 @@ import scipy.linalg  # noqa: F401  an algorithm imports it when it first needs i
 
 from benchmarks.paper_data import Split, deviations
 from npmdask.algorithms import MSG, RMSG, BatchState, MiniBatchMSG, MiniBatchRMSG, Oja
-from npmdask.algorithms.streaming.capped_simplex import project_spectrum
 from npmdask.algorithms.streaming.low_rank_update import updated_eigen
-from npmdask.algorithms.streaming.minibatch_msg import RankTest
+from npmdask.algorithms.streaming.msg import RankTest, project_spectrum
 
 METHODS = ("msg", "rmsg", "mb-msg", "mb-rmsg", "oja")
 ETA0 = 0.5

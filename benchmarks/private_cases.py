@@ -20,7 +20,7 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

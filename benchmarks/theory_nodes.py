@@ -14,8 +14,8 @@ from npmdask.config import load_config
 from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link, Traffic
 from npmdask.federated.node import Node, open_node
-from npmdask.federated.operator import Group
 from npmdask.federated.protocol import Announcement, decode, encode, size_of
+from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

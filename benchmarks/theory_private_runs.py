@@ -23,7 +23,7 @@ from npmdask.numerics.random import Rounding, generator
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.exact_sums import prepare
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
-from npmdask.privacy.neighbors.registry import SymmetricEntry
+from npmdask.privacy.neighbors import SymmetricEntry
 from npmdask.theory.diagnostics import max_sin_theta
 
 DELTA, GRID, TOP = 1e-6, 2.0**-20, 2e4  # of every run; s_k

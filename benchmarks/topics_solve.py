@@ -21,8 +21,7 @@ from benchmarks.timing import clocked
 from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.fit import fit_topics
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.prepare import Cut
-from npmdask.models.topics.run import run_topics
+from npmdask.models.topics.run import Cut, run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 

@@ -19,16 +19,15 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.federated.centre import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
-from npmdask.planning.plan import Plan, plan_run, resolve_rank
-from npmdask.planning.tensor import TensorPlan, plan_tensor
+from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, resolve_rank
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.request import Privacy
+from npmdask.runs.build import TENSOR as TENSOR_POWER
 from npmdask.runs.build import checked_rank, make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.tensor_problem import NAME as TENSOR_POWER
 from npmdask.runs.warm_start import find_start
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.source import Source, open_source
@@ -266,8 +265,7 @@ class RunConfig(Table):
 
     def stream_problem(self) -> StreamProblem:
         """The stream opened and everything checked; nothing is read but held-out rows and the width of files."""
-        from npmdask.streaming.problem import make_stream_problem
-        from npmdask.streaming.request import StreamRequest
+        from npmdask.streaming.problem import StreamRequest, make_stream_problem
         from npmdask.streaming.source import Reading  # readers of every format: a tenth of a second
 
         self._require_stream()

@@ -23,7 +23,7 @@ from npmdask.accounting import (
     paper_stddev,
 )
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 
 D, P, RELEASES = 1000, 10, 20
 BUDGET = Budget(1.0, 1e-6)

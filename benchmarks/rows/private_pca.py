@@ -26,7 +26,7 @@ from npmdask.config import validate_config
 from npmdask.manage.report import write_report
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.runs.observers import Observer
 from npmdask.storage.source import open_source
 

@@ -15,7 +15,7 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.accounting.published_formulas import paper_charge
 from npmdask.numerics.random import Rounding
 from npmdask.privacy.mechanisms import Entropy, TensorGaussian
-from npmdask.privacy.neighbors.registry import TensorRelation, make_relation
+from npmdask.privacy.neighbors import TensorRelation, make_relation
 
 D, K = 200, 2000
 COLUMNS = (1, 8)  # L: of a single column nothing is shared

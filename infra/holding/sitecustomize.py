@@ -49,7 +49,7 @@ def install() -> None:
     """Put the holds where the phases are."""
     from npmdask.checkpoint.store import RunStore
     from npmdask.config import RunConfig
-    from npmdask.prefect import flow_run
+    from npmdask.prefect import tasks
     from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
     from npmdask.privacy.mechanisms.noise_key import Entropy
     from npmdask.runs.log_observer import RedactingObserver
@@ -66,7 +66,7 @@ def install() -> None:
     RedactingObserver.on_task = held("mid-pass", RedactingObserver.on_task, 3)  # type: ignore[method-assign]
     PrivateGaussian.release = held("release", PrivateGaussian.release, 2)  # type: ignore[method-assign]
     RunStore.commit_step = held("commit", RunStore.commit_step, 2)  # type: ignore[method-assign]
-    flow_run.publish_report = held("report", flow_run.publish_report)
+    tasks.publish_report = held("report", tasks.publish_report)
 
 
 if os.environ.get("PREFECT__FLOW_RUN_ID") and os.environ.get("NPMDASK_HOLD"):

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from npmdask.accounting.budget import Budget, Charge
-from npmdask.accounting.calibration import (
+from npmdask.accounting.amplification import (
+    WAYS,
+    allocation_delta,
+    allocation_stddev,
+    mean_stddev,
+    shuffled_epsilon,
+    shuffled_multiplier,
+)
+from npmdask.accounting.budget import (
+    Budget,
+    Charge,
     gaussian_charge,
     gaussian_multiplier,
     laplace_charge,
@@ -19,8 +28,6 @@ from npmdask.accounting.published_formulas import (
     paper_tensor_stddev,
     require_sound,
 )
-from npmdask.accounting.random_allocation import WAYS, allocation_delta, allocation_stddev, mean_stddev
-from npmdask.accounting.shuffling import shuffled_epsilon, shuffled_multiplier
 
 __all__ = [
     "WAYS",

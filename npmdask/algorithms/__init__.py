@@ -5,12 +5,16 @@ from typing import Any
 from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Seen, restored, state_fields
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.power import PowerMethod, PowerState
-from npmdask.algorithms.private_alternating import AlternatingState, PrivateAlternating
-from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
+from npmdask.algorithms.private_power import (
+    AlternatingState,
+    PrivateAlternating,
+    PrivatePower,
+    PrivateState,
+    value_stddevs,
+)
 from npmdask.algorithms.streaming.base import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
 from npmdask.algorithms.streaming.frequent_directions import FrequentDirections, SketchState
-from npmdask.algorithms.streaming.minibatch_msg import BatchState, MiniBatchMSG, MiniBatchRMSG
-from npmdask.algorithms.streaming.msg import MSG, RMSG, ConvexState
+from npmdask.algorithms.streaming.msg import MSG, RMSG, BatchState, ConvexState, MiniBatchMSG, MiniBatchRMSG
 from npmdask.algorithms.streaming.oja import Oja, OjaState
 from npmdask.algorithms.streaming.power import StreamPower, StreamPowerState
 from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower, OnlineTensorState

@@ -33,8 +33,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from npmdask.algorithms._chain import empty_growth, missed, scaled, started
-from npmdask.algorithms.base import Info, Query, Question, Result, Seen
+from npmdask.algorithms.base import Info, Query, Question, Result, Seen, empty_growth, missed, scaled, started
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
@@ -54,7 +53,7 @@ class KrylovState:
 
     The leading j + k columns of V are the Ritz vectors of the step that made it (j: locked, see ``init``).
     ``chain`` (d x r): random columns of a warm start, multiplied as often as there were steps, without what these
-    vectors hold of them; their ``growth`` and what they ``missed``: see _chain.
+    vectors hold of them; their ``growth`` and what they ``missed``: see npmdask.algorithms.base.
     """
 
     step: int

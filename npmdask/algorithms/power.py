@@ -20,8 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms._chain import empty_growth, missed, scaled, started
-from npmdask.algorithms.base import Info, Query, Question, Result, Seen
+from npmdask.algorithms.base import Info, Query, Question, Result, Seen, empty_growth, missed, scaled, started
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, RitzPairs, asymmetry, orth, rayleigh_ritz_seen, starting_block
 
@@ -35,7 +34,7 @@ class PowerState:
     """X_l (d x p), the j locked vectors (d x j), and the j + k Ritz pairs of the step that made X_l.
 
     ``seen_values`` and ``seen_gram``: of all j + p Ritz pairs of that step; empty in a checkpoint older than they are.
-    ``growth`` (r x r, times exp(``log_growth``)) and ``missed``: of the random columns of a warm start (see _chain).
+    ``growth`` (r x r, times exp(``log_growth``)) and ``missed``: of the random columns of a warm start (see ``base``).
     """
 
     step: int

@@ -7,7 +7,7 @@ Figure 3, line by line::
     Output: X_L                                                        finalize
 
 All Y_l are released, so what is made of them costs no privacy. The answer uses all of them, weighted by the noise of
-each (:mod:`npmdask.algorithms.release_fit`): the noise of L products averages out in directions that all X_l share,
+each (:mod:`npmdask.algorithms.private_power`): the noise of L products averages out in directions that all X_l share,
 where the last product alone has sqrt(L) times as much. It needs about a third fewer records for the same captured
 variance. It can be worse than the last product alone where both are bad: measured (docs/decisions/0026), by 7 % where
 half of the variance is lost.
@@ -28,9 +28,102 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Result
-from npmdask.algorithms.release_fit import fitted_vectors
 from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz
+from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz, tall_qr
+
+# What all noisy products together say about the leading eigenvectors of a symmetric A (d x d), which is never formed.
+#
+# Given are ``Y_l = A X_l + G_l`` with the X_l, and s_l, the standard deviation of an entry of G_l. S and Y: all blocks
+# and products side by side, weighted by s / s_l, s the least s_l; S = Q R. Let the rows of A Q be normal a priori, of
+# covariance T. Their posterior mean is
+#
+#     B = argmin ||B R - Y||^2 / s^2 + tr(B T^-1 B^T) = Y Z^T (Z Z^T + s^2)^-1 T^(1/2),   Z = T^(1/2) R,
+#
+# and its leading left singular vectors are the answer. Twice:
+#
+# 1. T = t^2 I (ridge regression): all directions alike. t^2, the variance of an entry of A, from the first release.
+# 2. T = Q^T (W diag(theta^2) W^T + tau^2 (I - W W^T)) Q / d from p vectors W and values theta of 1: A u is as long as
+#    theta for u in their range, and far shorter beyond: tau, from the first release, too.
+#
+# Without 2 the vectors may be worse than those of the last product. X_1 and X_2 have much the same range if A is
+# strong; they differ in a direction u that is seen only as their small difference, that is, with noise s /
+# |difference|. 1 takes A u to be as long as A v of any v and lets in noise of nearly that length. u lies beyond W: in
+# 2 little is let in.
+#
+# Not in the papers. What was measured: docs/decisions/0026.
+
+
+MOST = 3.0  # ridge in units of the prior variance of an entry: more would only shrink
+LEAST = 1e-12  # the same without noise, where B is A on the range of all X_l
+TAIL = 4.0  # times the mean square of the eigenvalues beyond W: they are not all alike. Of 1, 2 and 4 the safest
+
+
+def fitted_vectors(blocks: Block, products: Block, stddevs: np.ndarray, p: int, k: int) -> Block:
+    """The k leading left singular vectors of B (d x k), orthonormal.
+
+    ``blocks`` and ``products`` (d x p L): X_l and Y_l side by side; ``stddevs`` (L): their noise. X_1 is random.
+    One release has nothing to be weighed against: with p = d its vectors are those of the noisy covariance matrix.
+    """
+    d, least, first = len(blocks), float(stddevs.min()), products[:, :p]
+    entry = _entry_variance(first, float(stddevs[0]), least)
+    variance = max(least**2, LEAST * entry)
+    weights = np.repeat(least / stddevs, p) if least > 0 else np.ones(len(stddevs) * p)
+    basis, seen = tall_qr(blocks * weights)
+    images, made = tall_qr(_symmetric(blocks, products, p, weights))
+    turned, squares = _leading(made @ posterior_weights(seen, variance, entry * np.eye(len(seen))), p)
+    if len(stddevs) > 1:
+        vectors = images @ turned
+        tail = max(TAIL * _tail(first, vectors, float(stddevs[0])), variance * d / MOST)
+        tail = min(tail, float(squares.min()))
+        inside = basis.T @ vectors
+        prior = tail * np.eye(len(seen)) + inside * (squares - tail) @ inside.T
+        turned, _ = _leading(made @ posterior_weights(seen, variance, prior / d), k)
+    return np.asarray(images @ turned[:, :k])
+
+
+def posterior_weights(seen: np.ndarray, variance: float, prior: np.ndarray) -> np.ndarray:
+    """M (p L x m) that makes B = Y M, for R = ``seen`` (m x p L), noise of this ``variance`` and T = ``prior``."""
+    values, vectors = np.linalg.eigh(prior)
+    root = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    left, values, right = np.linalg.svd(root @ seen, full_matrices=False)
+    return np.asarray(right.T * (values / (values**2 + variance)) @ left.T @ root)
+
+
+def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The leading left singular vectors, and the squares of their values."""
+    vectors, values, _ = np.linalg.svd(matrix, full_matrices=False)
+    return vectors[:, :count], values[:count] ** 2
+
+
+def _symmetric(blocks: Block, products: Block, p: int, weights: np.ndarray) -> Block:
+    """The weighted products with ``X^T A X`` made symmetric, as it is: half the noise there.
+
+    With p = d and one release the estimate is the noisy covariance matrix with symmetric noise (Analyze Gauss). Between
+    releases nothing is made symmetric: X_1^T Y_1 holds the norm of the noise that X_1 was made of, X_0^T Y_2 does not.
+    """
+    made = products.copy()
+    for start in range(0, products.shape[1], p):
+        block, product = blocks[:, start : start + p], made[:, start : start + p]
+        inner = block.T @ product
+        product += block @ ((inner.T - inner) / 2)
+    made *= weights
+    return made
+
+
+def _entry_variance(first: Block, stddev: float, least: float) -> float:
+    """t^2, the mean square of an entry of A, from the first release: X_0 is random."""
+    return max(float(np.mean(first**2)) - stddev**2, least**2 / MOST) or 1.0
+
+
+def _tail(first: Block, vectors: Block, stddev: float) -> float:
+    """tau^2, the mean square of the eigenvalues beyond ``vectors``, from the first release; noise can make it negative.
+
+    ||(I - W W^T) Y_1||^2 is about p / d times the sum of their squares, and s_1^2 p (d - q) of noise, q columns of W.
+    """
+    (d, p), q = first.shape, vectors.shape[1]
+    beyond = float(np.sum((first - vectors @ (vectors.T @ first)) ** 2))
+    return d / p * (beyond / max(d - q, 1) - stddev**2 * p)
+
 
 FIRST = 1.25  # times the root mean square of the image in a random block: with p = 20, 3 % of them are longer
 LATER = 1.0  # times the same, as the releases tell it: measured best of 0.4 to 1.6 where noise matters
@@ -75,7 +168,7 @@ class PrivatePower:
 
     Notes
     -----
-    Neighbours: the mechanism's relation (npmdask.privacy.neighbors.registry); all L releases together keep its budget.
+    Neighbours: the mechanism's relation (npmdask.privacy.neighbors); all L releases together keep its budget.
     Guarantee: private for all data. Error as of Theorem 1.3 (Hardt and Price): npmdask.theory.ppm_error.
     Needs: L fixed in advance, p >= k, a relation that fits the data; else refused where it is posed.
     Cost: L passes of p columns; O(d p L) memory, as all releases are kept for the answer.
@@ -223,3 +316,88 @@ def _last(state: PrivateState, p: int) -> tuple[Block, Block]:
 
 def _squares(seen: Block) -> np.ndarray:
     return np.asarray(np.maximum((seen**2).sum(axis=0), np.finfo(np.float64).tiny))
+
+
+# The private power method for a matrix that is not symmetric: alternating products (Hardt and Price, Appendix B).
+#
+# The dilation ``[[0, B], [B^T, 0]]`` of the paper has every singular value twice and lets one entry of B change two of
+# its own (ERR-3). Alternating products release the same information with half the columns::
+#
+#     U_l = orth(A V_{l-1} + G),    V_l = orth(A^T U_l + G')        two releases a sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlternatingState:
+    """The last orthonormal block of either side, and the last release that was made of the left one."""
+
+    step: int
+    left: Block  # U (m x p)
+    right: Block  # V (d x p)
+    product: Block  # A^T U + G' (d x p), once there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateAlternating:
+    """The ``target_rank`` (k) leading singular triplets of A (m x d), from ``releases`` (even) noisy products.
+
+    Notes
+    -----
+    Neighbours: of a matrix: entry, spectral_norm, frobenius_norm; all releases together keep the mechanism's budget.
+    Guarantee: private for all data; without noise the power method on the dilation, from a start on one side.
+    Needs: an even number of releases, p >= k; else BadInputError where the problem is posed.
+    Cost: one pass of p columns a release, two releases a sweep; O((m + d) p) memory.
+    """
+
+    name: ClassVar[str] = "private-alternating"
+
+    target_rank: int
+    iteration_rank: int
+    releases: int
+    rows: int  # m
+
+    mixed_precision: ClassVar[bool] = False
+
+    @property
+    def state_blocks(self) -> int:
+        """Blocks of max(m, d) x p float64 held at once: U, V, Y, the work space of orth, a copy being written."""
+        return 8
+
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> AlternatingState:
+        """V_0, from the public seed alone. ``locked`` and ``start`` are refused before (problem)."""
+        assert locked is None and start is None
+        p = self.iteration_rank
+        return AlternatingState(
+            step=0, left=np.zeros((self.rows, p)), right=random_orthonormal(d, p, rng), product=np.zeros((d, p))
+        )
+
+    def query(self, state: AlternatingState) -> Query:
+        """A V in the first, third, ... step; A^T U in the others."""
+        return Query(state.left, transposed=True) if state.step % 2 else Query(state.right)
+
+    def update(self, state: AlternatingState, released: Block) -> tuple[AlternatingState, Info]:
+        """The other side's new block. The values are those of R: of what was released."""
+        basis = orth(released, generator(0, "completion", state.step))
+        values = np.linalg.svd(basis.T @ released, compute_uv=False)[: self.target_rank]
+        info = Info(ritz_values=values, residual_norms=np.zeros(len(values)), asymmetry=0.0, precision="float64")
+        left, right = (state.left, basis) if state.step % 2 else (basis, state.right)
+        product = released if state.step % 2 else state.product
+        return AlternatingState(step=state.step + 1, left=left, right=right, product=product), info
+
+    def finalize(self, state: AlternatingState) -> Result:
+        """Right vectors and values of the low-rank estimate ``U (A^T U + G')^T``; ``products``: its left vectors."""
+        right, values, rotation = np.linalg.svd(state.product, full_matrices=False)
+        k = self.target_rank
+        signs = fix_signs(right[:, :k])
+        return Result(
+            values=values[:k],
+            vectors=np.ascontiguousarray(right[:, :k] * signs),
+            products=state.left @ rotation[:k].T * signs,
+            residual_norms=np.zeros(k),
+        )
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> AlternatingState:
+        """The state of a checkpoint."""
+        fields: dict[str, Any] = {**arrays, **scalars}
+        return AlternatingState(**fields)

@@ -53,9 +53,9 @@ def add_plan(commands: Any) -> None:
 
 
 def _plan(a: argparse.Namespace) -> int:
-    import npmdask.planning.plan_text as text
     import npmdask.planning.private as private
     from npmdask.config import load_config
+    from npmdask.planning.plan import plan_lines
 
     config = load_config(a.config, store=a.store)
     if config.streams:
@@ -69,7 +69,7 @@ def _plan(a: argparse.Namespace) -> int:
         print(json.dumps(promised.facts()) if a.json else "\n".join(private.lines(promised)))
         return 0
     plan = config.plan(a.spectrum)
-    print(json.dumps(plan.facts()) if a.json else "\n".join(text.lines(plan)))
+    print(json.dumps(plan.facts()) if a.json else "\n".join(plan_lines(plan)))
     return 0
 
 
@@ -252,7 +252,7 @@ def _add_inspect(commands: Any) -> None:
 
 
 def _inspect(a: argparse.Namespace) -> int:
-    from npmdask.manage.inspect import inspect
+    from npmdask.manage.status import inspect
 
     _print_facts(inspect(a.path), a.json)
     return 0
@@ -288,7 +288,7 @@ def _add_export(commands: Any) -> None:
 
 
 def _export(a: argparse.Namespace) -> int:
-    from npmdask.manage.export import export
+    from npmdask.manage.report import export
 
     print(f"{a.output}: {', '.join(export(a.store, a.output))}")
     return 0

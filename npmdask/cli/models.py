@@ -64,8 +64,7 @@ def _resources(a: argparse.Namespace) -> Any:
 
 
 def _topics(a: argparse.Namespace) -> int:
-    from npmdask.models.topics.prepare import Cut
-    from npmdask.models.topics.run import run_topics
+    from npmdask.models.topics.run import Cut, run_topics
     from npmdask.runs.observers import ProgressBar
 
     a.held_store = _store_of(a, "topics", a.documents)

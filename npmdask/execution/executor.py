@@ -7,9 +7,323 @@ pinned to one thread inside a task, so the product has the same bits everywhere.
 
 from __future__ import annotations
 
-from npmdask.execution.distributed import Cluster, Processes
-from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.execution.threads import Threads, single_threaded_blas
+import logging
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from importlib.metadata import version
+from multiprocessing.resource_tracker import ensure_running
+from typing import Any
+from uuid import uuid4
+
+import dask
+from threadpoolctl import threadpool_limits
+
+from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
+from npmdask.execution.memory_plan import WORKER_BASE, MemoryPlan
+from npmdask.execution.process_memory import ProcessPeak, high_water
+from npmdask.execution.reduction import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
+from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
+from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
+from npmdask.numerics.subspaces import Block
+from npmdask.operators import Operator, Partial
+from npmdask.storage.chunk_access import first_line
+from npmdask.storage.paths import is_url
+from npmdask.storage.readers.dense import SlabRecord
+
+# Passes on workers of ``distributed``: processes of this machine, or a cluster given by address.
+
+
+TASKS_PER_SLOT = 4  # of a distributed pass: few, as each costs the scheduler 2 ms; enough to share the work
+
+
+class Distributed:
+    """Runs passes on the workers of a ``distributed`` client."""
+
+    def __init__(self, client: Any, slots: int) -> None:
+        self._client, self._slots = client, slots
+
+    def run_pass(
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+    ) -> tuple[Block, SlabRecord]:
+        """``A @ block`` in one pass, and what the reading cost.
+
+        ``on_task`` learns of every finished task; what ``keeper`` knows of the pass is not computed again. Only
+        blocks of p columns travel. A worker that dies costs its tasks.
+        """
+        from distributed import as_completed
+
+        runs, keeper = runs_of(operator), keeper or Keeper()
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # the block is in there
+            graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
+            graph.submit(root(len(runs)))
+        nodes = {future.key: node for node, future in graph.tasks.items()}
+        for future in as_completed(list(graph.tasks.values()), loop=self._client.loop):
+            if future.status == "error":
+                future.result()
+            on_task(expected_record(operator, nodes[future.key].runs(len(runs)), runs))
+            graph.forget()
+            if keeper.due:
+                keeper.commit(graph.gather())
+        total = graph.futures[root(len(runs))].result()
+        return operator.finish(total, block), total.record
+
+
+class _Futures:
+    """The futures of a pass by node. Those of a node's halves are given up when it is done."""
+
+    def __init__(
+        self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: Keeper, slots: int
+    ) -> None:
+        self._client, self._runs, self._known, self._token = client, runs, keeper.parts, uuid4().hex
+        self._whole, self._held = self._send(operator), self._send(block)
+        level = (-(-len(runs) // (TASKS_PER_SLOT * slots)) - 1).bit_length()
+        self._wanted = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
+        self.futures: dict[Node, Any] = {}
+        self.tasks: dict[Node, Any] = {}  # those that read data
+
+    def _send(self, value: Any) -> Any:
+        """A value as the result of a task: scattered data are lost with the one worker that is left with a copy."""
+        return self._client.submit(_same, value, pure=False)
+
+    def submit(self, node: Node) -> Any:
+        """Submit a node and everything below it; joins go before tasks, so that few sums are held."""
+        submit = self._client.submit
+        if node in self._known:
+            future = self._send(self._known[node])
+        elif node in self._wanted:
+            # Keys of one name are one group, which the scheduler keeps queued until a worker is free for the next.
+            key = (f"task-{self._token}", *node)
+            future = submit(compute_node, self._whole, self._runs, node, self._held, pure=False, key=key)
+            self.tasks[node] = future
+        else:
+            halves = [self.submit(half) for half in node.children(len(self._runs))]
+            future = submit(_join, self._whole, *halves, pure=False, priority=10 + node.level)
+        self.futures[node] = future
+        return future
+
+    def forget(self) -> None:
+        """A finished node stands for all that it was made of, whose sums the workers need not hold any longer."""
+        for node in [n for n, future in self.futures.items() if future.status == "finished"]:
+            if node not in self._wanted:
+                for half in node.children(len(self._runs)):
+                    self.futures.pop(half, None)
+                    self.tasks.pop(half, None)
+
+    def gather(self) -> dict[Node, Partial]:
+        """The finished nodes, brought here, and those that were known before: their way to a worker may take longer."""
+        done = {node: future for node, future in self.futures.items() if future.status == "finished"}
+        held = [n for n in done if not any(n != other and inside(n, other) for other in done)]
+        here = dict(zip(held, self._client.gather([done[n] for n in held]), strict=True))
+        return here | {n: part for n, part in self._known.items() if not any(inside(n, other) for other in held)}
+
+
+def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
+    return operator.join(left, right)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class Processes(Distributed):
+    """Runs passes on worker processes of this machine (dask.distributed): on loopback, and for no other user there."""
+
+    def __init__(self, workers: int, threads: int) -> None:
+        from distributed import Client, LocalCluster
+
+        self.threads = threads
+        before = dict(os.environ)
+        self._loop = _deaf_loop()
+        with dask.config.set(WORKER_SETTINGS):
+            self._cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=threads,
+                processes=True,
+                loop=self._loop.loop,
+                host="127.0.0.1",
+                security=among_ourselves(),
+                dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
+                memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
+                silence_logs=50,  # what fails is a sentence; not by a worker that is ended
+            )
+        super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
+        self._before = {n: before.get(n) for n, value in os.environ.items() if before.get(n) != value}
+
+    def peaks(self) -> list[ProcessPeak]:
+        """Of processes that are not below this one: none."""
+        return []
+
+    def close(self) -> None:
+        """Stop the worker processes."""
+        self._client.close()
+        self._cluster.close()
+        self._loop.stop()
+        self._restore_environment()
+
+    def _restore_environment(self) -> None:
+        """distributed leaves what it sets for its workers in our own environment, for every child to inherit."""
+        for name, value in self._before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _deaf_loop() -> Any:
+    """Start an event loop whose thread takes no SIGINT, and neither do the processes that it starts.
+
+    A terminal sends it to all of them; it is ours to end the workers, which would print a traceback each.
+    """
+    from distributed.utils import LoopRunner
+
+    ensure_running()  # else the first process to be started starts this one before it, and takes SIGINT again
+    made = LoopRunner(asynchronous=False)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by threads and processes
+    try:
+        made.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return made
+
+
+def _pin_blas() -> None:
+    """Keep BLAS on one thread in a worker for as long as it lives."""
+    threadpool_limits(limits=1)
+
+
+class Cluster(Distributed):
+    """Runs passes on the workers of a ``distributed`` cluster that is given by the address of its scheduler.
+
+    The workers need this version of npmdask and NumPy, and to see the data under the same path or URL.
+    ``certificates``: see :func:`npmdask.execution.tls.security_of`.
+    """
+
+    def __init__(self, address: str, source: str, certificates: str | None = None) -> None:
+        from distributed import Client
+
+        security = security_of(address, certificates)
+        for name in list(logging.root.manager.loggerDict):
+            if name.split(".")[0] == "distributed":  # what it would print, with traceback, is a sentence
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+        try:
+            client = Client(address, timeout="10s", set_as_default=False, security=security)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last where Dask is set to ask for TLS
+            if security is not None and refused(error):
+                raise RefusedError(refusal(address, error)) from error
+            raise (LostError if isinstance(error, OSError) else BadInputError)(
+                f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
+                f"`dask worker {address}`, or leave out cluster; one that speaks TLS is at tls://"
+            ) from error
+        self.address, self.warnings = address, list[str]()
+        super().__init__(client, 1)
+        try:
+            self._require_workers(source)
+        except BaseException:
+            client.close()
+            raise
+
+    def _require_workers(self, source: str) -> None:
+        """Workers there are, of the same versions, that see the data; their BLAS pinned."""
+        if not self._client.scheduler_info(n_workers=-1)["workers"]:
+            raise LostError(f"the cluster at {self.address} has no workers; add some with `dask worker`")
+        try:
+            self._client.register_worker_callbacks(_pin_blas)  # of those that join later, too
+            there = self._client.run(_facts, source)
+        except Exception as error:  # whatever a foreign Python raises when npmdask cannot be imported in it
+            raise RefusedError(
+                f"the workers at {self.address} cannot run npmdask ({type(error).__name__}: {error}): install the same "
+                "version there as here"
+            ) from error
+        here = _facts(source)
+        for worker, facts in there.items():
+            differing = [f"{n} {facts[n]} (here {v})" for n, v in here.items() if facts[n] != v]
+            if not facts["sees the data"]:
+                raise RefusedError(f"worker {worker} does not see {source}: put it on a shared disk or an object store")
+            if facts["npmdask"] != here["npmdask"] or facts["numpy"] != here["numpy"]:
+                raise RefusedError(f"worker {worker} has {', '.join(differing)}: install the same versions everywhere")
+            if differing:
+                self.warnings.append(
+                    f"worker {worker} has {', '.join(differing)}: the result is as accurate, but its last bits depend "
+                    "on which worker does what"
+                )
+
+    def run_pass(
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+    ) -> tuple[Block, SlabRecord]:
+        """As above; raises LostError if the scheduler is gone, or tasks kill one worker after the other."""
+        from distributed import KilledWorker
+
+        self._slots = sum(w["nthreads"] for w in self._client.scheduler_info(n_workers=-1)["workers"].values()) or 1
+        try:
+            return super().run_pass(operator, block, on_task, keeper)
+        except (CancelledError, OSError, KilledWorker) as error:
+            raise LostError(
+                f"the cluster at {self.address} was lost in the middle of a pass ({type(error).__name__}: "
+                f"{first_line(error)}); everything committed is kept: bring it up again and resume"
+            ) from error
+
+    def beside(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """What one worker makes of ``arguments``: a task beside the passes. Its errors are raised here.
+
+        After ``seconds`` it is given up (TimeoutError), without waiting for anybody: workers may be busy or gone.
+        """
+        future = self._client.submit(function, *arguments, pure=False, retries=0)
+        try:
+            return future.result(timeout=seconds)
+        finally:
+            future.release()
+
+    def require_memory(self, plan: MemoryPlan) -> None:
+        """Refuse workers whose own limit is less than their tasks need; ``memory`` is about this machine."""
+        for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
+            needed = WORKER_BASE + plan.state + plan.task * worker["nthreads"]
+            if worker["memory_limit"] and needed > worker["memory_limit"]:
+                self.close()
+                raise MemoryRefusedError(
+                    f"worker {address} may use {worker['memory_limit'] // 2**20} MiB and needs {-(-needed // 2**20)} "
+                    f"for {worker['nthreads']} threads: start it with a larger --memory-limit or fewer --nthreads"
+                )
+
+    def peaks(self) -> list[ProcessPeak]:
+        """Peak memory of every worker since it began."""
+        there = self._client.run(_peak)
+        return [ProcessPeak(pid=pid, name=f"worker {at}", peak_rss_bytes=peak) for at, (pid, peak) in there.items()]
+
+    def close(self) -> None:
+        """Leave the cluster; it goes on without us."""
+        self._client.close()
+
+
+def _peak() -> tuple[int, int]:
+    return os.getpid(), high_water()
+
+
+def _facts(source: str) -> dict[str, Any]:
+    """What must be the same on every worker."""
+    sees = is_url(source) or source.startswith("memory") or os.path.exists(source)
+    return {"npmdask": version("npmdask"), "sees the data": sees, **environment()}
+
+
+# Left at distributed's 64 KiB, every buffer would be given back and faulted in again; and glibc, once it is told the
+# one threshold, no longer adapts the other, so that every product would be mapped and unmapped.
+WORKER_ENVIRONMENT = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+HEALTH_ONLY = ["distributed.http.health"]  # pages of tasks and logs would be open to anyone who reaches the port
+
+WORKER_SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    "distributed.worker.profile.enabled": False,  # a look at every thread each 10 ms, which has no reader
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.scheduler.http.routes": HEALTH_ONLY,
+    "distributed.worker.http.routes": HEALTH_ONLY,
+}
+
 
 Executor = Threads | Processes | Cluster
 

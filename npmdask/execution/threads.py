@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import dask
+import numpy as np
 from dask.callbacks import Callback
 from threadpoolctl import get_cached_controller
 
@@ -16,6 +18,19 @@ from npmdask.execution.reduction import Keeper, Node, compute_run, root, runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.readers.dense import SlabRecord
+
+# What the last bits depend on besides the parameters: recorded, compared, and said when it changed.
+
+
+def environment() -> dict[str, str]:
+    """What the last bits depend on besides the parameters: recorded, compared, and said when it changed."""
+    from threadpoolctl import threadpool_info
+
+    found = [i for i in threadpool_info() if i.get("user_api") == "blas"]  # NumPy's, and SciPy's if it is loaded too
+    blas: dict[str, Any] = min(found, key=lambda i: ("numpy" not in i["filepath"], i["filepath"]), default={})
+    kind = f"{blas.get('internal_api', '?')} {blas.get('version', '?')} {blas.get('architecture', '')}".strip()
+    return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}
+
 
 OnTask = Callable[[SlabRecord], None]
 

@@ -22,7 +22,7 @@ from npmdask.accounting import Budget, gaussian_multiplier, mu_for
 from npmdask.algorithms import PrivatePower
 from npmdask.experiments.matrix_streams import MatrixBatch, MatrixStream
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.privacy.neighbors.registry import Relation, make_relation
+from npmdask.privacy.neighbors import Relation, make_relation
 
 GAP_SHARE = 0.1  # of mu^2, for the gap: it needs few digits, the projector many
 FAIL_SHARE = 0.1  # of delta, for a released gap that is above the true one
@@ -116,7 +116,7 @@ def dp_gauss_1(
     >>> import numpy as np
     >>> from npmdask.accounting import Budget
     >>> from npmdask.experiments import clip_trace, clipped_sum, dp_gauss_1, signal_and_noise
-    >>> from npmdask.privacy.neighbors.registry import make_relation
+    >>> from npmdask.privacy.neighbors import make_relation
     >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
     >>> beta = clip_trace(stream)
     >>> relation, rng = make_relation("record_replace", clip_norm=beta), np.random.default_rng(0)

@@ -42,7 +42,7 @@ from npmdask.experiments.oracles import (
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import Oracle
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.report.plots import BLUE, GREY, ORANGE
 
 EPSILON, DELTA = 1.0, 0.01  # of all figures

@@ -16,13 +16,11 @@ import numpy as np
 from npmdask.accounting import Budget, gaussian_charge
 from npmdask.experiments.baselines import FAIL_PROB, clip_trace
 from npmdask.experiments.matrix_streams import ROWS, MatrixStream
-from npmdask.numerics.projections import project_out
-from npmdask.numerics.subspaces import Block
-from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, State, released
+from npmdask.numerics.subspaces import Block, project_out
+from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, SimulatedNoise, State, released
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import require_by_index, require_relation
-from npmdask.privacy.dp_pca.noise import SimulatedNoise
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
 from npmdask.privacy.dp_pca.private_mean import histogram_epsilon
 

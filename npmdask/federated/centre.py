@@ -19,11 +19,10 @@ from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower
 from npmdask.algorithms.stopping import FixedSteps, ResidualRule, Rule, default_tol
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, Link, require_address
-from npmdask.federated.operator import Group
 from npmdask.federated.protocol import Announcement, tokens_for
-from npmdask.federated.release import NodesRecipe
+from npmdask.federated.release import Group, NodesRecipe
 from npmdask.numerics.random import Rounding
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.power_release import MECHANISMS
 from npmdask.runs import build, restore
 from npmdask.runs.build import make_problem, ranks_of

@@ -33,8 +33,8 @@ from npmdask.operators import Gram
 from npmdask.privacy.account import Account, require_room
 from npmdask.privacy.concerns import concerns_of_node
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.identity import bind
 from npmdask.runs.problem import Problem
+from npmdask.runs.restore import bind
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import write_file_atomically

@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from npmdask.checkpoint.discovery import GOING, OWN, folders_below, is_store, size_of, stores_below
 from npmdask.checkpoint.lease import holder_of
+from npmdask.checkpoint.reader import GOING, OWN, folders_below, is_store, size_of, stores_below
 from npmdask.checkpoint.store import REPLACED, RunStore
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.kinds import KINDS, Keeps, kind_of
 from npmdask.privacy.account import KEY
 from npmdask.storage.bundle import MANIFEST
-from npmdask.storage.lock import locked
-from npmdask.storage.paths import local_path, require_no_link
+from npmdask.storage.paths import local_path, locked, require_no_link
 
 PARTIAL = ".partial"
 

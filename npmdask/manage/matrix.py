@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint.discovery import is_store
+from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, named

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from npmdask.checkpoint.store import RunStore, not_finished
-from npmdask.errors import BadInputError
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore, folder_of, not_finished
+from npmdask.errors import BadInputError, CommitError
 from npmdask.manage.kinds import kind_of, kind_of_answer
 from npmdask.report import Report, as_html, as_json, as_markdown
 from npmdask.storage.bundle import write_file_atomically
@@ -71,3 +76,92 @@ def write_report(
             text = as_html(found, links, target.parent)
     write_file_atomically(target, text.encode())
     return target
+
+
+# The answer as one ``.npz``: ``basis``, ``values`` and, for a matrix, ``left_basis``, written out of core.
+#
+# Of a private run all that was released: the spread of the values, and the low-rank factors ``A ~ left @ right.T``.
+# Of a stream ``basis``, ``values`` and ``mean`` (if it is centred) as of its last commit: it has an answer while it
+# runs, and when it was killed, too. Of a job its arrays under their names: ``topics``, ``alpha`` and ``vocabulary``,
+# or those of a mixture or of independent components.
+
+
+def export(store: str | Path, target: str | Path) -> list[str]:
+    """Write the result of a finished run, or what a stream has learnt so far; returns the names in the file.
+
+    ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time.
+
+    Raises
+    ------
+    BadInputError
+        The run is not finished; the stream has not committed rows enough for an answer; or a chunk of the left
+        vectors is missing or damaged (resuming the run makes it again).
+    CommitError
+        The file cannot be written.
+    """
+    target = local_path(target, "the file that is exported")
+    store = folder_of(store)
+    spec = RunStore(store).read_spec()
+    if spec is None:
+        raise not_finished(store)
+    archive = Archive(target)
+    try:
+        kind_of(spec).export(store, archive)
+        archive.publish()
+    finally:
+        archive.drop()
+    return archive.names
+
+
+class Archive:
+    """The ``.npz`` at ``target``, which appears whole (:meth:`publish`) or not at all; ``names``: what is in it."""
+
+    def __init__(self, target: Path) -> None:
+        self.names: list[str] = []
+        self._target = target
+        self._aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
+        self._zip: zipfile.ZipFile | None = None
+
+    def array(self, name: str, array: np.ndarray) -> None:
+        """Write an array that is in memory."""
+        with self._member(name) as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
+
+    def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
+        """Write a matrix of float64 from its rows, a block after the other."""
+        with self._member(name) as file:
+            np.lib.format.write_array_header_2_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+            for block in blocks:
+                file.write(np.ascontiguousarray(block, "<f8").tobytes())
+
+    def publish(self) -> None:
+        """Put the file in its place."""
+        with self._written():
+            if self._zip is not None:
+                self._zip.close()
+            os.replace(self._aside, self._target)
+
+    def drop(self) -> None:
+        """Remove what was not published; after that nothing."""
+        if self._zip is not None and self._zip.fp is not None:
+            self._zip.close()
+        self._aside.unlink(missing_ok=True)
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[IO[bytes]]:
+        """A file in the archive, which is begun with the first."""
+        with self._written():
+            if self._zip is None:
+                self._zip = zipfile.ZipFile(self._aside, "w", allowZip64=True)
+            with self._zip.open(f"{name}.npy", "w", force_zip64=True) as file:
+                yield file
+        self.names.append(name)
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CommitError(
+                f"cannot write {self._target}: {error.strerror or error}; the run itself is intact"
+            ) from error

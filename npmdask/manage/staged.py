@@ -158,7 +158,7 @@ class Latent(Staged):
         return "\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1))
 
     def report(self, run: RunStore, spec: Spec) -> Report:
-        from npmdask.models.latent.report import latent_report
+        from npmdask.models.latent.answers import latent_report
 
         return latent_report(run, dict(spec))
 

@@ -47,7 +47,7 @@ class Stream(RunKind):
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read what was learnt up to the last commit, whether the stream is running, was killed, or ended."""
-        from npmdask.streaming.status import answer_of
+        from npmdask.streaming.solution import answer_of
 
         return answer_of(store)
 
@@ -58,7 +58,7 @@ class Stream(RunKind):
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """Say what the last commit holds, and the last measurement before that."""
-        from npmdask.streaming.status import standing
+        from npmdask.streaming.solution import standing
 
         found = standing(run)
         if found is None:

@@ -14,18 +14,42 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.process_memory import tree_rss
 from npmdask.numerics.moments import unit_groups
+from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, View
-from npmdask.operators.sample_moment_blocks import SampleBlocks
-from npmdask.operators.word_moment_blocks import TripleBlocks
-from npmdask.operators.word_moments import HALF_LENGTH, WordTotals
+from npmdask.operators.sample_moments import SampleBlocks
+from npmdask.operators.word_moments import HALF_LENGTH, TripleBlocks, WordTotals
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.runs.stages import gather
-from npmdask.storage.lock import locked
-from npmdask.storage.paths import NEW_STORE, local_path
+from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
+
+# A small symmetric tensor, held, from one product with many vectors: polarisation.
+#
+# ``T(I, e_i, e_j) = (T(I, e_i + e_j, e_i + e_j) - T(I, e_i, e_i) - T(I, e_j, e_j)) / 2``, so that m (m + 1) / 2 columns
+# tell all of an m x m x m tensor that is only known by its contractions.
+
+
+def polarising_block(m: int) -> Block:
+    """Columns e_i and e_i + e_j, i < j (m x m (m + 1) / 2)."""
+    i, j = np.triu_indices(m, 1)
+    identity = np.eye(m)
+    return np.concatenate([identity, identity[:, i] + identity[:, j]], axis=1)
+
+
+def cube_of(product: Block) -> np.ndarray:
+    """The tensor (m x m x m, symmetric to the last bit) from its product with :func:`polarising_block`."""
+    m = len(product)
+    i, j = np.triu_indices(m, 1)
+    cube = np.empty((m, m, m))
+    diagonal = product[:, :m]
+    cube[:, range(m), range(m)] = diagonal
+    cube[:, i, j] = cube[:, j, i] = (product[:, m:] - diagonal[:, i] - diagonal[:, j]) / 2
+    orders = ((0, 1, 2), (1, 2, 0), (2, 0, 1))  # the last two indices are interchangeable already
+    return np.asarray(sum(cube.transpose(order) for order in orders) / 3)
+
 
 SUMS_BYTES = 2**30  # for the sums of a pass where no limit is given
 ASKED = "asked"  # the part that says what the others were gathered for

@@ -6,22 +6,23 @@ Who calls that, in which process, is not its business (see :mod:`npmdask.executi
 """
 
 from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
-from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle
-from npmdask.operators.clipped_rows import ClippedGram
-from npmdask.operators.clipped_sparse_rows import ClippedSparseGram
-from npmdask.operators.clipped_tensor import BoundedTensor
+from npmdask.operators.clipped_entries import (
+    BoundedProduct,
+    BoundedSymmetric,
+    BoundedTensor,
+    BoundedTransposed,
+    BoundedTriangle,
+)
+from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.dilation import Dilation, SparseDilation
-from npmdask.operators.gram import Gram, LeftProduct
+from npmdask.operators.gram import Gram, LeftProduct, SparseGram
 from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
-from npmdask.operators.sparse import SparseGram
 from npmdask.operators.view import View
-from npmdask.operators.word_moment_blocks import TripleBlocks
-from npmdask.operators.word_moments import WordPairs, WordSums, WordTotals, WordTriples
-from npmdask.operators.word_third_moment import WhitenedTriples
+from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 
 OF_LAYOUT = {"dense": Gram, "csr": SparseGram, "triangle": Triangle, "tensor": PackedTensor}  # plain products
 

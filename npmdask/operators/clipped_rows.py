@@ -8,24 +8,28 @@ summed before, so that one record may change more than its own term. Here the su
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, Sums, split_rows, strip_rows, tile_bytes
-from npmdask.operators.clipping import FAR_VALUES, Clipping, clip_records
 from npmdask.operators.exact_sums import (
     CLIP_ERROR,
     IMAGE_COLUMNS,
     IMAGE_GRID,
+    IMAGE_SPLIT,
     MAX_RECORDS,
+    RECORD_GRID,
     RELEASE_GRID,
+    SPLIT_ROWS,
     STRIP_ROWS,
     add_exactly,
     as_integers,
@@ -34,8 +38,106 @@ from npmdask.operators.exact_sums import (
     prepare,
     require_prepared,
     round_to,
+    unit_of,
 )
+from npmdask.operators.gram import cut_rows
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.readers.sparse import CsrReader, Fragment
+
+# Records of bounded norm, on a grid: a function of each record alone, wherever and beside whatever it is stored.
+#
+# A record is one row. One that is not finite becomes a record of zeros; one that is longer than ``clip_norm`` is
+# shortened to it; all are rounded to a grid. The norm after that is at most ``clip_norm`` exactly, not up to rounding.
+
+
+FAR_VALUES = 2**17  # of records far too long that are shortened at once: bounds their copies
+LEAST_NORM, LARGEST_NORM = 2.0**-200, 2.0**200
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """The public numbers of clipping records with ``columns`` entries to ``clip_norm``."""
+
+    clip_norm: float
+    columns: int
+
+    def __post_init__(self) -> None:
+        if not LEAST_NORM <= self.clip_norm <= LARGEST_NORM:
+            raise BadInputError(f"clip_norm = {self.clip_norm} must be a positive number between 2^-200 and 2^200")
+
+    @property
+    def unit(self) -> float:
+        return unit_of(self.clip_norm)
+
+    @property
+    def grid(self) -> float:
+        return RECORD_GRID * self.unit
+
+    @property
+    def largest_square(self) -> float:
+        """The largest float64 that is not above the square of ``clip_norm``."""
+        square = self.clip_norm * self.clip_norm
+        above = Fraction(square) > Fraction(self.clip_norm) ** 2
+        return math.nextafter(square, 0.0) if above else square
+
+    @property
+    def exact_below(self) -> float:
+        """Sums of squares on the grid are exact in any order below this: 2^53 grid^2."""
+        return 32.0 * self.unit * self.unit
+
+    @property
+    def target(self) -> float:
+        """What long records are shortened to: so far below ``clip_norm`` that rounding cannot lead above it."""
+        lost = self.grid / 2 * math.sqrt(self.columns) * (1 + 2.0**-40)
+        return self.clip_norm * (1 - 2.0**-44) - lost
+
+
+def clip_records(rounded: np.ndarray, clipping: Clipping, raw: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Make records (rows of ``rounded``, on the grid already) at most ``clip_norm`` long, in place.
+
+    ``raw(which)`` gives a float64 copy of some records as they are stored: for those whose squares overflow the
+    exact range, or are not finite.
+    """
+    squares = np.vecdot(rounded, rounded)
+    fits = squares <= clipping.largest_square
+    if fits.all():
+        return
+    exact = squares < clipping.exact_below  # False for NaN
+    far = np.flatnonzero(~exact)
+    step = max(1, FAR_VALUES // rounded.shape[1])
+    for start in range(0, len(far), step):
+        which = far[start : start + step]
+        rounded[which] = shortened(raw(which), clipping)
+    near = exact & ~fits
+    if near.any():
+        rounded *= factors(squares, near, clipping)[:, None]
+        round_to(rounded, clipping.grid)
+
+
+def factors(squares: np.ndarray, near: np.ndarray, clipping: Clipping) -> np.ndarray:
+    """What shortens the records that are ``near`` (by their exact squares) to the target: 1 for the others."""
+    return np.divide(clipping.target, np.sqrt(squares), out=np.ones(len(squares)), where=near)
+
+
+def shortened(raw: np.ndarray, clipping: Clipping) -> np.ndarray:
+    """Records of any finite length (rows of ``raw``, overwritten) shortened to the target; zeros if not finite."""
+    raw[~np.isfinite(raw).all(axis=1)] = 0.0
+    _, exponents = np.frexp(np.abs(raw).max(axis=1, initial=0.0))
+    np.ldexp(raw, -exponents[:, None], out=raw)  # entries of at most 1: no square overflows
+    norms = np.sqrt(sum_in_one_order(raw * raw))
+    raw *= np.divide(clipping.target, norms, out=np.zeros(len(raw)), where=norms > 0)[:, None]
+    return round_to(raw, clipping.grid)
+
+
+def sum_in_one_order(values: np.ndarray) -> np.ndarray:
+    """Sums along rows, by halves: their order depends on the width only. ``np.sum`` makes no such promise."""
+    width = values.shape[1]
+    while width > 1:
+        half = width // 2
+        values[:, :half] += values[:, width - half : width]
+        width -= half
+    return values[:, 0]
+
 
 LIMBS = ("upper", "lower")  # of an exact sum: see exact_sums
 
@@ -170,3 +272,89 @@ def gather(tile: Tile, which: slice | np.ndarray, out: np.ndarray | None) -> np.
     for columns, values in tile:
         np.copyto(out[:, columns], values[which], casting="unsafe")
     return out
+
+
+# Private products of sparse records (rows of a CSR matrix), as exact as those of dense ones.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedSparseGram(Records):
+    """``sum of a a^T X`` over the rows a of a CSR matrix, each clipped to ``clip_norm``.
+
+    Entries of one row in the same column are added first: they are one entry of the record.
+    """
+
+    reader: CsrReader
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, fragments = SlabRecord(), list[Fragment]()
+        total = np.zeros((2, *block.shape))
+        for piece in self.reader.blocks(slabs, record):
+            if isinstance(piece, Fragment):
+                fragments.append(piece)
+            else:
+                self._add(total, piece, block)
+        return Partial(self._carried(total), record, fragments)
+
+    def finish(self, total: Partial, block: Block) -> np.ndarray:
+        held = np.stack([total.sums[limb] for limb in LIMBS])
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._add(held, cut_rows(self.reader, total.fragments), block)
+        return super().finish(Partial(self._carried(held), total.record), block)
+
+    def _add(self, total: np.ndarray, rows: csr_matrix, block: Block) -> None:
+        """Add the products of whole rows, some at a time and without the empty ones."""
+        lengths = np.diff(rows.indptr)
+        pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
+        for start in range(0, len(pointers) - 1, SPLIT_ROWS):
+            some = pointers[start : start + SPLIT_ROWS + 1]
+            inside = slice(some[0], some[-1])
+            shape = (len(some) - 1, rows.shape[1])
+            values = rows.data[inside].astype(np.float64)
+            part = csr_matrix((values, rows.indices[inside].copy(), some - some[0]), shape=shape)
+            part.sum_duplicates()
+            clip_rows(part, self.clipping)
+            self._add_part(total, part, block)
+
+    def _add_part(self, total: np.ndarray, part: csr_matrix, block: Block) -> None:
+        """``part^T (part block)``: images in two parts, so that the sums over many rows are exact."""
+        unit, p = self.clipping.unit, block.shape[1]
+        images = self._images(part @ block)
+        upper = round_to(images.copy(), IMAGE_SPLIT * unit)
+        products = part.T @ np.concatenate([upper, images - upper], axis=1)
+        add_exactly(total, products[:, :p].copy(), unit)
+        add_exactly(total, products[:, p:].copy(), unit)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
+        entries = self.reader.chunk * (2 * 8 + 8 + 8)  # rounded and as they are, their columns, their squares
+        rows = SPLIT_ROWS * p * 8 * 6
+        far = 6 * 8 * max(FAR_VALUES, self.block_rows)
+        return self.reader.buffer_bytes + pointers + entries + rows + far + 10 * self.block_rows * p * 8
+
+
+def clip_rows(part: csr_matrix, clipping: Clipping) -> None:
+    """Round the rows of ``part`` (float64, none without entries) to the grid and clip them, in place."""
+    raw, starts = part.data, part.indptr[:-1]
+    part.data = rounded = round_to(raw.copy(), clipping.grid)
+    squares = np.add.reduceat(rounded * rounded, starts)
+    fits = squares <= clipping.largest_square
+    if fits.all():
+        return
+    exact = squares < clipping.exact_below
+    lengths = np.diff(part.indptr)
+    for length in np.unique(lengths[~exact]):
+        _clip_far(rounded, raw, starts[~exact & (lengths == length)], int(length), clipping)
+    near = exact & ~fits
+    if near.any():
+        rounded *= np.repeat(factors(squares, near, clipping), lengths)
+        round_to(rounded, clipping.grid)
+
+
+def _clip_far(rounded: np.ndarray, raw: np.ndarray, starts: np.ndarray, length: int, clipping: Clipping) -> None:
+    """Shorten rows of one length that are far too long, or not finite, as the dense records that they are."""
+    step = max(1, FAR_VALUES // length)
+    for first in range(0, len(starts), step):
+        places = starts[first : first + step, None] + np.arange(length)
+        rounded[places] = shortened(raw[places], clipping)

@@ -28,7 +28,7 @@ from npmdask.operators._protocol import (
     tile_bytes,
     zeros_for_sum,
 )
-from npmdask.operators.sparse import cut_numbers, cut_rows
+from npmdask.operators.gram import cut_numbers, cut_rows
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 

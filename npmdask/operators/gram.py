@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
@@ -23,6 +24,7 @@ from npmdask.operators._protocol import (
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +115,100 @@ class LeftProduct(Gram):
 
     def finish(self, total: Partial, block: Block) -> Block:
         return np.concatenate([self.view.on_columns(total.sums["back"]), total.sums["gram"]])
+
+
+# A sparse matrix (CSR): ``A^T (A V)`` without filling in a zero.
+
+
+SPARSE_ROWS = 2**16  # multiplied at once: bounds A @ block, whatever the length of the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseGram(BySlabs):
+    """``weight * A^T A``, A the ``view`` of a CSR matrix, without filling in a zero.
+
+    Centring is exact algebra, ``(X - 1 mean^T)^T (X - 1 mean^T) = X^T X - m mean mean^T``, applied once a pass; of
+    weighted rows with the weighted mean, and their whole weight in place of m.
+    """
+
+    reader: CsrReader
+    weight: float = 1.0
+    view: View = AS_STORED
+
+    centred_by_algebra: ClassVar[bool] = True
+
+    @property
+    def block_rows(self) -> int:
+        return self.reader.shape[1]
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, block = SlabRecord(), self.view.on_columns(block)
+        product, fragments, at = np.zeros(block.shape), [], self.reader.rows_of(slabs)[0]
+        for piece in self.reader.blocks(slabs, record):
+            if isinstance(piece, Fragment):
+                fragments.append(piece)
+                at = piece.row + 1
+            else:
+                numbers = range(at, at + piece.shape[0])
+                product += _sparse_gram(self.view.weighted(piece, numbers), block)
+                at = numbers.stop
+        sums = {"product": product}
+        require_finite(sums, self.reader, slabs)
+        return Partial(sums, record, fragments)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        seen, mean = self.view.on_columns(block), self.view.shift
+        rows = self.view.weighted(cut_rows(self.reader, total.fragments), cut_numbers(total.fragments))
+        product = total.sums["product"] + _sparse_gram(rows, seen)
+        if mean is not None:
+            weight = self.view.weight_of_rows(self.reader.shape[0])
+            product = product - weight * np.outer(mean, mean @ seen).reshape(product.shape)
+        return self.view.on_columns(product * self.weight)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
+        pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
+        return self.reader.buffer_bytes + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
+
+
+def cut_numbers(fragments: list[Fragment]) -> list[int]:
+    """The numbers of the rows that the borders between runs cut, each once."""
+    return list(dict.fromkeys(fragment.row for fragment in fragments))
+
+
+def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:
+    """The rows that the borders between runs cut, put together again (fragments come in order)."""
+    numbers = {row: i for i, row in enumerate(cut_numbers(fragments))}
+    lengths = np.zeros(len(numbers) + 1, np.int64)
+    for fragment in fragments:
+        lengths[numbers[fragment.row] + 1] += len(fragment.data)
+    empty = [np.empty(0, reader.dtype)]
+    return csr_matrix(
+        (
+            np.concatenate([f.data for f in fragments] + empty),
+            np.concatenate([f.indices for f in fragments] + [np.empty(0, np.int64)]),
+            np.cumsum(lengths),
+        ),
+        shape=(len(numbers), reader.shape[1]),
+    )
+
+
+def row_strips(rows: csr_matrix, dtype: Any, height: int = SPARSE_ROWS) -> Iterator[csr_matrix]:
+    """``rows`` in ``dtype``, ``height`` at a time and without the empty ones."""
+    lengths = np.diff(rows.indptr)
+    pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
+    for start in range(0, len(pointers) - 1, height):
+        some = pointers[start : start + height + 1]
+        inside = slice(some[0], some[-1])
+        yield csr_matrix(
+            (rows.data[inside].astype(dtype, copy=False), rows.indices[inside], some - some[0]),
+            shape=(len(some) - 1, rows.shape[1]),
+        )
+
+
+def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
+    """``rows^T (rows block)``, some rows at a time: A block has a row for each."""
+    product = np.zeros((rows.shape[1], block.shape[1]))
+    for part in row_strips(rows, block.dtype):
+        product += part.T @ (part @ block)
+    return product

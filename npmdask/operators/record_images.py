@@ -18,8 +18,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import OfRows, Partial, Query, Sums, least_run, own_rows
-from npmdask.operators.clipped_rows import gather
-from npmdask.operators.clipping import sum_in_one_order
+from npmdask.operators.clipped_rows import gather, sum_in_one_order
 from npmdask.operators.exact_sums import round_to
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
 

@@ -16,7 +16,7 @@ from npmdask.planning.simulated_convergence import FLOPS, rehearse
 from npmdask.runs.build import default_rank
 from npmdask.runs.problem import Problem
 from npmdask.theory import best_q, gaussian_norm, init_tan_quantile, npm_max_noise
-from npmdask.theory.convergence_rate import MOST, predict_passes, steps_by_rank
+from npmdask.theory.power import MOST, predict_passes, steps_by_rank
 
 ACCURACY = 0.1  # sine of the largest angle that the noise is judged by: one digit
 CANDIDATE_FLOPS = 4e9  # of a rehearsal with columns that are only suggested

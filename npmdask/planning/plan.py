@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms import TensorPower
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory_plan import MemoryPlan, largest_rank
 from npmdask.execution.process_memory import tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
+from npmdask.numerics.units import time_text
 from npmdask.planning.forecast import Outlook, look_ahead, predict_steps
 from npmdask.planning.row_sample import sample_said
 from npmdask.planning.throughput import MOST_COLUMNS, Measurement, measure
@@ -216,3 +218,170 @@ def _held_rank(store: str | Path | None) -> int | None:
     """p of the run in ``store``, if there is one."""
     spec = RunStore(store).read_spec() if store is not None else None
     return None if spec is None else int(spec["algorithm"]["iteration_rank"])
+
+
+# What the decomposition of a stored tensor will read and need, said before it starts; nothing is measured.
+
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPlan:
+    """A run that has not started. ``products``: full reads of the unique blocks, where their number is fixed."""
+
+    source: str
+    side: int
+    block: int
+    dtype: str
+    target_rank: int
+    restarts: int
+    harvest: bool
+    products: int | None
+    pass_bytes: int
+    dense_bytes: int
+    pass_gflop: float
+    memory: MemoryPlan
+    runs: int
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as plain numbers and strings, for scripts."""
+        return asdict(self) | {"memory": asdict(self.memory) | {"predicted_peak": self.memory.predicted_peak}}
+
+    def lines(self) -> list[str]:
+        """One line for every thing that a person decides by."""
+        about = "1 to 2" if self.harvest else "5 to 30"  # measured without and with noise, d = 100
+        limit = "none" if self.memory.limit is None else f"{self.memory.limit / MIB:.0f} MiB"
+        table = {
+            "data": f"{self.source}: {self.side} x {self.side} x {self.side} {self.dtype}, blocks of {self.block}",
+            "products": f"as many as it takes: {about} a component"
+            if self.products is None
+            else f"{self.products}, k (R + 1) and one that measures",
+            "bytes": f"{self.pass_bytes / 1e9:.3g} GB a product, {self.pass_bytes / self.dense_bytes:.2f} of the whole",
+            "work": f"{self.pass_gflop:.3g} Gflop a product, {self.restarts} restarts at once",
+            "memory": f"{self.memory.predicted_peak / MIB:.0f} MiB in {self.memory.threads} threads; limit {limit}",
+            "runs as": f"{self.runs} task{'s' * (self.runs != 1)} a product",
+        }
+        return [f"{name:9} {said}" for name, said in table.items()]
+
+
+def plan_tensor(problem: Problem, resources: Resources) -> TensorPlan:
+    """The plan of a run of ``problem``, whose source is a tensor.
+
+    Raises
+    ------
+    RefusedError
+        The memory limit is too small, as for the run itself.
+    """
+    algorithm, operator = problem.algorithm, problem.operator(None, None)
+    assert isinstance(algorithm, TensorPower)
+    reader: Any = operator.reader
+    k, width, d = algorithm.target_rank, algorithm.iteration_rank, problem.d
+    return TensorPlan(
+        source=problem.source.path,
+        side=d,
+        block=reader.side,
+        dtype=str(reader.dtype),
+        target_rank=k,
+        restarts=width,
+        harvest=algorithm.harvest,
+        products=None if algorithm.iterations is None else k * (algorithm.iterations + 1) + 1,
+        pass_bytes=operator.pass_bytes,
+        dense_bytes=d**3 * reader.dtype.itemsize,
+        pass_gflop=2 / 3 * d**3 * width / 1e9,
+        memory=memory_for(needs_of(problem), resources, tree_rss()),
+        runs=len(runs_of(operator)),
+    )
+
+
+# A plan as lines for people.
+
+
+def plan_lines(plan: Plan | TensorPlan) -> list[str]:
+    """One line for every thing that a person decides by."""
+    if isinstance(plan, TensorPlan):
+        return plan.lines()
+    table = {
+        "data": _data(plan),
+        "passes": _passes(plan),
+        "bytes": _bytes(plan),
+        "seconds": _seconds(plan),
+        "memory": _memory(plan),
+        "runs as": _runs(plan),
+        "reading": f"{plan.reading.how}: {plan.reading.why}",
+        "chunks": _chunks(plan),
+        "columns": _columns(plan),
+        **({} if plan.outlook is None else plan.outlook.lines()),
+    }
+    return [f"{name:9} {said}" for name, said in table.items()]
+
+
+def _data(plan: Plan) -> str:
+    rows, columns = plan.shape
+    return f"{plan.source}: {rows} x {columns} {plan.dtype}, kind {plan.kind}"
+
+
+def _passes(plan: Plan) -> str:
+    limit = f"at most {plan.max_steps + plan.other_passes} (max_steps = {plan.max_steps})"
+    if plan.steps is None:
+        return f"not known before the run; {limit}"
+    assert plan.outlook is not None
+    sample = plan.outlook.source
+    more = f", {plan.other_passes} of them for column means or left vectors" if plan.other_passes else ""
+    if not plan.outlook.reached:
+        return f"the tolerance {plan.tol:.0e} will probably not be reached ({sample}); {limit}"
+    return f"about {plan.passes} ({sample}{more}); {limit}"
+
+
+def _bytes(plan: Plan) -> str:
+    whole = "" if plan.total_bytes is None else f", about {_gb(plan.total_bytes)} in all"
+    return f"{_gb(plan.pass_bytes)} a pass{whole}"
+
+
+def _seconds(plan: Plan) -> str:
+    whole = "" if plan.seconds is None else f", about {time_text(plan.seconds)} in all"
+    where = "the data fit into the free memory of this machine" if plan.cached else "from disk in every pass"
+    return (
+        f"{time_text(plan.pass_seconds)} for the first pass, "
+        f"{time_text(plan.later_pass_seconds)} for a later one ({where})"
+        f"{whole}; measured here in {plan.measured_seconds:.1f} s"
+    )
+
+
+def _memory(plan: Plan) -> str:
+    m = plan.memory
+    limit = f"of {m.limit / MIB:.0f} MiB" if m.limit else "(no limit set)"
+    return (
+        f"predicted peak {m.predicted_peak / MIB:.0f} MiB {limit}: {m.base / MIB:.0f} for the processes, "
+        f"{m.state / MIB:.0f} for the blocks of the algorithm, {m.task / MIB:.0f} for each of "
+        f"{m.threads * max(1, m.workers)} tasks"
+    )
+
+
+def _runs(plan: Plan) -> str:
+    m = plan.memory
+    where = f"{m.workers} processes x {m.threads} threads" if m.workers else f"{m.threads} threads of one process"
+    return f"{where}; a pass is {plan.runs} {'task' if plan.runs == 1 else 'tasks'}"
+
+
+def _chunks(plan: Plan) -> str:
+    if not plan.layout.reasons:
+        return f"fine as they are ({plan.layout.chunk_bytes / MIB:.3g} MiB each)"
+    shape = f", chunks of {plan.layout.chunks[0]} x {plan.layout.chunks[1]}" if plan.layout.chunks else ""
+    return f"{'; '.join(plan.layout.reasons)}. Better{shape}: `{plan.layout.command}`"
+
+
+def _columns(plan: Plan) -> str:
+    now, free = f"iteration_rank = {plan.iteration_rank}", plan.free_rank
+    if free <= plan.iteration_rank:
+        return f"{now}; more would cost time: the arithmetic takes as long as the reading, or memory is short"
+    costs = "the arithmetic takes no longer than the reading" if plan.cached else "costs no time here"
+    said = f"{now}; up to p = {free} {costs}"
+    if plan.free_rank_steps is None or plan.free_rank_seconds is None:
+        return said
+    passes, seconds = plan.free_rank_steps + plan.other_passes, time_text(plan.free_rank_seconds)
+    return f"{said}: iteration_rank = {free} would need about {passes} passes, {seconds} in all"
+
+
+def _gb(n: int) -> str:
+    return f"{n / 1e9:.3g} GB" if n >= 1e8 else f"{n / 1e6:.3g} MB"

@@ -21,7 +21,7 @@ from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth
 from npmdask.runs.low_rank_stopping import LowRankRule
-from npmdask.theory.convergence_rate import ZERO
+from npmdask.theory.power import ZERO
 
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.
 DRAWS, UNLUCKY = 40, 4  # of 40 starts the one that holds fourth least of the wanted vectors: nine of ten hold more

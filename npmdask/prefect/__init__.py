@@ -4,7 +4,7 @@
   ``distributed_private_pca``), :mod:`~npmdask.prefect.private_release`, :mod:`~npmdask.prefect.streaming_update`,
   :mod:`~npmdask.prefect.staged_runs` (``topics``, ``latent``), :mod:`~npmdask.prefect.benchmark`.
 * For a flow of your own: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`,
-  :mod:`~npmdask.prefect.flow_run`, :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
+  :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
 * What runs them: :mod:`~npmdask.prefect.schedules`, :mod:`~npmdask.prefect.serve`, :mod:`~npmdask.prefect.server`,
   :mod:`~npmdask.prefect.keeper`.
 

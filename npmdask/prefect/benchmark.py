@@ -18,11 +18,11 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_progress_artifact, create_table_artifact
 
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.prefect.flow_run import end_state, said_in_a_sentence, step
 from npmdask.prefect.heartbeat import tended
 from npmdask.prefect.parameters import Folder, RunId, place_of, said
 from npmdask.prefect.publish import artifact_key, try_to
 from npmdask.prefect.server import ROOT, python_path
+from npmdask.prefect.tasks import end_state, said_in_a_sentence, step
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import require_no_link
 

@@ -13,9 +13,9 @@ from npmdask.cli.models import NOT_CONVERGED
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import in_lines
-from npmdask.prefect.flow_run import NotConvergedError, exit_code, say
 from npmdask.prefect.parameters import at_store, checked
 from npmdask.prefect.server import local_server
+from npmdask.prefect.tasks import NotConvergedError, exit_code, say
 
 Check = Callable[[RunConfig], Any]
 

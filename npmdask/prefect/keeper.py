@@ -45,9 +45,9 @@ from prefect.types.entrypoint import EntrypointType
 
 from npmdask.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
-from npmdask.prefect.flow_run import announce, exit_code, say
 from npmdask.prefect.heartbeat import BEAT, EVENT
 from npmdask.prefect.schedules import Planned, read_schedules
+from npmdask.prefect.tasks import announce, exit_code, say
 
 POOL = "npmdask"
 LOOK = 5.0  # seconds between two looks

@@ -12,12 +12,11 @@ from npmdask.api import solve
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
-from npmdask.prefect.flow_run import end_state, said_in_a_sentence, step
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import Config, RunId, at_store, require_plain, said
 from npmdask.prefect.publish import Publisher
 from npmdask.prefect.redaction import Announcer
-from npmdask.prefect.tasks import iterate, plan, report, validate
+from npmdask.prefect.tasks import end_state, iterate, plan, report, said_in_a_sentence, step, validate
 from npmdask.runs.observers import Observers, ProgressBar
 
 

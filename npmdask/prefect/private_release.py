@@ -18,15 +18,14 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
-from npmdask.prefect.flow_run import end_state, publish_report
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import Config, RunId, at_store, said
 from npmdask.prefect.redaction import Announcer, discreet_step, said_discreetly
-from npmdask.prefect.tasks import show_plan
+from npmdask.prefect.tasks import end_state, publish_report, show_plan
 from npmdask.privacy.account import KEY, Account
 from npmdask.privacy.concerns import require_signal
-from npmdask.runs.identity import bind
 from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.restore import bind
 from npmdask.storage.paths import require_no_link
 
 

@@ -5,7 +5,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import asdict
@@ -19,11 +19,85 @@ from prefect.context import SettingsContext, get_settings_context
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.prefect.live_plot import convergence_svg
 from npmdask.report.blocks import table
+from npmdask.report.plots import BLUE, GREY, ORANGE, axes, draw, svg
 from npmdask.report.render import markdown
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Solution, Step
+from npmdask.streaming import StreamSolution
+from npmdask.streaming.metrics import Measurement
+from npmdask.streaming.report import angles_plot, gap_plot
+from npmdask.streaming.solution import standing
+
+# The convergence of a run under way as a small SVG, written by hand.
+#
+# Matplotlib would be loaded for it beside every run, two seconds and 60 MB; the report, made after the run, has its
+# own.
+
+
+WIDTH, HEIGHT = 520, 340
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 34, 42  # margins
+LEAST = 1e-17  # what is smaller is drawn here
+LABELS = 8  # along an axis, at most
+TEXT = 'font-family="sans-serif" font-size="11" fill="#333"'
+
+Points = Sequence[tuple[int, float]]
+
+
+def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
+    """Relative residual, and the angle to the truth where it is known, against the step; logarithmic."""
+    residuals = [(h["step"], max(h["worst_residual"], LEAST)) for h in history]
+    angles = [(h["step"], max(h["max_sin_theta"], LEAST)) for h in history if h["max_sin_theta"] is not None]
+    heights = [y for _, y in (*residuals, *angles) if math.isfinite(y)] + ([tol] if tol > 0 else [])
+    low, high = math.floor(math.log10(min(heights, default=1.0))), math.ceil(math.log10(max(heights, default=1.0)))
+    first, last = history[0]["step"], history[-1]["step"]
+
+    def at(step: float, y: float) -> tuple[float, float]:
+        across = (step - first) / max(last - first, 1)
+        up = (math.log10(y) - low) / max(high - low, 1)
+        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
+
+    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', _text(WIDTH / 2, 16, "Convergence", "middle")]
+    for decade in range(low, high + 1, _every(high - low)):
+        x, y = at(first, 10.0**decade)
+        parts += [_line(x, y, WIDTH - RIGHT, y, "#ddd"), _text(x - 6, y + 4, f"1e{decade}", "end")]
+    for step in range(first, last + 1, _every(last - first)):
+        x, y = at(step, 10.0**low)
+        parts.append(_text(x, y + 16, str(step), "middle"))
+    parts.append(_text(WIDTH / 2, HEIGHT - 8, "step (one pass over the data each)", "middle"))
+    if tol > 0:
+        x, y = at(first, tol)
+        parts += [
+            _line(x, y, WIDTH - RIGHT, y, GREY, dashed=True),
+            _text(x + 6, y - 4, f"tol {tol:.0e}", "start", GREY),
+        ]
+    series = [(residuals, BLUE, "worst relative residual"), (angles, ORANGE, "max sin θ to the planted truth")]
+    for place, (points, colour, said) in enumerate(one for one in series if one[0]):
+        parts += [_curve([at(*p) for p in points if math.isfinite(p[1])], colour)]
+        parts += [_text(WIDTH - RIGHT, TOP + 12 + 14 * place, said, "end", colour)]
+    body = "".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}">{body}</svg>'
+
+
+def _every(span: int) -> int:
+    """Between two labels."""
+    return max(1, math.ceil(span / LABELS))
+
+
+def _text(x: float, y: float, said: str, anchor: str, colour: str = "#333") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {TEXT.replace("#333", colour)}>{said}</text>'
+
+
+def _line(x: float, y: float, to_x: float, to_y: float, colour: str, *, dashed: bool = False) -> str:
+    dashes = ' stroke-dasharray="5 4"' if dashed else ""
+    return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" stroke="{colour}"{dashes}/>'
+
+
+def _curve(points: Sequence[tuple[float, float]], colour: str) -> str:
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in points)
+    return f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"/>{dots}'
+
 
 PLOT_EVERY = 30.0  # seconds at least between two versions of the table and the plot
 FIRST_PLOT = 5.0  # seconds from the start to the first of them
@@ -190,3 +264,73 @@ def plot(history: list[dict[str, Any]], tol: float) -> str:
 def image(svg: str) -> str:
     """A figure inside the Markdown: the UI strips a bare <svg>, and has no file server."""
     return f"![convergence](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+
+
+# What the Prefect UI shows of a stream: rows, rows a second, and the measurements as a table and plots.
+
+
+STREAM_ROWS = 50  # of the history that are drawn: there are two plots
+COLUMNS = {"suboptimality": "suboptimality", "change": "change, max sin θ", "max_sin_theta": "max sin θ to the truth"}
+
+
+class StreamPublisher(LivePublisher):
+    """Shows every measurement, and every second how many rows were taken. ``total``: how many there are, if known."""
+
+    def __init__(self, name: str, store: str, total: int | None) -> None:
+        super().__init__(name)
+        found = standing(RunStore(store))
+        self._history = found.history if found else ()
+        self._rows = found.rows if found else 0
+        self._total, self._new = total, False
+        self._plotted = time.monotonic()  # the first plot of a short tick is that of its end
+        svg(axes("", "rows", "")[0])  # now: matplotlib's memory must be there when the memory of the stream is planned
+        self._advance(f"looking for what is new after {self._rows} rows", self._percent())
+
+    def on_rows(self, rows: int, skipped: int, rate: float) -> None:
+        self._rows = rows
+        left = f", {skipped} left out" if skipped else ""
+        self._later(self._advance_now_and_then, f"{rows} rows{left}, {rate:.0f} rows/s", self._percent())
+
+    def on_measurement(self, measurement: Measurement) -> None:
+        self._history, self._rows, self._new = (*self._history, measurement), measurement.rows, True
+        said = sentence(measurement)
+        self._log.info(said)
+        self._later(self._show, said, self._history)
+
+    def _show(self, said: str, history: tuple[Measurement, ...]) -> None:
+        self._advance_now_and_then(said, self._percent())
+        if self._plot_is_due:
+            self._plot(said, history)
+
+    def on_stream_end(self, solution: StreamSolution) -> None:
+        self._thread.shutdown()
+        self._advance(solution.outcome.sentence, 100.0)
+        if self._new:  # a tick that finds nothing draws nothing
+            self._plot(said_of(solution.outcome.sentence, solution.assurance), self._history)
+
+    def _plot(self, said: str, history: tuple[Measurement, ...]) -> None:
+        self._show_page(said, pictures(history), measurements_table(history))
+
+    def _percent(self) -> float:
+        """Of what is there in all; of a source whose end is not known nothing can be said before it."""
+        return min(99.0, 100 * self._rows / self._total) if self._total else 0.0
+
+
+def sentence(measured: Measurement) -> str:
+    """A measurement in a line."""
+    values = {name: getattr(measured, key) for key, name in COLUMNS.items()}
+    known = [f"{name} {value:.2e}" for name, value in values.items() if value is not None]
+    return ", ".join([f"{measured.rows} rows: {measured.size}", *known])
+
+
+def measurements_table(history: tuple[Measurement, ...]) -> str:
+    """The last measurements as a Markdown table."""
+    values = ((m.rows, m.rank, *(getattr(m, key) for key in COLUMNS)) for m in history[-20:])
+    rows = ((*found[:2], *("" if value is None else f"{value:.2e}" for value in found[2:])) for found in values)
+    return markdown(table(rows, ("rows", "rank", *COLUMNS.values())))
+
+
+def pictures(history: tuple[Measurement, ...]) -> str:
+    """The gap and the angles against the rows, for Markdown."""
+    thinned = history[:: math.ceil(len(history) / STREAM_ROWS)]
+    return "\n\n".join(image(draw(plot)) for plot in (gap_plot(thinned), angles_plot(thinned)) if plot)

@@ -26,12 +26,12 @@ from npmdask.checkpoint.logging import open_log
 from npmdask.errors import RefusedError
 from npmdask.manage.prometheus import require_client
 from npmdask.prefect import reports
-from npmdask.prefect.flow_run import announce, exit_code, say
 from npmdask.prefect.keeper import POOL
 from npmdask.prefect.processes import Service, Supervisor, alone
 from npmdask.prefect.schedules import read_schedules
 from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
 from npmdask.prefect.settings import AUTH_VARIABLES, auth_file, auth_string
+from npmdask.prefect.tasks import announce, exit_code, say
 
 SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect

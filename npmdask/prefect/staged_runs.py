@@ -10,14 +10,12 @@ from prefect import flow, get_run_logger
 from npmdask.manage.report import summary
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.documents import documents_of
-from npmdask.models.topics.prepare import Cut
-from npmdask.models.topics.run import run_topics
+from npmdask.models.topics.run import Cut, run_topics
 from npmdask.numerics.units import parse_memory
-from npmdask.prefect.flow_run import end_state, said_in_a_sentence, step
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import Folder, Memory, Restarts, RunId, Seed, Threads, Workers, place_of, said
 from npmdask.prefect.publish import LivePublisher
-from npmdask.prefect.tasks import report
+from npmdask.prefect.tasks import end_state, report, said_in_a_sentence, step
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.solution import Resources, Step
 

@@ -15,11 +15,10 @@ from prefect.states import Completed
 from npmdask.config import RunConfig, StreamTable
 from npmdask.errors import BadInputError, TooFewRowsError
 from npmdask.manage.report import summary
-from npmdask.prefect.flow_run import said_in_a_sentence, step
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import Config, RunId, at_store
-from npmdask.prefect.stream_publish import StreamPublisher
-from npmdask.prefect.tasks import plan, report
+from npmdask.prefect.publish import StreamPublisher
+from npmdask.prefect.tasks import plan, report, said_in_a_sentence, step
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.streaming import run_stream
 from npmdask.streaming.problem import StreamProblem

@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.accounting import Budget
 from npmdask.errors import RefusedError
 from npmdask.numerics.random import generator
-from npmdask.privacy.neighbors.registry import MatrixRelation, protected
+from npmdask.privacy.neighbors import MatrixRelation, protected
 from npmdask.storage.source import Source
 
 WEAK_EPSILON = 10.0  # above it a promise is called weak

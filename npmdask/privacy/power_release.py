@@ -33,7 +33,7 @@ from npmdask.operators import (
 )
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace
-from npmdask.privacy.neighbors.registry import MatrixRelation, Relation, make_relation
+from npmdask.privacy.neighbors import MatrixRelation, Relation, make_relation
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.dense import DenseReader

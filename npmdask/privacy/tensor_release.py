@@ -20,8 +20,7 @@ from npmdask.numerics.units import built
 from npmdask.operators import BoundedTensor
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.mechanisms import TensorGaussian
-from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
-from npmdask.privacy.neighbors.tensor import no_laplace
+from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation, no_laplace
 from npmdask.privacy.power_release import promised, require_registered
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy

@@ -19,12 +19,12 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
-from npmdask.runs.identity import bind
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.observers import Observer
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
+from npmdask.runs.restore import bind
 from npmdask.runs.results import in_units
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Resources, Solution, Step

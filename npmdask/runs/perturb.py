@@ -33,9 +33,8 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.power_release import require_registered
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
-from npmdask.runs.identity import bind_spec
-from npmdask.storage.lock import locked
-from npmdask.storage.paths import NEW_STORE, local_path
+from npmdask.runs.restore import bind_spec
+from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Source, open_source

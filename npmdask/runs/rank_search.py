@@ -20,12 +20,12 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns
-from npmdask.runs.identity import bind
 from npmdask.runs.loop import solve
 from npmdask.runs.observers import Observer, OfStage
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import SEARCHED
 from npmdask.runs.problem import FIRST_STAGE, Problem, Start
+from npmdask.runs.restore import bind
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of

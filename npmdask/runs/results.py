@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import Result
+from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Operator
+from npmdask.operators import Gram, Operator, View
 from npmdask.runs.left_vectors import refine_with_left
+from npmdask.runs.low_rank_stopping import LowRankRule, excess_of
+from npmdask.runs.problem import Problem
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.source import Truth
+from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, noisy_recursion, rounding_of
+from npmdask.theory.certificates.wording import health, sentence
 
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
@@ -70,3 +77,184 @@ def answer_arrays(
         "operator_residual_norms": result.residual_norms,
         **left,
     }
+
+
+# The certificate of a run: from what it holds at its end, in the units of the question. No pass, no product.
+
+
+MORE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assured:
+    """What a result keeps: the sentence, and the numbers as plain JSON (None where nothing is claimed)."""
+
+    assurance: str
+    certificate: dict[str, Any]
+
+
+def assure(
+    problem: Problem,
+    result: Result,
+    history: list[dict[str, Any]],
+    trace: float | None,
+    operator: Operator,
+    constant: int = 0,
+) -> Assured | None:
+    """The certificate of ``result``; None where there is none to make: tensors, moments, no step.
+
+    ``constant``: columns that counted as constant where columns were to be scaled.
+    """
+    if not problem.certified or not history or not len(result.values):
+        return None
+    evidence = evidence_of(problem, result, [str(step["precision"]) for step in history], trace, operator)
+    certificate = certify(evidence)
+    singular = problem.kind in ("matrix", "sparse")
+    residuals = [float(step["worst_residual"]) for step in history]
+    state = health(certificate, residuals, problem.rule.tol, rate=_rate(evidence, problem))
+    numbers = as_numbers(certificate, problem.kind) | {"health": state._asdict()}
+    if evidence.stddev:
+        numbers["recursion"] = noisy_recursion(evidence, certificate, len(history))
+    said = sentence(certificate, singular=singular)
+    if constant:
+        noun = "one column that counts" if constant == 1 else f"{constant} columns that count"
+        said += f" Meant are the data with {noun} as constant {'left out' if problem.request.center else 'not scaled'}."
+    return Assured(assurance=said, certificate=numbers)
+
+
+def told(outcome: Outcome, assured: Assured | None) -> dict[str, Any]:
+    """What a result keeps of both, by name.
+
+    The advice to go on is taken out of ``outcome`` where the residual had stopped falling: at a floor of rounding,
+    which centring a sparse matrix raises above that of the stopping rule, or with a gap too small for so few columns.
+    """
+    if assured is None:
+        return {"outcome": asdict(outcome)}
+    if outcome.name == "max_steps" and assured.certificate["health"]["word"] == "stagnating":
+        said = outcome.sentence.partition("; continue with")[0]
+        said += (
+            "; the residual no longer falls, and more steps will not help: raise iteration_rank, or tol if rounding "
+        )
+        said += "has set a floor (of a sparse matrix with large column means, centring does)"
+        outcome = replace(outcome, sentence=said)
+    return {"outcome": asdict(outcome), **asdict(assured)}
+
+
+def with_excess(
+    problem: Problem, view: StepView, before: list[StepView], state: Any, trace: float | None, operator: Operator
+) -> StepView:
+    """``view`` of a step, with what the certificate says is left over after it, if that is what ends the run."""
+    if not isinstance(problem.rule, LowRankRule):
+        return view
+    precisions = [step.precision for step in (*before, view)]
+    evidence = evidence_of(problem, problem.algorithm.finalize(state), precisions, trace, operator)
+    return replace(view, excess=excess_of(evidence, problem.kind))
+
+
+def evidence_of(
+    problem: Problem, result: Result, precisions: list[str], trace: float | None, operator: Operator
+) -> Evidence:
+    """What the run knows after steps of these ``precisions``, in the units of the operator."""
+    seen, p = result.seen, problem.algorithm.iteration_rank
+    values, gram = (seen.values, seen.gram) if seen is not None else (result.values, _gram(result))
+    kept = max(p, len(result.values) + MORE)  # beyond them Ritz pairs say little, and there may be thousands
+    values, gram = values[:kept], gram[:kept, :kept]
+    stddev = float(getattr(problem.mechanism, "stddev", 0.0))
+    beside = int(getattr(problem.algorithm, "random_columns", 0))  # of a warm start; one without shows nothing else
+    columns = beside if problem.start is not None else p
+    random = seen is not None and problem.locked is None and not stddev
+    size = float(np.abs(result.values).max())
+    return Evidence(
+        values=values,
+        gram=gram,
+        k=len(result.values),
+        d=problem.d,
+        nonnegative=problem.kind in ("samples", "matrix", "sparse"),
+        trace=trace,
+        multiplied=len(precisions) - 1 if columns else 0,
+        columns=columns if random else 0,
+        known=problem.start is not None,
+        missed=seen.missed if seen is not None else 0.0,
+        degree=seen.degree if seen is not None and random else None,
+        powers=seen is not None and seen.powers,
+        rounding=_rounding(precisions[-1:], problem.d, size, operator),
+        start_rounding=_rounding(precisions, problem.d, size, operator) + (seen.left_out if seen is not None else 0.0),
+        stddev=stddev,
+        iterated=p,
+        locked=0 if problem.locked is None else len(problem.locked.result.values),
+    )
+
+
+def _gram(result: Result) -> np.ndarray:
+    """R^T R of the k pairs, where the algorithm tells nothing of the others (a checkpoint of an earlier version)."""
+    residuals = result.products - result.vectors * result.values
+    return np.asarray(residuals.T @ residuals)
+
+
+def _rounding(precisions: list[str], d: int, size: float, operator: Any) -> float:
+    """Absolute error that arithmetic can make in an eigenvalue: of the products, and of centring."""
+    single = "float32" in precisions
+    view, moved = getattr(operator, "view", View()), 0.0
+    if view.shift is not None:
+        moved = math.sqrt(operator.weight * view.weight_of_rows(operator.reader.shape[0]))
+        moved *= float(np.linalg.norm(view.on_columns(view.shift[:, None])))
+    # A sparse matrix is centred by taking n m m^T off its product; a dense one row by row, before it is multiplied.
+    from_centring = moved**2 if getattr(operator, "centred_by_algebra", False) else moved * math.sqrt(size)
+    return rounding_of(d, size, single=single) + 8 * DOUBLE_EPS * from_centring
+
+
+def _rate(evidence: Evidence, problem: Problem) -> float | None:
+    """sigma_{p+1} / sigma_k of the power method, as far as Ritz values tell: the last one over the k-th."""
+    sizes = np.abs(evidence.values)
+    if not getattr(problem.algorithm, "powers_only", False) or len(sizes) <= evidence.k or sizes[evidence.k - 1] == 0:
+        return None
+    return float(sizes[-1] / sizes[evidence.k - 1])
+
+
+def as_numbers(certificate: Certificate, kind: str) -> dict[str, Any]:
+    """The certificate as plain numbers, in the units of the values of a ``kind``; None: nothing is claimed."""
+    return {
+        "ground": certificate.best.ground,
+        "confidence": certificate.confidence,
+        "nearest": _list(_nearest(certificate, kind)),
+        "levels": [_level(certificate, level, kind) for level in certificate.levels],
+    }
+
+
+def _nearest(certificate: Certificate, kind: str) -> np.ndarray:
+    """Of singular values: |s^2 - sigma^2| <= r means |s - sigma| <= r / s, and <= sqrt(r)."""
+    if kind not in ("matrix", "sparse"):
+        return certificate.nearest
+    roots = np.sqrt(np.abs(certificate.values))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.fmin(certificate.nearest / roots, np.sqrt(certificate.nearest)))
+
+
+def _level(certificate: Certificate, level: Level, kind: str) -> dict[str, Any]:
+    singular = kind in ("matrix", "sparse")
+    lower, upper, size = level.lower, level.upper, np.abs(certificate.values)
+    following, low_rank = level.following, level.spectral if kind == "symmetric" else level.left
+    if singular:
+        lower, upper, size = np.sqrt(lower), np.sqrt(upper), np.sqrt(size)
+        following, low_rank = math.sqrt(following), math.sqrt(low_rank)
+    captured = float(np.abs(certificate.values).sum())
+    whole = captured + level.lost
+    return {
+        "ground": level.ground,
+        "lower": _list(lower),
+        "upper": _list(upper),
+        "value_errors": _list(np.maximum(upper - size, size - lower)),
+        "following": _number(following),
+        "low_rank_error": _number(low_rank),
+        "sine": _number(level.sine),
+        "component_sines": _list(level.component_sines),
+        "captured_of_best": captured / whole if math.isfinite(whole) and whole > 0 else None,
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _list(values: np.ndarray) -> list[float | None]:
+    return [_number(float(value)) for value in values]

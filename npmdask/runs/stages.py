@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,18 +24,54 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
-from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.data_checks import checksums_of
+from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
 from npmdask.runs.loop import solve
 from npmdask.runs.observers import Observer, OfStage
+from npmdask.runs.plain_release import checksums_of
 from npmdask.runs.problem import DEFAULT_STEPS, Lens, Problem, Request
 from npmdask.runs.session import Need, Session
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.tensor_problem import NAME, TensorQuestion, pose_tensor
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
+
+# Moments as lenses: the data of a source seen as a matrix or a tensor that is never formed.
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentLens:
+    """A moment of the data, by an operator that needs more than their reader.
+
+    Parameters
+    ----------
+    kind : "symmetric" for second moments, "tensor" for third and fourth.
+    name : of the moment, with everything that it depends on besides the data and ``arrays`` in ``facts``.
+    side : of the vectors that are looked for.
+    made : the operator of a reader.
+    arrays : what earlier passes found and the operator needs; known by their checksums.
+    """
+
+    kind: str
+    name: str
+    side: int
+    made: Callable[[Any], Operator]
+    facts: dict[str, Any]
+    arrays: tuple[np.ndarray, ...] = ()
+
+    certified: ClassVar[bool] = False  # moments are estimates: how far from the model's is another question
+
+    def dimension(self, source: Source) -> int:
+        return self.side
+
+    def operator(self, source: Source) -> Operator:
+        return self.made(source.reader)
+
+    def spec(self) -> dict[str, Any]:
+        """Its name, its parameters, and checksums of what it was made from."""
+        sums = [f"{crc32c(np.ascontiguousarray(array)):08x}" for array in self.arrays]
+        return {"moment": self.name, **self.facts, "made_from": sums}
+
 
 # One pass over a data set whose product is kept: what a longer job needs to know before its next stage.
 #
@@ -172,7 +208,7 @@ class Job:
         path = self.held.path / "moments.zarr"
         if not path.exists():
             write_cube(path, tensor)
-        request = Request(target_rank=k, algorithm=NAME, options={**options, **WHITE}, tol=tol, seed=self.seed)
+        request = Request(target_rank=k, algorithm=TENSOR, options={**options, **WHITE}, tol=tol, seed=self.seed)
         return self._decomposed(make_problem(open_source(path), request))
 
     def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Decomposed:
@@ -180,7 +216,7 @@ class Job:
         question = TensorQuestion(target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order)
         options = {**options, **WHITE}
         algorithm, rule = pose_tensor(question, options, f"the moment of {self.source.path}")
-        request = Request(target_rank=k, algorithm=NAME, options=options, tol=tol, seed=self.seed)
+        request = Request(target_rank=k, algorithm=TENSOR, options=options, tol=tol, seed=self.seed)
         problem = Problem(
             source=self.source,
             request=request,

@@ -1,7 +1,7 @@
 """Warm starts: a run that begins where an earlier one came to, which can save passes.
 
 What the earlier run did not hold, like a column that was zero in its data, no product with its vectors ever shows. So
-columns beside them are random (algorithms._chain), and no run has converged before these would have shown it.
+columns beside them are random (algorithms/base.py), and no run has converged before these would have shown it.
 """
 
 from __future__ import annotations

@@ -7,38 +7,269 @@ on where it was when the same one is run again. ``DEST`` appears only when every
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import time
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from scipy import sparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.storage.formats import open_file, open_matrices
+from npmdask.storage.formats import open_file, open_matrices, open_tensor
 from npmdask.storage.formats.common import DenseSource, Source, SparseSource, guarded, reading
+from npmdask.storage.formats.cubes import TensorSource
 from npmdask.storage.formats.raw import batch_rows
-from npmdask.storage.ingest_common import (
-    IngestSummary,
-    Progress,
-    cast_values,
-    discarded_if_bad,
-    files_of,
-    require_room,
-    scratch_folder,
-    stamp,
-)
-from npmdask.storage.ingest_tensor import ingest_tensor, require_tensor_options
-from npmdask.storage.kinds import KINDS, choose_layout, storage_dtype
-from npmdask.storage.lock import locked
-from npmdask.storage.paths import NEW_STORE, local_path
-from npmdask.storage.symmetry import not_square, require_symmetric
+from npmdask.storage.kinds import KINDS, choose_layout, not_square, require_cubic, require_symmetric, storage_dtype
+from npmdask.storage.paths import NEW_STORE, local_path, locked, require_no_link
+from npmdask.storage.readers.packed_tensor import Place, place_of
+from npmdask.storage.symmetric_tensor import Box, comparing, in_order, mean_block
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.storage.writers.packed_symmetric import PackedWriter
+from npmdask.storage.writers.packed_tensor import TensorWriter
 from npmdask.storage.writers.sparse import SparseWriter
+
+# What every ingest shares: its summary, the stamp of its source, values in the stored dtype, what a failure leaves.
+
+
+Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if known, bytes done
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSummary:
+    """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone.
+
+    ``side``: d, of rows that are d x d matrices. ``header``: the first line of a table of text, where it was taken for
+    the names of the columns, and not for data.
+    """
+
+    dest: Path
+    kind: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fingerprint: str
+    seconds: float
+    bytes: int
+    side: int | None = None
+    header: tuple[str, ...] | None = None
+
+
+def files_of(path: Path) -> Iterator[tuple[int, int]]:
+    """Size and modification time (ns) of a file, or of every file below a folder."""
+    found = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
+    for file in found:
+        with suppress(FileNotFoundError):  # a link to nothing: a chunk that is missing is found when it is read
+            stat = file.stat()
+            yield stat.st_size, stat.st_mtime_ns
+
+
+def stamp(path: Path) -> dict[str, int]:
+    stamps = list(files_of(path))
+    return {
+        "size": sum(size for size, _ in stamps),
+        "mtime_ns": max((time_ns for _, time_ns in stamps), default=0),
+    }
+
+
+def cast_values(
+    values: np.ndarray,
+    dtype: np.dtype,
+    place: Callable[[list[int]], tuple[int, ...]],
+    rounding: str = "error",
+) -> np.ndarray:
+    """``values`` as ``dtype``, ``place`` being where an entry is in the source (row and column, or three indices).
+
+    Raises
+    ------
+    BadInputError
+        A value that ``dtype`` does not have; the first is named. With ``rounding`` "nearest" the nearest float is
+        taken: losing an integer, a fraction or the whole number is an error all the same.
+    """
+    exact = np.can_cast(values.dtype, dtype, "safe") and not (values.dtype.kind in "iu" and values.dtype.itemsize == 8)
+    if values.dtype == dtype or exact or np.can_cast(values.dtype, dtype, "equiv"):
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = values.astype(dtype)
+        lost = _not_held(values, stored) if dtype.kind in "iu" else ~np.isfinite(stored) & np.isfinite(values)
+        if dtype.kind == "f" and rounding == "error":
+            lost |= _rounded(values, stored)
+    if lost.any():
+        at = [int(i) for i in np.argwhere(lost)[0]]
+        where = place(at)
+        said = "row {}, column {}".format(*where) if len(where) == 2 else f"entry {where}"
+        remedy = "leave out dtype or choose a wider one"
+        if dtype.kind == "f" and np.isfinite(stored[tuple(at)]):
+            remedy += ", or let it be rounded to the nearest with rounding='nearest' (--rounding nearest)"
+        raise BadInputError(f"{values[tuple(at)]!s} at {said} cannot be stored as {dtype}: {remedy}")
+    return stored
+
+
+def _not_held(values: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """Which values are not the integers that they are stored as."""
+    lost = np.asarray(stored != values)
+    if values.dtype.kind in "iu":
+        return lost | ((stored < 0) != (values < 0))  # NumPy wraps around and then finds both equal
+    return lost | (np.abs(values) > 2.0**53)  # a float of this size may stand for any of several integers
+
+
+def _rounded(values: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """Which values are no longer themselves as floats. NaN stays NaN."""
+    if values.dtype.kind == "f":
+        return np.asarray((stored != values) & ~np.isnan(values))
+    beyond = 2.0 ** (8 * values.dtype.itemsize - (values.dtype.kind == "i"))  # rounded up to this, it fits no integer
+    return np.asarray((stored >= beyond) | (stored.astype(values.dtype) != values))
+
+
+@contextmanager
+def discarded_if_bad(target: Path) -> Iterator[None]:
+    """A source that is wrong will be another one when it is mended: nothing written from it is of use."""
+    try:
+        yield
+    except BadInputError:
+        shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
+        raise
+    except MemoryError as error:
+        shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
+        raise BadInputError(
+            f"the source of {target} declares more than the memory of this machine takes ({error}): correct its "
+            "header, or ingest it where there is more"
+        ) from error
+
+
+def require_room(path: Path, target: Path, rows: int | None, columns: int, itemsize: int) -> None:
+    """Raise BadInputError for a source that declares what neither memory nor disk could take.
+
+    That is more columns than there is memory for a few sums over each, or a hundred times more values (sparse:
+    row pointers) than there is disk: a header that is damaged declares anything.
+    """
+    memory, free = psutil.virtual_memory().total, shutil.disk_usage(target.parent).free
+    if 64 * columns > memory:
+        raise BadInputError(
+            f"{path} declares {columns} columns, and the sums over them alone take more than the memory of this "
+            "machine: correct its header"
+        )
+    if (rows or 0) * itemsize > 100 * free + 2**30:
+        size = (rows or 0) * itemsize
+        raise BadInputError(
+            f"{path} declares {rows} rows, whose values take {size:.2g} bytes, and {target.parent} has {free:.2g} "
+            "left: correct its header, or choose a larger disk"
+        )
+
+
+@contextmanager
+def scratch_folder(target: Path) -> Iterator[Path]:
+    """A folder beside ``target`` for temporary files; what a killed run left in it goes first."""
+    folder = target.with_name(target.name + ".partial.scratch")
+    require_no_link(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# Storing the unique blocks of a tensor, out of core: memory is that of a few blocks and one chunk of the source.
+
+
+def require_tensor_options(
+    layout: str | None, non_finite: str, header: bool | None, chunks: Sequence[int] | None
+) -> None:
+    """Raise BadInputError for options of rows, or for blocks that are no cubes."""
+    if layout is not None:
+        raise BadInputError(f"layout={layout!r} is for kind='symmetric': a tensor is stored by its unique blocks")
+    if non_finite != "error" or header is not None:
+        raise BadInputError("non_finite and header are for rows of numbers: leave them out for kind='tensor'")
+    if chunks is not None:
+        require_cubic(chunks)
+
+
+def ingest_tensor(
+    path: Path,
+    target: Path,
+    *,
+    dataset: str | None,
+    chunks: Sequence[int] | None,
+    dtype: np.dtype | None,
+    missing: str,
+    symmetrise: bool,
+    rounding: str,
+    overwrite: bool,
+    progress: Progress | None,
+) -> IngestSummary:
+    """The part of :func:`npmdask.storage.ingest.ingest` that is for tensors; parameters and errors are as there."""
+    began, options = time.perf_counter(), {"dataset": dataset, "missing": missing, "symmetrise": symmetrise}
+    with locked(target), scratch_folder(target) as spool:
+        with reading(path):
+            source = open_tensor(path, dataset, missing, spool)
+        stored = dtype or (np.dtype(np.float64) if symmetrise and source.dtype.kind in "iu" else source.dtype)
+        with discarded_if_bad(target):
+            require_room(path, target, source.size, source.size**2, source.size**2 * source.dtype.itemsize)
+            facts = {"path": str(path), **stamp(path), "format": source.format, **options, **source.facts}
+            facts |= {} if rounding == "error" else {"rounding": rounding}
+            common: dict[str, Any] = {"identity": {"source": facts}, "overwrite": overwrite}
+            common |= {"side": None if chunks is None else chunks[0]}
+            writer = TensorWriter(target, size=source.size, dtype=stored, **common)
+            record = {"source": {"path": str(path), "format": source.format, "dataset": dataset, **source.facts}}
+            printed = _fill(path, source, writer, {**record, "symmetrised": symmetrise}, progress, rounding)
+    return IngestSummary(
+        dest=target,
+        kind="tensor",
+        shape=(source.size,) * 3,
+        dtype=writer.dtype,
+        fingerprint=printed,
+        seconds=time.perf_counter() - began,
+        bytes=sum(size for size, _ in files_of(target)),
+    )
+
+
+def _fill(
+    path: Path,
+    source: TensorSource,
+    writer: TensorWriter,
+    record: dict[str, Any],
+    progress: Progress | None,
+    rounding: str,
+) -> str:
+    """Write every block that is not written yet; returns the fingerprint."""
+    each = writer.side**3 * writer.dtype.itemsize
+    rounding = "nearest" if record["symmetrised"] else rounding  # a mean is rounded as it is
+    try:
+        with closing(guarded(path, _blocks(source, writer, record["symmetrised"]))) as blocks:
+            for place, values in blocks:
+                writer.write(cast_values(values, writer.dtype, _from([i * writer.side for i in place]), rounding))
+                if progress:
+                    progress(writer.next_unit, writer.units, writer.next_unit * each)
+    except BadInputError:
+        source.refuse_marked()
+        raise
+    return writer.finish(record)
+
+
+def _from(first: list[int]) -> Callable[[list[int]], tuple[int, ...]]:
+    return lambda at: tuple(start + n for start, n in zip(first, at, strict=True))
+
+
+def _blocks(source: TensorSource, writer: TensorWriter, symmetrise: bool) -> Iterator[tuple[Place, np.ndarray]]:
+    with source.boxes(writer.side) as box:
+        made = _maker(box, source, writer, symmetrise)
+        for unit in range(writer.next_unit, writer.units):
+            place = place_of(unit, writer.grid)
+            yield place, made(place)
+
+
+def _maker(box: Box, source: TensorSource, writer: TensorWriter, symmetrise: bool) -> Callable[[Place], np.ndarray]:
+    """What makes the block of a place out of the boxes of the source."""
+    if source.mirrored:
+        return lambda place: in_order(box(place), place)
+    if symmetrise:
+        return lambda place: mean_block(box, place, writer.side)
+    return comparing(box, writer.side, writer.grid)
+
 
 __all__ = ["IngestSummary", "Progress", "as_kind", "ingest"]
 

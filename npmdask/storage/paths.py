@@ -8,13 +8,15 @@ written in place; folders above it may be links, and data may be *read* through 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, CommitError, RefusedError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # of a run
 LONGEST = 200  # bytes of the name of a store: file systems take 255, and what lies beside it has longer names
@@ -125,3 +127,44 @@ def private(path: str, flags: int) -> int:
     descriptor = open_plain(path, flags, 0o600)
     os.fchmod(descriptor, 0o600)
     return descriptor
+
+
+# One process at a time writes a store: the lock beside it.
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Hold ``DEST.partial.lock`` (flock: the kernel lets go of it however this process dies)."""
+    require_path(target)
+    path = target.with_name(target.name + ".partial.lock")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _acquire(path, target)
+    except OSError as error:
+        raise CommitError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(path: Path, target: Path) -> int:
+    while True:
+        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, 0o644)  # close-on-exec, as Python opens everything
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
+            os.close(descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise RefusedError(
+                f"another process (pid {holder}) is writing {target}; wait for it or end it first"
+            ) from None
+        # The holder before may have removed the file between open and flock: then this lock guards nothing.
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            return descriptor
+        os.close(descriptor)

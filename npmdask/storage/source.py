@@ -17,7 +17,6 @@ from npmdask.errors import BadInputError, NpmdaskError, closest
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
-from npmdask.storage.in_memory_tensor import packed_in_memory
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
 from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote, require_no_credentials
 from npmdask.storage.paths import local_path
@@ -27,6 +26,7 @@ from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
 from npmdask.storage.safe_open import open_node, require_no_pickle
+from npmdask.storage.symmetric_tensor import packed_in_memory
 
 BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
 Reader = DenseReader | CsrReader | TriangleReader | TensorReader

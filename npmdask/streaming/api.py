@@ -15,8 +15,7 @@ from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.streaming.loop import StreamDriver
-from npmdask.streaming.problem import StreamProblem, make_stream_problem, reopened
-from npmdask.streaming.request import BATCH_ROWS, StreamRequest
+from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, reopened
 from npmdask.streaming.solution import StreamSolution
 from npmdask.streaming.source import Reading
 

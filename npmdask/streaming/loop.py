@@ -20,8 +20,8 @@ from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.memory_plan import MemoryPlan
 from npmdask.execution.process_memory import tree_rss
 from npmdask.privacy.request import unprotected
-from npmdask.runs.identity import bind_spec
 from npmdask.runs.observers import Observer
+from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
 from npmdask.streaming.memory import plan_stream

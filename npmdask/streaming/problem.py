@@ -3,24 +3,184 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
+from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
 from npmdask.algorithms.streaming.model import Model
+from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import built
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import ZarrRows
 from npmdask.streaming.metrics import FIRST_BATCHES, HeldOut, require_directions
-from npmdask.streaming.request import StreamRequest, make_model
 from npmdask.streaming.source import Opened, Reading, open_stream
+
+# What is asked of a stream: public, printable, the same words as the configuration file.
+
+
+BATCH_ROWS = 256
+FASTEST = 500  # halvings in a step: half of what a float can hold
+NEEDED = {
+    "gap": "lambda_k - lambda_{k+1} of rows of mean square norm 1, to be tuned on a grid like 0.3, 0.1, 0.03",
+    "block_rows": "rows of an iteration; of N rows to come, N / (2 k (iterations + 1)) find all k components and leave "
+    "half of them to refine these",
+    "ridge": "half of lambda_k - lambda_{k+1} of rows of mean square norm 1 is recommended",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRequest:
+    """An algorithm for a stream.
+
+    ``algorithm``: a key of ``STREAM_REGISTRY``. ``target_rank``: k. ``options``: further fields of the algorithm.
+    ``batch_rows``: rows read at once where the algorithm does not say. ``half_life``: rows after which a row counts
+    half (streams that drift). ``center``, ``unit``: see ``Model``. ``measure_rows``: rows between two measurements.
+    """
+
+    target_rank: int
+    algorithm: str = "spm"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    batch_rows: int = BATCH_ROWS
+    half_life: float | None = None
+    center: bool = False
+    unit: float | None = None
+    seed: int = 0
+    measure_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # what NumPy counted is as good as what Python did
+            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
+        if not isinstance(self.options, Mapping):
+            raise BadInputError(f"options = {self.options!r}: a table of names and values is needed")
+        object.__setattr__(self, "options", {name: _plain(value) for name, value in self.options.items()})
+        for name in ("target_rank", "batch_rows", "measure_rows"):
+            value = getattr(self, name)
+            if not (name == "measure_rows" and value is None) and (type(value) is not int or value < 1):
+                raise BadInputError(f"{name} = {value!r}: a whole number of at least 1 is needed")
+        if type(self.seed) is not int or self.seed < 0:
+            raise BadInputError(f"seed = {self.seed!r}: a whole number that is not negative is needed")
+        if type(self.center) is not bool:
+            raise BadInputError(f"center = {self.center!r}: True subtracts the mean of the rows, False does not")
+        for name, meaning in (("half_life", "number of rows"), ("unit", "number, the typical norm of a row")):
+            value = getattr(self, name)
+            if value is not None and not (type(value) in (int, float) and 0 < value < inf):
+                raise BadInputError(f"{name} = {value!r}: a positive {meaning}; or leave it out")
+        if self.algorithm not in STREAM_REGISTRY:
+            said = closest(str(self.algorithm), list(STREAM_REGISTRY))
+            raise BadInputError(f"unknown streaming algorithm {self.algorithm!r}: {said}")
+
+    def of_batches(self, rows: int) -> StreamRequest:
+        """The same for batches of ``rows`` rows."""
+        return replace(self, batch_rows=rows)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model:
+    """The model for rows of ``d`` columns; ``rows``: how many there will be, if that is known.
+
+    Raises
+    ------
+    BadInputError
+        An option that the algorithm does not have, lacks, or cannot have with this value; or k > d.
+    """
+    if request.target_rank > d:
+        raise BadInputError(f"target_rank = {request.target_rank} of rows with {d} columns: choose at most {d}")
+    if STREAM_REGISTRY[request.algorithm].moment != 2:
+        _refuse_of_directions(request)
+    model = Model(
+        algorithm=_algorithm(request, d, rows),
+        d=d,
+        center=request.center,
+        unit=request.unit,
+        half_life=request.half_life,
+        seed=request.seed,
+    )
+    model.init()  # says what does not fit
+    return model
+
+
+def _refuse_of_directions(request: StreamRequest) -> None:
+    """What has a meaning for principal directions alone, where components of the third moment are asked for."""
+    if request.center:
+        raise BadInputError(
+            "center: the mean of a stream is learnt on the way, which is exact for the second moment of the rows and "
+            f"not for the third, whose components {request.algorithm} finds: subtract a known mean beforehand"
+        )
+    if request.half_life is not None:
+        raise BadInputError(
+            f"half_life = {request.half_life}: {request.algorithm} weighs all rows alike and follows no drift: leave "
+            "it out, or begin a new store when the data have changed"
+        )
+
+
+def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgorithm[Any]:
+    kind, name = STREAM_REGISTRY[request.algorithm], request.algorithm
+    own = {f.name: f for f in fields(kind) if f.name != "target_rank"}
+    for option in request.options:
+        if option not in own:
+            raise BadInputError(f"{name} has no option {option!r}: {closest(str(option), list(own))}")
+    options = _defaults(request, d, rows) | dict(request.options)
+    for option, f in own.items():
+        if f.default is MISSING and option not in options:
+            raise BadInputError(f"{name} needs the option {option}: {NEEDED[option]}")
+    if request.half_life is not None:
+        options["memory"] = _memory(request, options)
+    algorithm: StreamAlgorithm[Any] = built(name, kind, {"target_rank": request.target_rank, **options})
+    return algorithm
+
+
+def _defaults(request: StreamRequest, d: int, rows: int | None) -> dict[str, Any]:
+    """What the papers leave open: p = 2 k (Hardt and Price, Lemma 2.5); a block is a batch, because with
+    a memory of all blocks many steps cost nothing of the accuracy; and at least 16 blocks."""
+    k = request.target_rank
+    if request.algorithm == "spm":
+        block = request.batch_rows if rows is None else max(1, min(request.batch_rows, rows // 16))
+        return {"iteration_rank": max(k, min(2 * k, d)), "block_rows": block, "memory": 1.0}
+    if request.algorithm == "online-tensor-power":
+        return {"restarts": default_restarts(k)} | _search_block(request, rows)
+    return {"sketch_rows": 4 * k} if request.algorithm == "frequent-directions" else {}
+
+
+def _search_block(request: StreamRequest, rows: int | None) -> dict[str, Any]:
+    """Half of the rows to find all components and half to refine them, where it is known how many there are."""
+    asked = request.options.get("iterations")
+    iterations = asked if type(asked) is int and asked > 0 else ITERATIONS
+    return {} if rows is None else {"block_rows": max(2, rows // (2 * request.target_rank * (iterations + 1)))}
+
+
+def _memory(request: StreamRequest, options: dict[str, Any]) -> float:
+    """What a step leaves of the weight of those before it, so that after ``half_life`` rows a half is left."""
+    assert request.half_life is not None
+    if "memory" in request.options:
+        raise BadInputError("give either half_life (in rows) or the option memory (of a step), and not both")
+    if request.algorithm.startswith("mb-"):
+        raise BadInputError(
+            f"a step of {request.algorithm} takes as many rows as the data ask for: give the option memory (what a "
+            "step leaves of those before it) in place of half_life, or choose spm, oja, msg or rmsg"
+        )
+    step = options.get("block_rows", request.batch_rows)
+    if type(step) is not int or step > FASTEST * request.half_life:
+        raise BadInputError(
+            f"half_life = {request.half_life}: nothing would be left of the rows before after one step of {step!r} "
+            "rows; choose a longer one, or smaller steps"
+        )
+    return float(0.5 ** (step / request.half_life))
+
 
 HELD_OUT_BYTES = 2**30  # of float64: they stay in memory
 

@@ -25,8 +25,8 @@ from npmdask.report.blocks import (
     warnings,
 )
 from npmdask.streaming.metrics import Measurement
+from npmdask.streaming.solution import Standing, standing
 from npmdask.streaming.source import Reading
-from npmdask.streaming.status import Standing, standing
 
 ROUNDING = 1e-14  # the angle of a basis to itself, where no step was made between two measurements
 TABLES = ("data", "algorithm", "run", "reading", "version", "environment")

@@ -20,7 +20,7 @@ from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
 from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure
-from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.streaming.problem import StreamRequest, make_model
 
 
 class StreamingPCA:

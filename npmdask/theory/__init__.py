@@ -9,7 +9,7 @@ from __future__ import annotations
 from npmdask.accounting import delta_for as gdp_delta
 from npmdask.accounting import mu_for
 from npmdask.accounting import shuffled_epsilon as shuffle_eps
-from npmdask.numerics.accuracy_measures import condition_number, zeta, zeta_from_frobenius
+from npmdask.numerics.subspaces import condition_number, zeta, zeta_from_frobenius
 from npmdask.theory.composition import (
     Share,
     dp_tpm_nu,
@@ -55,12 +55,15 @@ from npmdask.theory.private import (
     coherence_linf_bound,
     dist_comm,
     dist_error,
+    dist_rate,
     lowrank_error,
+    lowrank_rate,
     ppm_error,
     ppm_error_coherent,
+    ppm_rate,
+    ppm_rate_coherent,
     predicted_sine,
 )
-from npmdask.theory.rates import dist_rate, lowrank_rate, ppm_rate, ppm_rate_coherent
 from npmdask.theory.result import Prediction, Predictions
 from npmdask.theory.samples import (
     roundness_spiked,
@@ -79,16 +82,14 @@ from npmdask.theory.stochastic import (
     dppca_min_n,
     dppca_noise_beta,
     dppca_zeta,
-    spiked_lower_bound,
-    top_lower_bound,
-)
-from npmdask.theory.subroutines import (
     hist_threshold,
     oja_rate,
     oja_shift,
     privmean_histogram,
     privmean_min_batch,
     privrange_groups,
+    spiked_lower_bound,
+    top_lower_bound,
 )
 from npmdask.theory.tensor import dp_tpm_min_eps, tpm_iterations, tpm_restarts
 from npmdask.theory.tensor import sample_complexity as online_tpm_samples

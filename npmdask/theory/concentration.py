@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.accuracy_measures import condition_number
 from npmdask.numerics.domains import counts, exponent
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, condition_number
 from npmdask.theory.stochastic import Model
 
 RESOLUTION = 1e-3  # relative, of sizes that are counted: they are rounded up

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.accuracy_measures import zeta
 from npmdask.numerics.moments import match
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, zeta
 from npmdask.theory.concentration import Spread, assumption_a
 from npmdask.theory.tensor import incoherence
 

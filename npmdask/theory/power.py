@@ -9,12 +9,14 @@ Lemma 2.3), which is never exceeded and much nearer to what happens.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 from scipy.optimize import brentq
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.domains import accuracy, not_negative, spectrum_gap
+from npmdask.numerics.domains import accuracy, falling, not_negative, spectrum_gap
 from npmdask.theory.result import Prediction, Predictions
 
 MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
@@ -106,3 +108,127 @@ def _theorem(acc: float, s_k: float, s_k1: float) -> dict[str, bool]:
     """Conditions of Theorem 2.4."""
     accuracy(acc)
     return {"accuracy_below_half": acc < MOST_ACCURATE, "gap": spectrum_gap(s_k, s_k1) > 0}
+
+
+# The likely error of a noisy power method of which the whole spectrum is known: an estimate, not a bound.
+
+
+def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: int, p: int) -> Prediction:
+    """The likely sine of the largest angle to the top ``k`` eigenvectors after len(stddevs) noisy steps.
+
+    Parameters
+    ----------
+    spectrum : sizes of the eigenvalues; those that are left out are zero.
+    stddevs : of the noise on every entry, one for each of the L steps.
+
+    Notes
+    -----
+    To first order, over the k-th eigenvector the coefficient on eigenvector j obeys h' = (sigma_j h + g) / sigma_k: as
+    in :func:`npmdask.theory.private.predicted_sine`, which knows p released values only and lets sigma_{q+1} stand for
+    all that follow. With r_j = sigma_j / sigma_k, n(a) = sum of r_j^(2 a) over j > q, and G of a Gaussian block of
+    k columns bounded by Gordon's theorem,
+
+        h^2 = (sqrt(n(L)) + sqrt(k) r_{q+1}^L)^2 / (p - q + 1)
+              + sum over l of (stddev_l / sigma_k)^2 (sqrt(n(L - l)) + sqrt(k) r_{q+1}^(L - l))^2
+
+    at the q from k to p that makes it least; sine = h / sqrt(1 + h^2). 1 / (p - q + 1): the variance of the entries
+    beyond q of the vector of least norm in a random start.
+    """
+    sizes = falling(spectrum, d, k, p)
+    if len(stddevs) < 1:
+        raise BadInputError("a prediction needs the noise of at least one step")
+    for stddev in stddevs:
+        not_negative(stddev=stddev)
+    if sizes[k - 1] == 0:
+        return Prediction(1.0, {}, {"k_values": False})
+    h = math.sqrt(min(_square(sizes, stddevs, d, k, p, q) for q in range(k, p + 1)))
+    return Prediction(h / math.hypot(1, h), {}, {"k_values": True})
+
+
+def _square(sizes: np.ndarray, stddevs: Sequence[float], d: int, k: int, p: int, q: int) -> float:
+    """h^2 of :func:`likely_sine` for one intermediate rank."""
+    ratios = sizes[q:] / sizes[k - 1]
+    steps, missing = len(stddevs), d - q - len(ratios)  # eigenvalues that are zero: only the last noise is seen there
+
+    def grown(age: int) -> float:
+        count = float(np.sum(ratios ** (2 * age))) + (missing if age == 0 else 0)
+        return (math.sqrt(max(count, 0.0)) + math.sqrt(k) * float(ratios[0]) ** age) ** 2
+
+    noise = sum(stddev**2 * grown(steps - 1 - i) for i, stddev in enumerate(stddevs))
+    return grown(steps) / (p - q + 1) + noise / float(sizes[k - 1]) ** 2
+
+
+# How many steps an algorithm will need, from a spectrum: formulas only, no data and no clock.
+
+
+MOST = 10**6  # steps beyond any patience
+ZERO = 1e-15  # of the largest eigenvalue of A^T A: rounding
+
+
+def predict_passes(
+    spectrum: np.ndarray, k: int, p: int, tol: float, algorithm: str = "power", *, definite: bool = True
+) -> int:
+    """Steps until the relative residual of the k-th pair falls to ``tol``; ``MOST`` if it never does.
+
+    ``spectrum``: sizes of the eigenvalues of the operator, falling. ``algorithm``: power or krylov. ``definite``:
+    no eigenvalue is negative (``A^T A``); it only matters to krylov.
+
+    In the coordinates of the eigenvectors a Gaussian start of p columns holds, for every intermediate rank
+    q (k <= q <= p), a vector e_k + h with h_j = 0 for j <= q, j != k, and entries beyond q of about
+    1 / sqrt(p - q + 1) (least norm; the rank q is that of Balcan, Du, Wang and Yu 2016, Theorem 2.2). A step
+    multiplies h_j by f(lambda_j) / f(lambda_k), with f the power x^l, or for krylov at best the Chebyshev
+    polynomial of degree l of the unwanted interval. Step l + 1 sees the residual of l multiplications:
+
+        residual^2 = sum_{j > q} (f_l(lambda_j) / f_l(lambda_k) (1 - lambda_j / lambda_k))^2 / (p - q + 1)
+    """
+    return min(steps_by_rank(spectrum, k, p, tol, algorithm, definite=definite))
+
+
+def steps_by_rank(
+    spectrum: np.ndarray, k: int, p: int, tol: float, algorithm: str = "power", *, definite: bool = True
+) -> list[int]:
+    """The formula of :func:`predict_passes` for every intermediate rank q from k (the gap at k decides) to p."""
+    size = np.sort(np.abs(np.asarray(spectrum, np.float64)))[::-1]
+    size = size[size > ZERO * size.max(initial=0.0)]
+    k = min(k, len(size))
+    if k == 0 or p >= len(size):
+        return [2]
+    return [min(MOST, 1 + _multiplications(size, k, q, p, tol, algorithm, definite)) for q in range(k, p + 1)]
+
+
+def _multiplications(size: np.ndarray, k: int, q: int, p: int, tol: float, algorithm: str, definite: bool) -> int:
+    """The smallest l whose residual is below ``tol``, found by doubling and halving."""
+    if size[q] >= size[k - 1]:
+        return MOST
+    high = 1
+    while _log_residual(size, k, q, p, high, algorithm, definite) > np.log(tol):
+        if high >= MOST:
+            return MOST
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        small = _log_residual(size, k, q, p, middle, algorithm, definite) <= np.log(tol)
+        low, high = (low, middle) if small else (middle, high)
+    return high
+
+
+def _log_residual(size: np.ndarray, k: int, q: int, p: int, steps: int, algorithm: str, definite: bool) -> float:
+    """Logarithm of the formula of :func:`predict_passes`: its terms leave float64."""
+    ratio = size[q:] / size[k - 1]
+    if algorithm == "krylov":
+        factors = np.full(len(ratio), -_log_chebyshev(steps, size[k - 1], size[q], definite))
+    elif algorithm == "power":
+        factors = steps * np.log(ratio)
+    else:
+        raise ValueError(f"no prediction for algorithm {algorithm!r}")
+    with np.errstate(divide="ignore"):
+        terms = 2 * (factors + np.log1p(-np.minimum(ratio, 1.0)))
+    return float(np.logaddexp.reduce(terms) - np.log(p - q + 1)) / 2
+
+
+def _log_chebyshev(steps: int, wanted: float, unwanted: float, definite: bool) -> float:
+    """log T_l at ``wanted``, T_l bounded by 1 on [0, unwanted], or on [-unwanted, unwanted] if not definite."""
+    gap = (wanted - unwanted) / unwanted / (1 if definite else 2)
+    growth = np.arccosh(1 + 2 * gap)
+    return float(steps * growth + np.log1p(np.exp(-2 * steps * growth)) - np.log(2))

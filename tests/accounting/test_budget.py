@@ -31,7 +31,7 @@ from npmdask.accounting import (
 )
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 
 ONE = Budget(1.0, 1e-6)
 

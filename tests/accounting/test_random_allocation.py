@@ -14,13 +14,13 @@ from npmdask.accounting import (
     Budget,
     allocation_delta,
     allocation_stddev,
+    amplification,
     delta_for,
     mean_stddev,
-    random_allocation,
     shuffled_epsilon,
     shuffled_multiplier,
 )
-from npmdask.accounting.random_allocation import _add, _single, _Sum
+from npmdask.accounting.amplification import _add, _single, _Sum
 from npmdask.errors import BadInputError, RefusedError
 
 ONE = Budget(1.0, 1e-6)
@@ -97,12 +97,12 @@ def test_sums_keep_mass_and_mean() -> None:
 def test_grids_that_end_too_early_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends at 1.5 standard deviations, and at 1 % of a sum. Fails where the excess of a term or of a sum is dropped."""
     fine = allocation_delta(0.7, 10, 1.0, 2000)
-    monkeypatch.setattr(random_allocation, "TAIL", 0.01)
+    monkeypatch.setattr(amplification, "TAIL", 0.01)
     two = _add(_single(0.7, 300), _single(0.7, 300))
     assert two.excess > 1e-3
     assert two.values @ two.masses + two.excess == pytest.approx(2.0, rel=1e-6)
     assert allocation_delta(0.7, 10, 1.0) > fine
-    monkeypatch.setattr(random_allocation, "REACH", 1.5)
+    monkeypatch.setattr(amplification, "REACH", 1.5)
     for stddev in (0.5, 1.0):
         assert allocation_delta(stddev, 1, 2.0) > delta_for(1 / stddev, 2.0)
 

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, LostError
-from npmdask.manage.inspect import inspect
+from npmdask.manage.status import inspect
 from npmdask.planning import predicted_steps
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step

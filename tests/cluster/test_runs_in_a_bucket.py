@@ -18,15 +18,13 @@ import scipy.sparse as sp
 
 import npmdask
 from npmdask.checkpoint.remote.manifest import Pointer
-from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.remote.mirror import SMALL, Copy
 from npmdask.checkpoint.remote.objects import Objects
-from npmdask.checkpoint.remote.transfer import SMALL
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
 from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.prepare import Cut
-from npmdask.models.topics.run import read_topics, run_topics
+from npmdask.models.topics.run import Cut, read_topics, run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources, Step
 from npmdask.storage.readers.dense import SlabRecord

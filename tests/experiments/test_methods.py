@@ -40,10 +40,9 @@ from npmdask.experiments.oracles import (
     tight_matched,
 )
 from npmdask.operators.record_images import images_of_rows
+from npmdask.privacy.dp_pca.base import SimulatedNoise
 from npmdask.privacy.dp_pca.deflation import Deflation
-from npmdask.privacy.dp_pca.noise import SimulatedNoise
-from npmdask.privacy.dp_pca.private_mean import ClippedMean
-from npmdask.privacy.dp_pca.private_range import PaperRange
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperRange
 
 BUDGET = Budget(EPSILON, DELTA)
 REPLACE = "record_replace"

@@ -33,7 +33,7 @@ from npmdask.experiments.matrix_streams import MatrixBatch, gaussian, signal_and
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.mechanisms import PrivateGaussian
-from npmdask.privacy.neighbors.registry import Relation, make_relation
+from npmdask.privacy.neighbors import Relation, make_relation
 from npmdask.theory.diagnostics import max_sin_theta
 
 BUDGET = Budget(1.0, 0.01)

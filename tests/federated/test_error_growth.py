@@ -15,8 +15,8 @@ from npmdask.config import load_config
 from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link
 from npmdask.federated.node import Node, open_node
-from npmdask.federated.operator import Group
 from npmdask.federated.protocol import Announcement, decode, encode, size_of
+from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source

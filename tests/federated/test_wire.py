@@ -15,7 +15,6 @@ from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.federated.centre import _kind_of, make_recipe
 from npmdask.federated.client import Link, require_address
-from npmdask.federated.operator import Group
 from npmdask.federated.protocol import (
     TOKEN,
     TOKENS,
@@ -28,10 +27,10 @@ from npmdask.federated.protocol import (
     size_of,
     tokens_for,
 )
-from npmdask.federated.release import NodesRecipe
+from npmdask.federated.release import Group, NodesRecipe
 from npmdask.numerics.random import Rounding
 from npmdask.privacy.mechanisms import PrivateGaussian
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.storage.source import Source
 from tests.federated.conftest import write_tokens
 

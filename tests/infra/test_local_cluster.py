@@ -29,7 +29,7 @@ from infra.local_cluster import LocalCluster
 from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.prefect.server import ask
-from npmdask.storage.lock import locked
+from npmdask.storage.paths import locked
 from npmdask.storage.synthetic.generate import generate
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,8 @@ import npmdask
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.cli.main import main
 from npmdask.errors import RefusedError
-from npmdask.manage.export import export
-from npmdask.manage.inspect import inspect
-from npmdask.manage.report import write_report
+from npmdask.manage.report import export, write_report
+from npmdask.manage.status import inspect
 from tests.manage.common import content, make_data
 from tests.manage.job import mixture, run, stream
 

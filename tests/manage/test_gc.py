@@ -17,14 +17,13 @@ import npmdask.privacy.account as account
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.export import export
 from npmdask.manage.gc import Rule, Swept, sweep
-from npmdask.manage.inspect import inspect
-from npmdask.manage.report import write_report
+from npmdask.manage.report import export, write_report
+from npmdask.manage.status import inspect
 from npmdask.models.latent.answers import read_latent
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
-from npmdask.storage.lock import locked
+from npmdask.storage.paths import locked
 from tests.manage.common import content, hanging, make_data
 from tests.manage.job import mixture, run, stream
 from tests.privacy.runs.conftest import STEPS, World, world  # noqa: F401

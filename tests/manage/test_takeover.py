@@ -15,8 +15,7 @@ import npmdask.checkpoint.lease as ownership
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import FencedOutError, HeldError
-from npmdask.manage.inspect import inspect
-from npmdask.manage.status import status_of
+from npmdask.manage.status import inspect, status_of
 from npmdask.privacy.ledger import export_lines
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step

@@ -9,13 +9,13 @@ import pytest
 
 import npmdask
 from npmdask.algorithms import PowerMethod
-from npmdask.algorithms.private_alternating import PrivateAlternating
+from npmdask.algorithms.private_power import PrivateAlternating
 from npmdask.execution.executor import Threads
 from npmdask.models.dilation import singular_triplets
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators import Dilation
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted

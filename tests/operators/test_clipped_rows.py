@@ -22,9 +22,11 @@ import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import compute_run, runs_of
-from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator, clipped_sparse_rows, clipping
+from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator
 from npmdask.operators import clipped_rows as clipped
-from npmdask.operators.clipping import Clipping, clip_records
+from npmdask.operators import clipped_rows as clipped_sparse_rows
+from npmdask.operators import clipped_rows as clipping
+from npmdask.operators.clipped_rows import Clipping, clip_records
 from npmdask.operators.exact_sums import round_to, unit_of
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import open_source

@@ -21,7 +21,7 @@ from npmdask.numerics.random import Rounding
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipped_rows import Records
 from npmdask.operators.exact_sums import IMAGE_GRID, clip_images, round_to, unit_of
-from npmdask.privacy.neighbors.registry import RecordReplace, make_relation
+from npmdask.privacy.neighbors import RecordReplace, make_relation
 from tests.operators.test_clipped_rows import (
     KINDS,
     OPTIONS,

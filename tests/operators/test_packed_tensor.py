@@ -22,8 +22,8 @@ from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.subspaces import symmetric_part
 from npmdask.operators import Operator, PackedMultilinear, PackedTensor
-from npmdask.operators import block_strips as strips_module
-from npmdask.operators.tensor_contraction import Contraction
+from npmdask.operators import packed_tensor as strips_module
+from npmdask.operators.packed_tensor import Contraction
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number
 from npmdask.storage.source import open_source

@@ -22,14 +22,13 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.planning.forecast import look_ahead, predict_steps
-from npmdask.planning.private_forecast import MEANINGLESS, USEFUL, private_outlook
+from npmdask.planning.private import MEANINGLESS, USEFUL, private_outlook
 from npmdask.planning.row_sample import Allowance, draw_sample
 from npmdask.planning.simulated_convergence import rehearse, thinned, unlucky_start
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
-from npmdask.theory.convergence_rate import steps_by_rank
-from npmdask.theory.likely import likely_sine
+from npmdask.theory.power import likely_sine, steps_by_rank
 from tests.conftest import planted, write_zarr
 from tests.privacy.runs.conftest import make_world, records
 

@@ -34,7 +34,7 @@ from npmdask.runs.solution import Resources
 from npmdask.storage.readers.dense import DenseReader, SlabRecord
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
-from npmdask.theory.convergence_rate import MOST, predict_passes
+from npmdask.theory.power import MOST, predict_passes
 from tests.conftest import write_zarr
 
 NPMDASK = [sys.executable, "-m", "npmdask.cli.main"]

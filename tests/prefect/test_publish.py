@@ -56,7 +56,7 @@ def test_plots_are_small_enough_for_the_database(steps: int) -> None:
 def test_any_history_can_be_drawn(residuals: list[float], tol: float) -> None:
     from xml.etree import ElementTree
 
-    from npmdask.prefect.live_plot import HEIGHT, WIDTH, convergence_svg
+    from npmdask.prefect.publish import HEIGHT, WIDTH, convergence_svg
 
     history = [{"step": i, "worst_residual": r, "max_sin_theta": None} for i, r in enumerate(residuals, 7)]
     drawn = ElementTree.fromstring(convergence_svg(history, tol))
@@ -69,7 +69,7 @@ def test_any_history_can_be_drawn(residuals: list[float], tol: float) -> None:
 def test_what_falls_is_drawn_falling() -> None:
     from xml.etree import ElementTree
 
-    from npmdask.prefect.live_plot import convergence_svg
+    from npmdask.prefect.publish import convergence_svg
 
     drawn = ElementTree.fromstring(convergence_svg(_history(9), 1e-9))
     lines = list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))

@@ -26,7 +26,7 @@ BARE = Measurement(
 @pytest.mark.parametrize("count", [1, 30, 400])
 def test_pages_of_streams_are_small_enough_for_the_database(count: int) -> None:
     """Fails when a long stream makes an artifact that grows with it, or a curve is left out."""
-    from npmdask.prefect.stream_publish import measurements_table, pictures
+    from npmdask.prefect.publish import measurements_table, pictures
 
     made = [
         replace(BARE, rows=256 * i, suboptimality=1 / i, max_sin_theta=0.5 / i, change=0.1 / i)
@@ -40,7 +40,7 @@ def test_pages_of_streams_are_small_enough_for_the_database(count: int) -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """Fails when None is formatted, or a plot without a point is drawn."""
-    from npmdask.prefect.stream_publish import measurements_table, pictures, sentence
+    from npmdask.prefect.publish import measurements_table, pictures, sentence
 
     assert sentence(BARE) == "7 rows: rank 1" and pictures((BARE,)) == ""
     assert measurements_table((BARE,)).splitlines()[-1] == "| 7 | 1 |  |  |  |"

@@ -24,7 +24,7 @@ from npmdask.manage.gc import Rule, sweep
 from npmdask.manage.status import status_below
 from npmdask.prefect.private_release import next_store
 from npmdask.storage.ingest import ingest
-from npmdask.storage.lock import locked
+from npmdask.storage.paths import locked
 
 ALL = Rule(seconds=0, results=True, unfinished=True)
 LINK = "is a symbolic link, and nothing is written through one"

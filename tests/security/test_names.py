@@ -10,8 +10,7 @@ import pytest
 
 import npmdask
 from npmdask.checkpoint.remote.manifest import Carried, Pointer
-from npmdask.checkpoint.remote.mirror import Copy, place_of_store
-from npmdask.checkpoint.remote.transfer import fetch_files
+from npmdask.checkpoint.remote.mirror import Copy, fetch_files, place_of_store
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import validate_config

@@ -13,11 +13,9 @@ import pytest
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
-from npmdask.manage.export import export
 from npmdask.manage.gc import Rule, sweep
-from npmdask.manage.inspect import inspect
-from npmdask.manage.report import write_report
-from npmdask.manage.status import status_below
+from npmdask.manage.report import export, write_report
+from npmdask.manage.status import inspect, status_below
 from npmdask.models.third_moment import build_moments
 from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.ingest import ingest

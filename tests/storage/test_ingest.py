@@ -25,7 +25,8 @@ import zarr
 from scipy import sparse
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
-from npmdask.storage.formats import compressed, grids, raw, sorting, tables
+from npmdask.storage.formats import compressed, grids, raw, tables
+from npmdask.storage.formats import compressed as sorting
 from npmdask.storage.formats import raw as text_module
 from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.kinds import storage_dtype

@@ -17,7 +17,7 @@ import npmdask
 from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
-from npmdask.manage.inspect import inspect
+from npmdask.manage.status import inspect
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, pack
 from npmdask.privacy.dp_pca.private_mean import PlainMean

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
-from npmdask.manage.inspect import inspect
+from npmdask.manage.status import inspect
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.packed_symmetric import TriangleReader, place_of, triangle_number, unit_of
 from npmdask.storage.source import open_source

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
-from npmdask.manage.inspect import inspect
+from npmdask.manage.status import inspect
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import (
@@ -35,8 +35,8 @@ from npmdask.storage.readers.packed_tensor import (
     unit_of,
 )
 from npmdask.storage.source import open_source
+from npmdask.storage.symmetric_tensor import ORDERS, in_order
 from npmdask.storage.synthetic.generate import generate
-from npmdask.storage.tensor_symmetry import ORDERS, in_order
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.packed_tensor import TensorWriter
 

@@ -12,7 +12,7 @@ import pytest
 
 from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.checkpoint.store import RunStore
-from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.streaming.problem import StreamRequest, make_model
 
 D, K = 6, 2
 OPTIONS: dict[str, dict[str, Any]] = {

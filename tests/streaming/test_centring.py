@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask.algorithms.streaming.centering import RunningMean, centred
+from npmdask.algorithms.streaming.model import RunningMean, centred
 
 D = 3
 

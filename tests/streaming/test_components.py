@@ -19,7 +19,7 @@ from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.metrics import angle
-from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.streaming.problem import StreamRequest, make_model
 from tests.conftest import write_zarr
 from tests.streaming.common import fed, same_end
 from tests.streaming.test_exactly_once import Killer, killed

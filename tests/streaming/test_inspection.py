@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.manage.export import export
-from npmdask.manage.inspect import inspect
+from npmdask.manage.report import export
+from npmdask.manage.status import inspect
 from npmdask.streaming import StreamingPCA, stream_pca
 from tests.streaming.test_report import K, cut_short, rows_of
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from npmdask.algorithms import StreamInfo
 from npmdask.errors import BadInputError
 from npmdask.streaming.metrics import MOST, HeldOut, Measurement, Measures, last_step, measure
-from npmdask.streaming.problem import make_stream_problem
-from npmdask.streaming.request import StreamRequest
+from npmdask.streaming.problem import StreamRequest, make_stream_problem
 from npmdask.streaming.source import Reading
 from tests.streaming.common import D, K, fed, model_of, rows_of
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.streaming.problem import StreamRequest, make_model
 
 MB = {"algorithm": "mb-msg"}
 WRONG: list[tuple[dict[str, Any], str]] = [

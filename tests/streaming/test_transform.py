@@ -17,7 +17,7 @@ from scipy.sparse import csr_matrix, random_array
 
 from npmdask.api import top_k
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.inspect import inspect
+from npmdask.manage.status import inspect
 from npmdask.runs.observers import Observer
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source

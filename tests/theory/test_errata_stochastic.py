@@ -11,8 +11,7 @@ from scipy.stats import norm
 
 from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
 from npmdask.privacy.dp_pca.neighbors import parallel
-from npmdask.privacy.dp_pca.private_mean import PaperMean
-from npmdask.privacy.dp_pca.private_range import PaperRange
+from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange
 from npmdask.theory import (
     Model,
     condition_number,

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Budget, epsilon_for, gaussian_charge
-from npmdask.algorithms.streaming.minibatch_msg import MiniBatchRMSG
+from npmdask.algorithms.streaming.msg import MiniBatchRMSG
 from npmdask.algorithms.streaming.oja import Oja
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.dp_pca.histogram import StabilityHistogram
-from npmdask.privacy.dp_pca.private_mean import PaperMean
-from npmdask.privacy.dp_pca.private_range import PaperRange
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange
+from npmdask.privacy.neighbors import make_relation
 from npmdask.theory import (
     bernstein_batch,
     dp_tpm_min_eps,

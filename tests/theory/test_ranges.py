@@ -13,7 +13,7 @@ import pytest
 from npmdask import theory
 from npmdask.errors import BadInputError
 from npmdask.theory import Model
-from npmdask.theory.likely import likely_sine
+from npmdask.theory.power import likely_sine
 
 SIZES = np.array([3.0, 2.0, 1.0, 0.5, 0.2, 0.1])
 GAP: dict[str, Any] = {"s_k": 1.0, "s_k1": 0.5}

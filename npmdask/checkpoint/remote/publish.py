@@ -22,11 +22,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from npmdask.checkpoint.remote.fetch import TRIES, Bringer, ChangedError
 from npmdask.checkpoint.remote.manifest import FILES, POINTER, Pointer
-from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.remote.mirror import AT_ONCE, TRIES, Bringer, ChangedError, Copy, send_files
 from npmdask.checkpoint.remote.objects import ObjectError, Version
-from npmdask.checkpoint.remote.transfer import AT_ONCE, send_files
 from npmdask.errors import HeldError, NpmdaskError, RefusedError
 
 TRIALS = "trials"  # objects that conditions are tried out on

@@ -12,11 +12,13 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.models.latent.common import ANSWER
+from npmdask.models.latent.common import ANSWER, decomposition_history
 from npmdask.models.latent.independent import NAME as ICA
 from npmdask.models.latent.independent import fit_independent_components
 from npmdask.models.latent.mixture import NAME as MIXTURE
 from npmdask.models.latent.mixture import fit_mixture
+from npmdask.report import Plot, Report
+from npmdask.report.blocks import parameters, section, series, spectrum, table, tiles, warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
@@ -132,3 +134,52 @@ def resume_latent(store: str | Path, resources: Resources, observer: Observer) -
     asked = {name: value for name, value in spec["algorithm"].items() if name not in ("name", "components")}
     kind, components = spec["data"]["kind"], spec["algorithm"]["components"]
     return fit_latent(kind, spec["source"], components, store=store, resources=resources, observer=observer, **asked)
+
+
+# The report of latent variables of samples: what was found, how the decomposition converged, and its spectrum.
+
+
+TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
+LEAST = 1e-17  # what is smaller is drawn here: zero has no place on a logarithmic axis
+
+
+def latent_report(run: RunStore, spec: dict[str, Any]) -> Report:
+    """Report a finished job.
+
+    Raises
+    ------
+    BadInputError
+        It is not finished.
+    """
+    answer = read_latent(run.path)
+    numbers = {name: value for name, value in answer.facts.items() if isinstance(value, float | int)}
+    rows = ((i, f"{weight:.6g}") for i, weight in enumerate(answer.weights, 1))
+    head = section(
+        "",
+        *warnings(answer.warnings),
+        tiles((name, f"{value:.6g}") for name, value in numbers.items()),
+        _convergence(decomposition_history(run)),
+        spectrum(np.array(answer.facts["spectrum"]), "eigenvalue of the second moment"),
+    )
+    return Report(
+        title=run.path.name,
+        outcome=answer.outcome.sentence,
+        good=answer.answered,
+        error_statement=answer.assurance,
+        sections=(
+            head,
+            section("Components", table(rows, ("component", answer.weight_name))),
+            parameters(spec, TABLES),
+        ),
+    )
+
+
+def _convergence(history: list[dict[str, Any]]) -> Plot:
+    residuals = [max(step["worst_residual"], LEAST) for step in history]
+    return Plot(
+        title="Convergence of the tensor power method",
+        x="product",
+        y="worst relative residual",
+        series=(series([step["step"] for step in history], residuals),),
+        log=True,
+    )

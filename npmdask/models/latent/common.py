@@ -15,9 +15,9 @@ from npmdask.errors import BadInputError
 from npmdask.operators import ColumnMoments
 from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.request import unprotected
-from npmdask.runs.data_checks import checksum_table
-from npmdask.runs.identity import bind_spec
 from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.plain_release import checksum_table
+from npmdask.runs.restore import bind_spec
 from npmdask.runs.solution import Resources
 from npmdask.runs.stages import Job
 from npmdask.storage.bundle import Arrays

@@ -23,10 +23,9 @@ from npmdask.numerics.moments import ICA, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import SampleFourth
 from npmdask.operators.view import View
-from npmdask.runs.moment_view import MomentLens
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import Job
+from npmdask.runs.stages import Job, MomentLens
 from npmdask.storage.bundle import Arrays
 
 NAME = "ica"

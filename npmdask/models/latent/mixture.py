@@ -19,7 +19,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.models.latent.common import PAIRS_TOL, TENSOR_TOL, SampleRequest, answer_of
-from npmdask.models.polarization import cube_of, polarising_block
+from npmdask.models.third_moment import cube_of, polarising_block
 from npmdask.numerics.moments import SphericalMixture, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples

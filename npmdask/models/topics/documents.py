@@ -19,13 +19,12 @@ from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.ingest import discarded_if_bad
 from npmdask.storage.kinds import real_array
-from npmdask.storage.lock import locked
 from npmdask.storage.object_url import SCHEMES, is_remote
-from npmdask.storage.paths import local_path
+from npmdask.storage.paths import local_path, locked
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.safe_open import note
 from npmdask.storage.source import BUDGET_MARK, Source, open_source
-from npmdask.storage.streams.chunks import units_of
+from npmdask.storage.streams.zarr_rows import units_of
 from npmdask.storage.writers.sparse import SparseWriter
 
 ROWS = 2**14  # of a batch at most: bounds what is as long as a batch has documents, whatever their words

@@ -11,12 +11,10 @@ import numpy as np
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.estimator import Estimator
 from npmdask.models.topics.documents import documents_of
-from npmdask.models.topics.inference import MAX_ITERATIONS, TOL, shares_of
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.prepare import Cut
 from npmdask.models.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
-from npmdask.models.topics.run import run_topics
-from npmdask.models.topics.transform import for_model
+from npmdask.models.topics.run import Cut, run_topics
+from npmdask.models.topics.transform import MAX_ITERATIONS, TOL, for_model, shares_of
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.operators.word_moments import HALF_LENGTH

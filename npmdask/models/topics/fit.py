@@ -25,15 +25,13 @@ from npmdask.errors import BadInputError
 from npmdask.models.topics.model import PART, TopicModel
 from npmdask.models.topics.vocabulary import words_of_array
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
-from npmdask.operators.word_moments import HALF_LENGTH, WordPairs, WordSums, WordTotals, WordTriples
-from npmdask.operators.word_third_moment import WhitenedTriples
+from npmdask.operators.word_moments import HALF_LENGTH, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.request import unprotected
-from npmdask.runs.identity import bind_spec
-from npmdask.runs.moment_view import MomentLens
 from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.restore import bind_spec
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.stages import Decomposed, Job
+from npmdask.runs.stages import Decomposed, Job, MomentLens
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 
@@ -53,7 +51,7 @@ class TopicRequest:
     alpha0 : sum of the Dirichlet parameters of a document's shares; 0: each document has one topic.
     half_length : words of a document that counts half as much as a very long one; 0: all count the same.
     moments : "held": M3 in white coordinates is formed in one pass, k^3 numbers; "implicit": every product is a pass.
-    restarts, iterations, harvest : of the tensor power method (:class:`npmdask.runs.tensor_problem.TensorOptions`).
+    restarts, iterations, harvest : of the tensor power method (:class:`npmdask.runs.build.TensorOptions`).
     seed : of the starts.
     """
 

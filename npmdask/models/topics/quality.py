@@ -14,8 +14,8 @@ from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
 from npmdask.models.topics.documents import Documents, require_whole
-from npmdask.models.topics.inference import shares_of
 from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.transform import shares_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 

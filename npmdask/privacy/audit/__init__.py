@@ -5,15 +5,12 @@ What an audit shows, and what it cannot show: docs/audit.md.
 
 from __future__ import annotations
 
-from npmdask.privacy.audit.audit import MECHANISMS, audit, examine, operator_of, release_path
-from npmdask.privacy.audit.finding import ALPHA, LIMITS, Finding, table
+from npmdask.privacy.audit.attacks import Publication, Transcript, without_noise
+from npmdask.privacy.audit.audit import MECHANISMS, audit, examine, examine_oracle, operator_of, release_path
 from npmdask.privacy.audit.instances import Instance, instances
-from npmdask.privacy.audit.oracle_audit import examine_oracle
-from npmdask.privacy.audit.oracle_path import Once, OraclePath, summary_of
-from npmdask.privacy.audit.oracle_paths import PATHS, oracle_paths
+from npmdask.privacy.audit.oracle_paths import PATHS, Once, OraclePath, oracle_paths, summary_of
 from npmdask.privacy.audit.release_path import ReleasePath
-from npmdask.privacy.audit.statistics import Interval
-from npmdask.privacy.audit.transcript import Publication, Transcript, without_noise
+from npmdask.privacy.audit.statistics import ALPHA, LIMITS, Finding, Interval, table
 
 __all__ = [
     "ALPHA",

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npmdask.accounting.budget import Budget
+from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.gdp import mu_for
 from npmdask.errors import BadInputError, closest
 from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTensor, ClippedGram
-from npmdask.privacy.audit.attacks import collision, likelihood_ratio, off_grid, path_loss, repeated_noise
-from npmdask.privacy.audit.finding import ALPHA, Finding
-from npmdask.privacy.audit.instances import Instance, instances
-from npmdask.privacy.audit.oracle_audit import examine_oracle
-from npmdask.privacy.audit.oracle_paths import PATHS, offered, oracle_paths
-from npmdask.privacy.audit.placement import sums_follow_places
+from npmdask.privacy.audit.attacks import (
+    Transcript,
+    collision,
+    fresh_keys,
+    likelihood_ratio,
+    off_grid,
+    path_loss,
+    repeated_noise,
+)
+from npmdask.privacy.audit.instances import Instance, instances, sums_follow_places
+from npmdask.privacy.audit.oracle_paths import PATHS, OraclePath, Run, offered, oracle_paths
+from npmdask.privacy.audit.privacy_loss import Spent, evidence, noisy_sum, spent
 from npmdask.privacy.audit.release_path import ReleasePath, TensorPath
 from npmdask.privacy.audit.statistics import (
+    ALPHA,
     Counts,
+    Finding,
+    Scores,
     count,
     epsilon_lower_bound,
     mu_interval,
@@ -29,19 +39,109 @@ from npmdask.privacy.audit.statistics import (
     p_value,
     thresholds,
 )
-from npmdask.privacy.audit.transcript import Transcript, fresh_keys
+from npmdask.privacy.dp_pca.base import SecretNoise
+from npmdask.privacy.dp_pca.private_mean import ClippedMean
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.mechanisms.tensor import TensorGaussian
-from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
+from npmdask.privacy.neighbors import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import open_source
+
+# The audit of a stochastic oracle: runs in two worlds, what is certain of each, attacks on all, a finding.
+
+
+ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
+NO_SUM = (0.0, False)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What all checks need of a run: its two scores, what it spent, whether noise came twice, how many releases."""
+
+    ratio: float
+    collision: float
+    spent: Spent
+    repeated: bool
+    releases: int
+
+
+def examine_oracle(path: OraclePath, *, runs: int) -> Finding:
+    """Audit one path: ``runs`` runs in each of its two worlds, every check and every attack.
+
+    Noise is that of the product: the exact sampler, under a fresh secret key for every run.
+    """
+    here, there = _runs(path, "here", runs), _runs(path, "there", runs)
+    loss = max(_loss(path, total) for total in {seen.spent for seen in (*here, *there)})
+    counts, delta, claimed = _attack_on_oracle(path, here, there), path.budget.delta, path.claimed
+    bound = mu_lower_bound if path.gaussian else (lambda c, alpha: epsilon_lower_bound(c, delta, alpha))
+    p = p_value(lambda alpha: bound(counts, alpha), claimed)
+    rejected = [f"attack: the loss is above the claimed {claimed:.4g} (p = {p:.0e})"] if p <= ALPHA else []
+    return Finding(
+        relation=path.pair.relation,
+        mechanism=path.name,
+        instance=path.pair.name,
+        budget=path.budget,
+        releases=max(seen.releases for seen in (*here, *there)),
+        runs=runs,
+        claimed=claimed,
+        path_loss=loss,
+        mu=mu_interval(counts, ALPHA) if path.gaussian else None,
+        epsilon_at_least=epsilon_lower_bound(counts, delta, ALPHA),
+        p_value=p,
+        problems=(*_path_wise_of_oracle(path, [*here, *there], loss), *rejected),
+    )
+
+
+def _runs(path: OraclePath, world: str, runs: int) -> list[Seen]:
+    with fresh_keys(runs) as keys:
+        return [_seen(path.run(world, SecretNoise(key)), world) for key in keys]
+
+
+def _seen(run: Run, world: str) -> Seen:
+    """The releases whose noise an adversary that knows the data can subtract for a collision are clipped sums."""
+    sums = [noisy_sum(told) for told in run if isinstance(told.query.mechanism, ClippedMean)]
+    collided, repeated = (float(collision(sums)[0]), repeated_noise(sums, world)) if sums else NO_SUM
+    return Seen(sum(map(evidence, run)), collided, sum(map(spent, run), Spent()), repeated, len(run))
+
+
+def _loss(path: OraclePath, total: Spent) -> float:
+    """What a run spent: mu, or epsilon at what labels of one world leave of delta."""
+    if path.gaussian:
+        return math.sqrt(total.mu_squared) if total.epsilon == total.delta == 0 else math.inf
+    left = path.budget.delta - total.delta
+    charge = Charge(mu_squared=total.mu_squared, epsilon=total.epsilon)
+    return charge.epsilon_at(left) if left >= 0 else math.inf
+
+
+def _path_wise_of_oracle(path: OraclePath, seen: list[Seen], loss: float) -> Iterator[str]:
+    """What is certain, whatever the noise came out as."""
+    if loss > path.claimed * ALLOWANCE:
+        yield f"path-wise check: a run published {loss:.4g}, claimed was {path.claimed:.4g}"
+    elif loss > path.charged * ALLOWANCE:
+        yield f"path-wise check: a run published {loss:.4g}, the promise of the oracle is {path.charged:.4g}"
+    if any(run.repeated for run in seen):
+        yield "path-wise check: two publications of one run carry the same noise"
+    yield from (f"path-wise check: {problem}" for problem in path.fragile())
+
+
+def _attack_on_oracle(path: OraclePath, here: list[Seen], there: list[Seen]) -> list[Counts]:
+    """The likelihood ratio of all releases of a run, and the search for noise that was used twice."""
+    ends = thresholds("l2" if path.gaussian else "l1", path.claimed)
+    return [
+        count((_oracle_scores(here, "ratio"), _oracle_scores(there, "ratio")), ends),
+        count((_oracle_scores(here, "collision"), _oracle_scores(there, "collision")), [0.0]),
+    ]
+
+
+def _oracle_scores(seen: list[Seen], name: str) -> Scores:
+    return np.array([getattr(run, name) for run in seen])
+
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
 LEAST_RUNS = 100
 ONE_BY_ONE = 5  # times as many runs where they go together as where they cannot
-ALLOWANCE = 1 + 1e-9  # of the path-wise check, for its own rounding
 
 
 def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:

@@ -10,33 +10,308 @@ differential privacy.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
+import zarr
 
-from npmdask.accounting.budget import Budget
-from npmdask.accounting.calibration import gaussian_multiplier
+from npmdask.accounting.budget import Budget, gaussian_multiplier
+from npmdask.accounting.gdp import mu_for
+from npmdask.algorithms import Query
+from npmdask.execution.reduction import compute_run
+from npmdask.numerics.subspaces import Block
+from npmdask.operators import RecordImages
 from npmdask.operators.exact_sums import RECORD_GRID, unit_of
-from npmdask.privacy.audit.oracle_pairs import (
-    FAR,
-    LARGEST,
-    OraclePair,
-    changed,
-    full_bin,
-    lonely_group,
-    tied_bins,
-    tied_groups,
-    whole_run,
-)
-from npmdask.privacy.audit.oracle_path import Once, OraclePath
+from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack
+from npmdask.privacy.audit.instances import follows_places
+from npmdask.privacy.audit.privacy_loss import Told
+from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Mechanism, Noise, SimulatedNoise, released
+from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, Promise, Relation, promise_of
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA
 from npmdask.privacy.dp_pca.power import PowerOracle
-from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
-from npmdask.privacy.dp_pca.private_range import DistanceRange, PaperRange
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange
+from npmdask.storage.readers.dense import DenseReader
+
+# Neighbours for the releases of stochastic oracles: records A_i = t_i I, one of which changes.
+#
+# The image of t I is t w for whatever public w an adaptive run has come to, so one pair attains the sensitivity in
+# every query: a record far out on one side against one far out on the other is clipped to opposite ends of the ball,
+# and lies in two bins of a histogram of distances if they are not equally far. ``rows`` are records x x^T, which
+# cannot do that; ``not-finite`` changes a record that counts as zeros. What a pair attains is measured and reported,
+# not assumed.
+
+
+FAR = 1000.0  # a record that every radius clips
+SPREAD = 1.2  # of the others: in the middle of a bin of distances, so that the centre may be wrong a little
+LARGEST = 8.0  # public bound of distances: the topmost bin begins at LARGEST / sqrt(2)
+OPPOSITE = -4.8  # outside every radius below LARGEST, and in another bin than FAR
+HOSTILE = (np.nan, np.inf, -np.inf, 1e308, -1e200, 5e-324)  # entries that must not stop a release, or warn
+
+
+@dataclass(frozen=True, kw_only=True)
+class OraclePair:
+    """Two data sets that differ in the record ``place``: n x d x d matrices, or n x d rows of records x x^T."""
+
+    name: str
+    relation: Relation
+    here: np.ndarray
+    there: np.ndarray
+    place: int
+
+    @property
+    def dimension(self) -> int:
+        return int(self.here.shape[1])
+
+    def with_record(self, value: float) -> np.ndarray:
+        """The data of ``here`` with a record whose entries are all ``value``."""
+        records = self.here.copy()
+        records[self.place] = value
+        return records
+
+
+def multiples(values: np.ndarray, dimension: int) -> np.ndarray:
+    """Records t I for every t of ``values``: n x d x d."""
+    return values[:, None, None] * np.eye(dimension)
+
+
+def changed(
+    name: str, relation: Relation, values: np.ndarray, place: int, ends: tuple[float, float], dimension: int
+) -> OraclePair:
+    """Records t I with the first of ``ends`` at ``place`` in the world ``here``; there with the second, or 0 where a
+    record is zeroed out, or without it where one is removed."""
+    here, other = values.astype(np.float64), values.astype(np.float64)
+    here[place], other[place] = ends
+    there = _neighbour(relation, other, place)
+    worlds = {"here": multiples(here, dimension), "there": multiples(there, dimension)}
+    return OraclePair(name=name, relation=relation, place=place, **worlds)
+
+
+def _neighbour(relation: str, records: np.ndarray, place: int) -> np.ndarray:
+    """``records``, of which the one that another is replaced by is at ``place``, under any of the relations."""
+    if relation == "record_add_remove":
+        return np.delete(records, place, axis=0)
+    if relation == "record_zero_out":
+        records[place] = 0.0
+    return records
+
+
+def whole_run(relation: Relation, records: int, dimension: int, *, place: int) -> tuple[OraclePair, ...]:
+    """For oracles that clip: the pair that attains the sensitivity, rows of records, a record that is not finite."""
+    values = np.where(np.arange(records) % 2, SPREAD, -SPREAD)
+    attains = changed("attains", relation, values, place, (FAR, OPPOSITE), dimension)
+    ruined = changed("not-finite", relation, values, place, (np.nan, FAR), dimension)
+    return attains, _rows(relation, records, dimension, place), ruined
+
+
+def _rows(relation: Relation, records: int, dimension: int, place: int) -> OraclePair:
+    here = np.random.default_rng(0).standard_normal((records, dimension))
+    other = here.copy()
+    here[place], other[place] = FAR, FAR * np.where(np.arange(dimension) % 2, -1.0, 1.0)
+    there = _neighbour(relation, other, place)
+    return OraclePair(name="rows", relation=relation, here=here, there=there, place=place)
+
+
+def tied_groups(relation: Relation, groups: int, dimension: int, *, name: str = "attains", lead: int = 0) -> OraclePair:
+    """2 ``groups`` records, whose differences are 1 for half of the pairs and 2 for the others; the pair in the middle
+    changes from 1 to 2, so that two bins are as full as each other but for this one (or the first leads by 2 ``lead``).
+
+    The record that changes is on either side of its partner, so a mean that is clipped closely moves to the other end.
+    """
+    values = np.zeros(2 * groups)
+    middle = groups // 2 + lead
+    values[1 : 2 * middle : 2], values[2 * middle + 1 :: 2] = 1.0, 2.0
+    if groups % 2 == 0:
+        values[1] = 0.0  # one group of an even number is in no bin
+    if relation == "record_zero_out":
+        values[2 * middle] = 2.0  # 3 - 2 = 1, zeroed out 0 - 2
+    ends = 3.0 if relation == "record_zero_out" else 1.0, -2.0
+    return changed(name, relation, values, 2 * middle + 1, ends, dimension)
+
+
+def lonely_group(relation: Relation, groups: int, dimension: int) -> OraclePair:
+    """Differences of 1, but for one group of its own at 16: a bin that is empty in the other world."""
+    values = np.where(np.arange(2 * groups) % 2, 1.0, 0.0)
+    pair = changed("lonely", relation, values, 1, (1.0, 1.0), dimension)
+    pair.here[1] = 16.0 * np.eye(dimension)
+    return pair
+
+
+def tied_bins(relation: Relation, values: tuple[float, float], each: int, name: str = "attains") -> OraclePair:
+    """d = 1: ``each`` records at either value, and one that leaves the first for the second (or for zero)."""
+    records = np.repeat([values[0], values[1]], each)
+    return changed(name, relation, np.append(records, 0.0), 2 * each, values, 1)
+
+
+def full_bin(relation: Relation, value: float, count: int) -> OraclePair:
+    """d = 1: a bin with ``count`` records, of which one is zeroed out (or goes far away)."""
+    return changed("attains", relation, np.full(count, value), count - 1, (value, FAR), 1)
+
+
+# The release path of a stochastic oracle, in two worlds: query, summary of the batch, release, update, again.
+#
+# What is exercised is the product's own: the oracle in its deflation, images, each mechanism's ``summary`` and
+# ``release``, and the sampler under a secret key. Only the loop is the audit's, and it forms summaries at once: that
+# the operator of a pass forms the same, over chunks, is checked beside. Every run is by itself, with a key of its
+# own: queries are adaptive, and no two runs ask the same.
+
+
+Run = list[Told]
+CHUNK, CHUNKS = 3, 2  # records at least, and about how many of them
+
+
+def summary_of(query: BatchQuery, records: np.ndarray) -> np.ndarray:
+    """What a pass over the batch of ``query`` returns; ``records`` (n x d, or n x d x d) are the whole data set."""
+    return query.mechanism.summary(_images(query, records), query.centre)
+
+
+def summary_by_pass(query: BatchQuery, records: np.ndarray) -> np.ndarray:
+    """The same by the product's operator, over chunks, part by part: far slower on so few records."""
+    rows = records.reshape(len(records), -1)
+    held = zarr.create_array(
+        {},
+        shape=rows.shape,
+        dtype=np.float64,
+        chunks=(max(CHUNK, len(rows) // CHUNKS), rows.shape[1]),
+        compressors=None,
+        config={"write_empty_chunks": True},
+    )
+    held[...] = rows
+    block = pack(query.vector, query.centre, query.found)
+    side = records.shape[1] if records.ndim == 3 else None
+    every = RecordImages(reader=DenseReader(array=held), side=side, rows=range(len(records)))
+    operator = every.asked(Query(block=block, batch=query))
+    total = reduce(operator.join, (compute_run(operator, range(i, i + 1), block) for i in range(operator.units)))
+    return operator.finish(total, block)
+
+
+def _images(query: BatchQuery, records: np.ndarray) -> np.ndarray:
+    images = images_of_rows if records.ndim == 2 else images_of_matrices
+    return images(records[_batch(query)], query.vector, query.found)
+
+
+def _batch(query: BatchQuery) -> slice:
+    """The records of the batch; None stands for all that there are."""
+    rows: range | None = query.rows
+    return slice(None) if rows is None else slice(rows.start, rows.stop)
+
+
+@dataclass(frozen=True)
+class Once:
+    """An oracle that asks one mechanism once, of all records, at w = e_1 and a given centre: a mechanism by itself."""
+
+    mechanism: Mechanism
+    centre: np.ndarray
+    promised: Promise
+    target_rank: int = 1
+
+    def init(self, found: Block, earlier: bool | None) -> bool:
+        return False
+
+    def query(self, answered: bool) -> BatchQuery:
+        first = np.eye(len(self.centre))[0]
+        return BatchQuery(None, first, np.zeros((len(first), 0)), self.centre, self.mechanism, 0)
+
+    def update(self, answered: bool, answer: Answer) -> bool:
+        return True
+
+    def direction(self, answered: bool) -> np.ndarray | None:
+        return np.eye(len(self.centre))[0] if answered else None
+
+    def promise(self) -> Promise:
+        return self.promised
+
+
+class OraclePath:
+    """What is audited. A mutant overrides one method, or is given another oracle.
+
+    Parameters
+    ----------
+    name : of the private path. oracle : what asks. pair : the neighbours.
+    budget : what is promised for the whole run; as mu of Gaussian differential privacy where ``gaussian``.
+    """
+
+    def __init__(self, name: str, oracle: Any, pair: OraclePair, budget: Budget, *, gaussian: bool) -> None:
+        self.name, self.oracle, self.pair = name, oracle, pair
+        self.budget, self.gaussian = budget, gaussian
+        self._first: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    @property
+    def claimed(self) -> float:
+        """mu, or epsilon at the delta of the budget."""
+        return mu_for(self.budget.epsilon, self.budget.delta) if self.gaussian else self.budget.epsilon
+
+    @property
+    def charged(self) -> float:
+        """The same, as the oracle itself says."""
+        promise = self.oracle.promise()
+        return float(promise.mu if self.gaussian else promise.epsilon)
+
+    def run(self, world: str, noise: Noise) -> Run:
+        """All releases of one run on the data of ``world`` ("here" or "there")."""
+        deflation = Deflation(self.oracle)
+        standing, told = deflation.init(self.pair.dimension), []
+        while not deflation.finished(standing):
+            query = self.asked(deflation.query(standing))
+            here, there = self.summaries(query)
+            answer = released(query, here if world == "here" else there, noise)
+            told.append(Told(query, answer, here, there))
+            standing = deflation.update(standing, answer)
+        return told
+
+    def asked(self, query: BatchQuery) -> BatchQuery:
+        """``query`` as it is; what a mutant changes."""
+        return query
+
+    def summaries(self, query: BatchQuery) -> tuple[np.ndarray, np.ndarray]:
+        """Of both worlds. The first query of all runs is the same: one pass for them."""
+        if query.number:
+            return summary_of(query, self.pair.here), summary_of(query, self.pair.there)
+        if query.purpose not in self._first:
+            self._first[query.purpose] = summary_of(query, self.pair.here), summary_of(query, self.pair.there)
+        return self._first[query.purpose]
+
+    def by_pass(self, query: BatchQuery, records: np.ndarray) -> np.ndarray:
+        """What the operator of a pass makes of ``records``; what a mutant changes."""
+        return summary_by_pass(query, records)
+
+    def fragile(self) -> Iterator[str]:
+        """Releases that fail or warn, sums that depend on how the batch is cut: each tells of a record by itself."""
+        run = self.run("there", SimulatedNoise(0))
+        places = range(len(self.pair.here))
+        touched = (told.query for told in run if self.pair.place in places[_batch(told.query)])
+        queries = {type(query.mechanism): query for query in touched}
+        for query in queries.values():
+            name = type(query.mechanism).__name__
+            yield from (f"{name}: {problem}" for value in HOSTILE for problem in self._stopped(query, value))
+            if not np.array_equal(self.by_pass(query, self.pair.there), summary_of(query, self.pair.there)):
+                yield f"{name}: a pass over chunks gives another summary"
+            if query.mechanism.additive and not _adds_up(query, self.pair.there):
+                yield f"{name}: the summary depends on how the batch is cut"
+            if follows_places(query.mechanism, self.by_pass, self.pair.relation):
+                yield f"{name}: one record moves the terms of others, which follow their places"
+
+    def _stopped(self, query: BatchQuery, value: float) -> Iterator[str]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                released(query, self.by_pass(query, self.pair.with_record(value)), SimulatedNoise(0))
+            except Exception as error:  # whatever it is, an observer sees it
+                yield f"a record of {value} stops the release ({type(error).__name__})"
+
+
+def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:
+    """Whether summaries of parts of the batch, in the opposite order, add up to that of the whole, bit for bit."""
+    batch = _images(query, records)
+    whole, turned = query.mechanism.summary(batch, query.centre), batch[::-1].copy()
+    parts = [query.mechanism.summary(turned[i : i + 3], query.centre) for i in range(0, len(batch), 3)]
+    return np.array_equal(whole, np.sum(parts, axis=0))
+
 
 Maker = Callable[[Relation, Budget, int], Iterator[OraclePath]]
 EDGE = 4.0  # of a bin of distances from LARGEST

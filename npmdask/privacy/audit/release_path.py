@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from npmdask.algorithms.tensor.search import unit_columns
 from npmdask.operators import Partial
+from npmdask.privacy.audit.attacks import Publication, Transcript, Values
 from npmdask.privacy.audit.instances import Instance
-from npmdask.privacy.audit.transcript import Publication, Transcript, Values
 from npmdask.privacy.mechanisms.noise_key import Entropy
 
 SAME = 1e-6  # relative: moves mu by less than a hundredth of what any feasible number of runs resolves

@@ -10,13 +10,14 @@ the oracles, for whatever loop feeds them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 
+from npmdask.algorithms import Info, Query, Result, restored, state_fields
 from npmdask.errors import BadInputError
-from npmdask.numerics.projections import project_out, unit
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, fix_signs, project_out, unit
+from npmdask.operators.record_images import pack
 from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Oracle, State
 from npmdask.privacy.dp_pca.neighbors import Promise
 
@@ -64,3 +65,121 @@ class Deflation(Generic[State]):
     def promise(self) -> Promise:
         """Of all rounds together."""
         return self.oracle.promise()
+
+
+# A deflation as an algorithm of the driver: one query, one pass over the records of its batch, one release a step.
+#
+# The driver knows algorithms by four methods (npmdask.algorithms); an oracle inside :class:`.deflation.Deflation` asks
+# for summaries of batches. The answers are all that comes back, so a checkpoint holds the public state alone.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsState:
+    """How many answers there were, the state of the deflation, and the value of every direction as released.
+
+    ``ritz_values`` (k): w^T g of the last mean g that was released for w in that round, an estimate of w^T M w;
+    ``residual_norms`` (k): |g - w (w^T g)|, mostly noise once a round has settled.
+    """
+
+    step: int
+    deflation: DeflationState[Any]
+    ritz_values: np.ndarray
+    residual_norms: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """``oracle`` for its k rounds of deflation, in records of ``dimension`` d."""
+
+    oracle: Oracle[Any]
+    dimension: int
+    name: str
+
+    mixed_precision: ClassVar[bool] = False
+
+    @property
+    def target_rank(self) -> int:
+        return self.oracle.target_rank
+
+    @property
+    def iteration_rank(self) -> int:
+        """Columns of a block at most: w, what its image is expected to be, and the directions that are found."""
+        return 2 + self.oracle.target_rank
+
+    @property
+    def state_blocks(self) -> int:
+        """d x (k + 2) blocks of float64 held at once: w, U, an answer and copies; what is remembered, four times."""
+        return 8 + 4 * -(-self.oracle.remembered // self.iteration_rank)
+
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> RoundsState:
+        """Before the first query: a public random start from the seed of the oracle. Others are refused before."""
+        assert locked is None and start is None and d == self.dimension
+        zeros = np.zeros(self.target_rank)
+        return RoundsState(step=0, deflation=self._deflation.init(d), ritz_values=zeros, residual_norms=zeros)
+
+    @property
+    def _deflation(self) -> Deflation[Any]:
+        return Deflation(self.oracle)
+
+    def query(self, state: RoundsState) -> Query:
+        """What is asked next; the block is [w, centre, U] (d x (2 + j))."""
+        asked = self._deflation.query(state.deflation)
+        return Query(pack(asked.vector, asked.centre, asked.found), batch=asked)
+
+    def update(self, state: RoundsState, released: np.ndarray) -> tuple[RoundsState, Info]:
+        """``released``: a column (d x 1) where a mean was asked for, else the number of a range, or nothing."""
+        answer = answer_of(released)
+        values, residuals = state.ritz_values, state.residual_norms
+        if isinstance(answer, np.ndarray):
+            round_, w = state.deflation.found.shape[1], self._deflation.query(state.deflation).vector
+            values, residuals = values.copy(), residuals.copy()
+            values[round_] = float(w @ answer)
+            residuals[round_] = float(np.linalg.norm(answer - w * values[round_]))
+        deflation = self._deflation.update(state.deflation, answer)
+        after = replace(state, step=state.step + 1, deflation=deflation, ritz_values=values, residual_norms=residuals)
+        done = self._deflation.finished(deflation)
+        return laid_out(after), Info(
+            ritz_values=values, residual_norms=residuals, asymmetry=0.0, precision="float64", finished=done
+        )
+
+    def finalize(self, state: RoundsState) -> Result:
+        """The directions by falling value as released; ``products`` are U diag(values): no product is remembered."""
+        order = np.argsort(-state.ritz_values, kind="stable")
+        found = state.deflation.found[:, order]
+        vectors = np.ascontiguousarray(found * fix_signs(found))
+        values = state.ritz_values[order]
+        return Result(
+            values=values, vectors=vectors, products=vectors * values, residual_norms=state.residual_norms[order]
+        )
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> RoundsState:
+        """The state of a checkpoint."""
+        zeros = np.zeros(0)
+        like = RoundsState(
+            step=0, deflation=self._deflation.init(self.dimension), ritz_values=zeros, residual_norms=zeros
+        )
+        state: RoundsState = restored(like, arrays, scalars)
+        return state
+
+
+def laid_out(state: RoundsState) -> RoundsState:
+    """The state with every array as a checkpoint gives it back: the last bits of products depend on strides."""
+    arrays, scalars = state_fields(state)
+    same: RoundsState = restored(state, {name: np.ascontiguousarray(a) for name, a in arrays.items()}, scalars)
+    return same
+
+
+def answer_of(released: np.ndarray) -> Answer:
+    """What an oracle learns of a release as the driver knows it."""
+    if released.ndim == 2:
+        return released[:, 0].copy()
+    return float(released[0]) if len(released) else None
+
+
+def as_released(answer: Answer) -> np.ndarray:
+    """An answer as an array: a column (d x 1) for a mean, one number for a range, none where none was found."""
+    if isinstance(answer, np.ndarray):
+        return answer[:, None]
+    return np.array([] if answer is None else [answer], np.float64)

@@ -24,12 +24,10 @@ import numpy as np
 
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier
 from npmdask.errors import BadInputError
-from npmdask.numerics.projections import project_out, unit
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, project_out, unit
 from npmdask.privacy.dp_pca.base import Answer, BatchQuery, number_of, random_start, spec_of, vector_of
 from npmdask.privacy.dp_pca.neighbors import Promise, Relation, parallel, promise_of, require_by_index, require_relation
-from npmdask.privacy.dp_pca.private_mean import ClippedMean
-from npmdask.privacy.dp_pca.private_range import DistanceRange
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange
 from npmdask.privacy.dp_pca.releases import Answers
 
 SAFELY = 1 + 1e-12  # more than what the rounding of shares can lose

@@ -14,8 +14,8 @@ from scipy.special import ndtri
 
 from npmdask.accounting import Charge, gaussian_charge
 from npmdask.errors import BadInputError
+from npmdask.privacy.dp_pca.base import Noise, whole_scale
 from npmdask.privacy.dp_pca.neighbors import up
-from npmdask.privacy.dp_pca.noise import Noise, whole_scale
 from npmdask.theory import hist_threshold
 
 NOWHERE = np.iinfo(np.int64).min

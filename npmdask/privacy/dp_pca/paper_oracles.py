@@ -1,21 +1,25 @@
-"""Oracles that take Oja's steps (:mod:`npmdask.privacy.dp_pca.oja`), most in one pass over all records in all rounds.
+"""Oracles that take Oja's steps, most in one pass over all records in all rounds.
 
 ``PlainOja`` (Duengler and Sanyal 2025, Algorithm 5) is not private. ``DPOjas`` (Algorithm 3) clips every image.
 ``ModifiedDPPCA`` (Algorithm 2) is the paper's: a range, then a mean.
 
 Where a record is in one batch, fixed by its index, a run costs what its most expensive batch costs (parallel
-composition). What else DP-Ojas may do is compared in :mod:`npmdask.accounting.random_allocation`.
+composition). What else DP-Ojas may do is compared in :mod:`npmdask.accounting.amplification`.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier, release_charge, shuffled_multiplier
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.privacy.dp_pca.base import Answer, Mechanism, number_of, spec_of
+from npmdask.numerics.subspaces import Block, project_out, unit
+from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Mechanism, number_of, random_start, spec_of, vector_of
 from npmdask.privacy.dp_pca.histogram import StabilityHistogram
 from npmdask.privacy.dp_pca.neighbors import (
     Promise,
@@ -25,9 +29,92 @@ from npmdask.privacy.dp_pca.neighbors import (
     require_relation,
     sum_sensitivity,
 )
-from npmdask.privacy.dp_pca.oja import OjaOracle, OjaState
-from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, PlainMean, paper_mean_cost
-from npmdask.privacy.dp_pca.private_range import PaperRange
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, PaperRange, PlainMean, paper_mean_cost
+
+# Oja's steps as an oracle: what those of :mod:`npmdask.privacy.dp_pca.paper_oracles` have in common.
+#
+# omega_t = normalise(P (omega_{t-1} + eta_t g_t)),   g_t released of batch t of the round;  k rounds of n / k records
+
+
+@dataclass(frozen=True)
+class OjaState:
+    """Step t of the round (answers come after it), omega_{t-1}, U, and a range that was released for this step."""
+
+    step: int
+    vector: np.ndarray
+    found: Block
+    spread: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OjaOracle(ABC):
+    """See the module.
+
+    Parameters
+    ----------
+    records : n; public. target_rank : k; every round has floor(n / k) records.
+    batch : B; every step has B of them, T = floor(n / k / B).
+    rates : (offset, slope) for every round: eta_t = 1 / (offset + slope t), t = 1, 2, ...; public.
+    seed : of the public random starts.
+    """
+
+    records: int
+    target_rank: int
+    batch: int
+    rates: tuple[tuple[float, float], ...]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_batches()
+        if len(self.rates) != self.target_rank or not all(a >= 0 and b >= 0 and a + b > 0 for a, b in self.rates):
+            raise BadInputError("rates are one pair (offset, slope) for every round, not negative and not both zero")
+
+    def _check_batches(self) -> None:
+        if self.target_rank < 1 or not 1 <= self.batch <= self.records // self.target_rank:
+            raise BadInputError(
+                f"{self.records} records cannot give {self.target_rank} rounds a batch of {self.batch}: use fewer"
+            )
+
+    @property
+    def steps(self) -> int:
+        """T: of a round."""
+        return self.records // self.target_rank // self.batch
+
+    @property
+    def releases(self) -> int:
+        """The most that a run asks."""
+        return self.target_rank * self.steps
+
+    @property
+    def remembered(self) -> int:
+        return 0
+
+    def init(self, found: Block, earlier: OjaState | None) -> OjaState:
+        return OjaState(1, random_start(self.seed, found), found)
+
+    def query(self, state: OjaState) -> BatchQuery:
+        zero = np.zeros_like(state.vector)
+        return BatchQuery(self._rows(state), state.vector, state.found, zero, self._mechanism(state), 0)
+
+    def update(self, state: OjaState, answer: Answer) -> OjaState:
+        """An Oja step."""
+        offset, slope = self.rates[state.found.shape[1]]
+        moved = state.vector + vector_of(answer) / (offset + slope * state.step)
+        return OjaState(state.step + 1, unit(project_out(moved, state.found)), state.found)
+
+    def direction(self, state: OjaState) -> np.ndarray | None:
+        return state.vector if state.step > self.steps else None
+
+    def _rows(self, state: OjaState) -> range | None:
+        return self._batch(state)
+
+    def _batch(self, state: OjaState) -> range:
+        first = state.found.shape[1] * (self.records // self.target_rank) + (state.step - 1) * self.batch
+        return range(first, first + self.batch)
+
+    @abstractmethod
+    def _mechanism(self, state: OjaState) -> Mechanism: ...
+
 
 NOISES = ("sound", "reuse", "shuffle", "paper")
 
@@ -62,14 +149,14 @@ class PlainOja(OjaOracle):
 
 @dataclass(frozen=True, kw_only=True)
 class DPOjas(OjaOracle):
-    """DP-Ojas. Parameters of :class:`~npmdask.privacy.dp_pca.oja.OjaOracle`, and:
+    """DP-Ojas. Parameters of :class:`~npmdask.privacy.dp_pca.paper_oracles.OjaOracle`, and:
 
     radius : beta, what images are clipped to in 2-norm; public.
     budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.neighbors`.
     noise : "sound": alpha = 1 / mu(epsilon, delta), exact for one pass over disjoint batches at any epsilon.
         "reuse": every step has all records (no ``batch``), ``full_steps`` a round; k T releases share the budget.
-        "shuffle": amplified (:mod:`npmdask.accounting.shuffling`) where that gives less than "sound"; only for records
-        in a secret order, and of which no one sees the parts: ``shuffled`` promises that.
+        "shuffle": amplified (:mod:`npmdask.accounting.amplification`) where that gives less than "sound"; only for
+        records in a secret order, and of which no one sees the parts: ``shuffled`` promises that.
         "paper": alpha = C' ln(n / delta) / (epsilon sqrt(n)) with C' = 1 and n the records of a round. Its theorem
         needs epsilon = O(sqrt(ln(n / delta) / n)) and a shuffle; beyond, ``promise`` says what it really gives.
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier
 from npmdask.errors import BadInputError
-from npmdask.numerics.projections import project_out, unit
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, project_out, unit
 from npmdask.privacy.dp_pca.base import Answer, BatchQuery, random_start, spec_of, vector_of
 from npmdask.privacy.dp_pca.neighbors import Promise, Relation, promise_of, require_relation
 from npmdask.privacy.dp_pca.private_mean import ClippedMean

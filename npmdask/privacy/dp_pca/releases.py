@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Charge
-from npmdask.numerics.projections import project_out
-from npmdask.numerics.subspaces import Block
-from npmdask.privacy.dp_pca.algorithm import as_released
-from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, released
+from npmdask.numerics.subspaces import Block, project_out
+from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, SecretNoise, released
+from npmdask.privacy.dp_pca.deflation import as_released
 from npmdask.privacy.dp_pca.neighbors import Relation
-from npmdask.privacy.dp_pca.noise import SecretNoise
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.mechanisms.sampler import sampler_slack
 

@@ -11,8 +11,7 @@ import npmdask.privacy.ledger.messages as text
 from npmdask.errors import RefusedError
 from npmdask.privacy.ledger.journal import GENESIS, Entry, canonical
 from npmdask.privacy.ledger.ledger import Ledger
-from npmdask.privacy.ledger.rules import unit
-from npmdask.privacy.ledger.status import Run, Status
+from npmdask.privacy.ledger.status import Run, Status, unit
 
 
 def facts(ledger: Ledger, dataset: str | None = None) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BudgetError, RefusedError
 from npmdask.privacy.ledger.database import Database, find_database
 from npmdask.privacy.ledger.journal import Book, Entry, canonical
-from npmdask.privacy.ledger.rules import remaining_epsilon, require_charge, require_name, require_plain, unit
 from npmdask.privacy.ledger.sketch import SHARE, Overlap, Sketch
 from npmdask.privacy.ledger.status import (
     Grant,
@@ -25,10 +24,15 @@ from npmdask.privacy.ledger.status import (
     grant_in,
     grant_of,
     names_in,
+    remaining_epsilon,
+    require_charge,
     require_grant,
+    require_name,
+    require_plain,
     run_in,
     spent_in,
     status_in,
+    unit,
 )
 
 

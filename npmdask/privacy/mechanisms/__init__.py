@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from npmdask.privacy.mechanisms.entries import EntriesGaussian
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.mechanisms.noise_key import Entropy, destroy_key
 from npmdask.privacy.mechanisms.simulated import (
@@ -14,7 +13,7 @@ from npmdask.privacy.mechanisms.simulated import (
     block_noise,
     noise_norms,
 )
-from npmdask.privacy.mechanisms.tensor import TensorGaussian
+from npmdask.privacy.mechanisms.tensor import EntriesGaussian, TensorGaussian
 
 REGISTRY = {
     "none": NoNoise,

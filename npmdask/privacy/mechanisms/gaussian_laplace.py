@@ -37,7 +37,7 @@ from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import LARGEST_SCALE, rounded_gaussian, rounded_laplace, sampler_slack
-from npmdask.privacy.neighbors.registry import Relation, TensorRelation
+from npmdask.privacy.neighbors import Relation, TensorRelation
 
 SMALLEST_SCALE = 1 << 10  # in units of the grid: rounding up to an integer then costs less than 0.1 % of noise
 LEADING_BITS = 20  # of a scale: at most 2e-6 more noise

@@ -11,15 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.bag_of_words import open_docword
 from npmdask.storage.formats.common import DenseSource, SparseSource, require_plain
+from npmdask.storage.formats.coordinate_text import open_docword, open_market
+from npmdask.storage.formats.cubes import (
+    TensorSource,
+    open_npy_matrices,
+    open_npy_tensor,
+    open_zarr_matrices,
+    open_zarr_tensor,
+)
 from npmdask.storage.formats.hdf5 import open_hdf5
-from npmdask.storage.formats.matrices import open_npy_matrices, open_zarr_matrices
-from npmdask.storage.formats.matrix_market import open_market
 from npmdask.storage.formats.numpy_files import open_idx, open_npy, open_npz
 from npmdask.storage.formats.raw import open_binary
 from npmdask.storage.formats.tables import open_csv, open_parquet
-from npmdask.storage.formats.tensors import TensorSource, open_npy_tensor, open_zarr_tensor
 from npmdask.storage.formats.zarr_stores import open_zarr
 from npmdask.storage.kinds import MATRICES, TENSOR
 

@@ -6,9 +6,12 @@ of the algorithm, and a new stream of the same source, sought to it, gives the s
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
 
@@ -82,3 +85,141 @@ def require_count(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise BadInputError(f"{name} is {value!r}: pass a whole number of at least 1")
     return int(value)
+
+
+# Batches of any size out of pieces of any size: filled, held to the policy on non-finite rows, or taken back whole.
+#
+# What a stream has to know is where its next piece is. A read that fails for whatever reason (a corrupt chunk, a
+# row that is not finite, Ctrl-C) puts the cursor back, so that no row is lost with it.
+
+
+class Piece(NamedTuple):
+    """Rows that follow each other in the stream: an array or a CSR matrix, and what row i is called in a sentence.
+
+    The memory of ``values`` need not outlive the next piece.
+    """
+
+    values: Any
+    name: Callable[[int], str]
+
+
+class BatchedStream(ABC):
+    """The loop over pieces that all streams share. ``_cursor`` is immutable and all that a read moves."""
+
+    _cursor: Any
+    header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
+
+    def __init__(self, columns: int, non_finite: str) -> None:
+        self._columns, self._non_finite = columns, require_policy(non_finite)
+        self._rows_read = self._skipped = 0
+
+    @property
+    def columns(self) -> int:
+        """Width of a row, d."""
+        return self._columns
+
+    @property
+    def rows_read(self) -> int:
+        """Rows given since the beginning of the stream."""
+        return self._rows_read
+
+    @property
+    def skipped(self) -> int:
+        """Rows left out since the beginning of the stream because they were not finite."""
+        return self._skipped
+
+    def read(self, rows: int) -> np.ndarray | None:
+        """The next ``rows`` rows (rows x d, float64, C order), fewer at an end, None where there are none.
+
+        Raises
+        ------
+        BadInputError
+            Rows that are not numbers, not finite or of another width, unreadable data: the position stays.
+        """
+        rows, before = require_count(rows, "rows"), self._cursor
+        try:
+            self._begin()
+            batch, skipped = self._assemble(rows)
+            self._settle()
+        except BaseException:
+            self._restore(before)
+            raise
+        if len(batch) < rows and self._holds_back():
+            self._restore(before)
+            return None
+        self._rows_read, self._skipped = self._rows_read + len(batch), self._skipped + skipped
+        return batch if len(batch) else None
+
+    def _assemble(self, rows: int) -> tuple[np.ndarray, int]:
+        batch = _room_for(rows, self._columns)
+        filled = skipped = 0
+        while filled < rows and (piece := self._take(rows - filled)) is not None:
+            part = batch[filled : filled + piece.values.shape[0]]
+            _fill(part, piece.values)
+            self._filled(part)
+            kept = len(part) if _all_finite(part) else self._keep_finite(part, piece)
+            filled, skipped = filled + kept, skipped + len(part) - kept
+        if filled < rows // 2:
+            return batch[:filled].copy(), skipped  # a few rows must not hold the memory of many
+        return batch[:filled], skipped
+
+    def _keep_finite(self, part: np.ndarray, piece: Piece) -> int:
+        """Move the finite rows of ``part`` to its top, and say how many they are."""
+        good = np.isfinite(part).all(axis=1)
+        if self._non_finite == "refuse":
+            raise BadInputError(
+                f"{piece.name(int(np.argmin(good)))} holds NaN or infinity; correct it, or leave such rows out "
+                "and count them with non_finite='skip'"
+            )
+        kept = int(good.sum())
+        part[:kept] = part[good]
+        return kept
+
+    @abstractmethod
+    def _take(self, limit: int) -> Piece | None:
+        """The next piece of at most ``limit`` rows, the cursor moved behind it; None at an end."""
+
+    def _begin(self) -> None:  # noqa: B027
+        """Before a read."""
+
+    def _filled(self, part: np.ndarray) -> None:  # noqa: B027
+        """After the rows of a piece were copied, those that are not finite among them."""
+
+    def _settle(self) -> None:  # noqa: B027
+        """After the rows of a read were copied; may still raise."""
+
+    def _holds_back(self) -> bool:
+        """Whether a batch that is not full is left for later."""
+        return False
+
+    def _restore(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+
+def _room_for(rows: int, columns: int) -> np.ndarray:
+    try:
+        return np.empty((rows, columns))
+    except (MemoryError, ValueError) as error:
+        raise BadInputError(
+            f"a batch of {rows} rows of {columns} numbers does not fit into memory: read fewer rows at once"
+        ) from error
+
+
+def dense(values: Any) -> np.ndarray:
+    """Rows as a batch holds them, in memory of their own."""
+    rows = _room_for(*values.shape)
+    _fill(rows, values)
+    return rows
+
+
+def _fill(part: np.ndarray, values: Any) -> None:
+    if issparse(values):
+        values.astype(np.float64, copy=False).toarray(out=part)
+    else:
+        part[...] = values
+
+
+def _all_finite(part: np.ndarray) -> bool:
+    """One pass without a second array: NaN and infinity survive in a sum, and only an overflow needs a second look."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(part.sum())) or bool(np.isfinite(part).all())

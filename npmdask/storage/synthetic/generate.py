@@ -24,8 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.errors import RefusedError, closest
 from npmdask.storage.kinds import choose_layout, require_cubic
-from npmdask.storage.lock import locked
-from npmdask.storage.paths import NEW_STORE, local_path
+from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.synthetic.matrices import (
     Plan,
     Problem,

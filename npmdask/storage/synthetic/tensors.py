@@ -15,8 +15,8 @@ import numpy as np
 from npmdask.errors import closest
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.storage.readers.packed_tensor import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
+from npmdask.storage.symmetric_tensor import in_order
 from npmdask.storage.synthetic.matrices import Plan, Problem, Size, require
-from npmdask.storage.tensor_symmetry import in_order
 
 STRIP_BYTES = 4 * 2**20  # of the products of two factors, in cache until they meet the third
 

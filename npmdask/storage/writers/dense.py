@@ -11,8 +11,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c, digest_of
-from npmdask.storage.kinds import storage_dtype
-from npmdask.storage.symmetry import size_of_matrix
+from npmdask.storage.kinds import size_of_matrix, storage_dtype
 from npmdask.storage.writers.journal import JournalledWriter, reopen
 
 # Means and squared deviations of columns, a few rows at a time.

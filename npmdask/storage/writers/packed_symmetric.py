@@ -16,9 +16,8 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
-from npmdask.storage.kinds import choose_layout, storage_dtype
+from npmdask.storage.kinds import choose_layout, not_square, require_mirrored, size_of_matrix, storage_dtype
 from npmdask.storage.readers.packed_symmetric import PackedArray, TriangleReader, triangle_number, unit_of
-from npmdask.storage.symmetry import not_square, require_mirrored, size_of_matrix
 from npmdask.storage.writers.dense import SlabWriter, choose_chunks
 from npmdask.storage.writers.journal import reopen
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from npmdask.algorithms.streaming.capped_simplex import project_spectrum, stays_rank, surely_stays_rank
+from npmdask.algorithms.streaming.msg import project_spectrum, stays_rank, surely_stays_rank
 from npmdask.errors import BadInputError
 
 

@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from npmdask.errors import BadInputError
 from npmdask.models.topics.estimator import Topics
-from npmdask.models.topics.inference import shares_of
+from npmdask.models.topics.transform import shares_of
 from tests.models.topics.made import a_model, documents_from
 
 MODEL = a_model()

@@ -10,8 +10,8 @@ from scipy.sparse import csr_matrix, vstack
 from scipy.special import psi
 from sklearn.decomposition import LatentDirichletAllocation
 
-from npmdask.models.topics import inference
-from npmdask.models.topics.inference import shares_of
+from npmdask.models.topics import transform
+from npmdask.models.topics.transform import shares_of
 from tests.models.topics.made import a_model, documents_from
 
 TIGHT = {"max_iterations": 20_000, "tol": 1e-12}
@@ -65,7 +65,7 @@ def test_documents_without_a_known_word_get_the_prior_and_are_counted() -> None:
 def test_how_documents_are_put_together_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when the padding of short documents counts for something."""
     whole = shares_of(DOCUMENTS, MODEL.topics, MODEL.alpha, **TIGHT)
-    monkeypatch.setattr(inference, "STRIP_BYTES", 1)  # each by itself
+    monkeypatch.setattr(transform, "STRIP_BYTES", 1)  # each by itself
     np.testing.assert_allclose(
         shares_of(DOCUMENTS, MODEL.topics, MODEL.alpha, **TIGHT).shares, whole.shares, atol=1e-11
     )

@@ -11,8 +11,8 @@ from scipy.sparse import csr_matrix, vstack
 from npmdask.errors import BadInputError
 from npmdask.models.topics import documents as module
 from npmdask.models.topics.documents import documents_of
-from npmdask.models.topics.inference import shares_of
 from npmdask.models.topics.quality import Perplexity, held_out_perplexity, word_counts
+from npmdask.models.topics.transform import shares_of
 from npmdask.numerics.random import generator
 from tests.models.topics.made import a_model, documents_from
 

@@ -14,10 +14,9 @@ from scipy.sparse import csr_matrix, vstack
 
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.inspect import inspect
+from npmdask.manage.status import inspect
 from npmdask.models.topics.documents import documents_of, write_documents
-from npmdask.models.topics.inference import shares_of
-from npmdask.models.topics.transform import transform_documents
+from npmdask.models.topics.transform import shares_of, transform_documents
 from npmdask.storage.ingest import ingest
 from tests.models.topics.made import a_model, documents_from
 from tests.models.topics.test_documents import docword
@@ -89,7 +88,7 @@ def test_what_is_refused_leaves_nothing(store: Path, tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_documents(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the documents in a store, of many chunks: fails when all are read, or all shares kept."""
     monkeypatch.setattr("npmdask.storage.writers.sparse.SparseWriter.CHUNK", 2**12)
-    monkeypatch.setattr("npmdask.storage.streams.chunks.RUN_BYTES", 2**15)
+    monkeypatch.setattr("npmdask.storage.streams.zarr_rows.RUN_BYTES", 2**15)
     monkeypatch.setattr("npmdask.storage.writers.dense.CHUNK_BYTES", 2**14)
     monkeypatch.setattr("npmdask.models.topics.documents.ROWS", 200)
     peaks = []

@@ -17,13 +17,13 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, orth
 from npmdask.privacy.audit import ALPHA, Finding, Interval, attacks, audit, examine, instances, release_path, table
+from npmdask.privacy.audit.attacks import Publication, without_noise
 from npmdask.privacy.audit.audit import operator_of
 from npmdask.privacy.audit.instances import Instance
 from npmdask.privacy.audit.release_path import ReleasePath, orth_many
-from npmdask.privacy.audit.transcript import Publication, without_noise
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
 from npmdask.privacy.mechanisms.noise_key import Entropy
-from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, make_relation
+from npmdask.privacy.neighbors import REGISTRY, TENSORS, make_relation
 from tests.conftest import often
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`

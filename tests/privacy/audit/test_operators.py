@@ -15,7 +15,7 @@ from npmdask.privacy.audit import Instance, ReleasePath, examine, instances
 from npmdask.privacy.audit.attacks import path_loss
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
 from npmdask.privacy.mechanisms.noise_key import Entropy
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from tests.operators.test_clipped_entries import operator_of as bounded
 from tests.operators.test_clipped_rows import dense, sparse
 

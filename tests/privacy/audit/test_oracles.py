@@ -15,15 +15,14 @@ from npmdask.accounting.gdp import epsilon_for, mu_for
 from npmdask.cli.main import main
 from npmdask.operators import ClippedGram, Partial, RecordImages
 from npmdask.privacy.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
-from npmdask.privacy.audit.histogram_law import Heaviest
+from npmdask.privacy.audit.attacks import fresh_keys
+from npmdask.privacy.audit.instances import follows_places, sums_follow_places
 from npmdask.privacy.audit.oracle_paths import offered
-from npmdask.privacy.audit.placement import follows_places, sums_follow_places
-from npmdask.privacy.audit.privacy_loss import evidence
-from npmdask.privacy.audit.transcript import fresh_keys
+from npmdask.privacy.audit.privacy_loss import Heaviest, evidence
+from npmdask.privacy.dp_pca.base import SecretNoise
 from npmdask.privacy.dp_pca.histogram import GaussianHistogram, StabilityHistogram
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, Relation
-from npmdask.privacy.dp_pca.noise import SecretNoise
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.storage.readers.dense import SlabRecord
 from tests.conftest import often
 

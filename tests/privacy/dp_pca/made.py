@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from npmdask.accounting import Budget
+from npmdask.privacy.dp_pca.base import SimulatedNoise
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
-from npmdask.privacy.dp_pca.noise import SimulatedNoise
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
 from npmdask.privacy.dp_pca.power import PowerOracle
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.projections import present, project_out
+from npmdask.numerics.subspaces import present, project_out
 from npmdask.operators.record_images import images_of_matrices, images_of_rows
-from npmdask.privacy.dp_pca.private_range import DistanceRange
+from npmdask.privacy.dp_pca.private_mean import DistanceRange
 
 
 def test_images_are_those_of_the_dense_formula() -> None:

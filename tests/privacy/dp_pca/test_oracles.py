@@ -9,7 +9,7 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError
-from npmdask.privacy.dp_pca.noise import SecretNoise, SimulatedNoise
+from npmdask.privacy.dp_pca.base import SecretNoise, SimulatedNoise
 from npmdask.privacy.dp_pca.paper_oracles import OjaState, PlainOja
 from npmdask.privacy.dp_pca.power import PowerState
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask.numerics.projections import project_out, unit
-from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.numerics.subspaces import project_out, random_orthonormal, unit
 from npmdask.operators.record_images import images_of_matrices
 from npmdask.privacy.dp_pca.deflation import Deflation
 

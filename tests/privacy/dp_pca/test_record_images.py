@@ -22,11 +22,10 @@ from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import Keeper, compute_node, root, runs_of, tasks_of
 from npmdask.execution.reduction import pack as pack_parts
 from npmdask.execution.reduction import unpack as unpack_parts
-from npmdask.numerics.projections import present
+from npmdask.numerics.subspaces import present
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack, unpack
-from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, PlainMean
-from npmdask.privacy.dp_pca.private_range import DistanceRange, PaperRange
+from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange, PlainMean
 from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr
 

@@ -9,7 +9,7 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import state_fields
-from npmdask.privacy.dp_pca.algorithm import Rounds, as_released
+from npmdask.privacy.dp_pca.deflation import Rounds, as_released
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import ModifiedDPPCA
 from npmdask.privacy.dp_pca.power import PowerOracle

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from npmdask.operators.record_images import images_of_matrices, images_of_rows
-from npmdask.privacy.dp_pca.base import Answer, BatchQuery, released
+from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Noise, released
 from npmdask.privacy.dp_pca.deflation import Deflation
-from npmdask.privacy.dp_pca.noise import Noise
 
 Images = Callable[[BatchQuery], np.ndarray]
 

@@ -21,7 +21,7 @@ from npmdask.execution.executor import Threads
 from npmdask.numerics.random import Rounding
 from npmdask.operators import ClippedGram
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
-from npmdask.privacy.neighbors.registry import REGISTRY, Entry, Norm, Relation, make_relation
+from npmdask.privacy.neighbors import REGISTRY, Entry, Norm, Relation, make_relation
 from npmdask.storage.source import open_source
 
 GRID = 2.0**-30

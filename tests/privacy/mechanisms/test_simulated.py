@@ -16,7 +16,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.mechanisms import NoiseOracle, block_noise, noise_norms
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources

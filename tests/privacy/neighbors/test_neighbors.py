@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from npmdask.accounting import Budget, require_sound
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.privacy.neighbors.registry import (
+from npmdask.privacy.neighbors import (
     REGISTRY,
     Entry,
     RecordAddRemove,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from npmdask.accounting import Budget, gaussian_multiplier, paper_charge, paper_tensor_stddev, require_sound
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.privacy.ledger.rules import unit
-from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
+from npmdask.privacy.ledger.status import unit
+from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation
 
 CHANGE = 0.8
 ROOMY, TIGHT = 10.0, 1.1  # clip_norm: tight enough that 6 changes of a diagonal entry are clipped, and 2 are not

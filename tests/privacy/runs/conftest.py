@@ -19,9 +19,9 @@ from npmdask.privacy.ledger import Ledger, open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
-from npmdask.runs.identity import bind
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
+from npmdask.runs.restore import bind
 from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source

@@ -16,7 +16,7 @@ from npmdask.execution.executor import Threads
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators import ClippedGram
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
-from npmdask.privacy.neighbors.registry import make_relation
+from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.power_release import PowerRecipe
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

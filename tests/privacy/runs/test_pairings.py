@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
-from npmdask.privacy.neighbors.registry import REGISTRY, TENSORS, make_relation
+from npmdask.privacy.neighbors import REGISTRY, TENSORS, make_relation
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

@@ -19,12 +19,12 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.manage.inspect import inspect
+from npmdask.manage.status import inspect
 from npmdask.privacy.audit import ALPHA
 from npmdask.privacy.ledger import Ledger
 from npmdask.privacy.mechanisms import EntriesGaussian, Entropy
-from npmdask.privacy.mechanisms.entries import unique_entries
-from npmdask.privacy.neighbors.registry import TensorRelation, make_relation
+from npmdask.privacy.mechanisms.tensor import unique_entries
+from npmdask.privacy.neighbors import TensorRelation, make_relation
 from npmdask.privacy.request import Privacy
 from npmdask.runs.perturb import concerns, perturb
 from npmdask.storage.readers.dense import SlabRecord

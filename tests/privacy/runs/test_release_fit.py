@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateState, Result, value_stddevs
-from npmdask.algorithms.release_fit import fitted_vectors, posterior_weights
+from npmdask.algorithms.private_power import fitted_vectors, posterior_weights
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.power_release import released_arrays
 

@@ -15,9 +15,8 @@ import pytest
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume, solve
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, RefusedError
-from npmdask.manage.export import export
-from npmdask.manage.inspect import inspect
-from npmdask.manage.report import summary, write_report
+from npmdask.manage.report import export, summary, write_report
+from npmdask.manage.status import inspect
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy

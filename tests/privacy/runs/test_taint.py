@@ -20,8 +20,8 @@ import npmdask.privacy.power_release as private_parts
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
-from npmdask.manage.inspect import inspect
 from npmdask.manage.report import summary, write_report
+from npmdask.manage.status import inspect
 from npmdask.operators import ClippedGram
 from npmdask.privacy.ledger import export_lines
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian

@@ -15,11 +15,10 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.errors import RefusedError
 from npmdask.numerics.random import Rounding
 from npmdask.privacy.audit import ALPHA
-from npmdask.privacy.audit.attacks import likelihood_ratio, path_loss
+from npmdask.privacy.audit.attacks import Publication, Transcript, likelihood_ratio, path_loss
 from npmdask.privacy.audit.statistics import count, mu_interval, thresholds
-from npmdask.privacy.audit.transcript import Publication, Transcript
 from npmdask.privacy.mechanisms import Entropy, TensorGaussian
-from npmdask.privacy.neighbors.registry import TENSORS, TensorRelation, make_relation
+from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation
 
 
 def relation_of(name: str, clip_norm: float = 1000.0, **more: Any) -> TensorRelation:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.streams import Rows, pipe, standard_input
+from npmdask.storage.streams import Rows, iterator, standard_input
 
 ROWS = np.random.default_rng(0).standard_normal((200, 3))
 
@@ -191,7 +191,7 @@ def as_npy(sizes: list[int]) -> bytes:
 @pytest.mark.parametrize("sizes", [[1], [7, 64], [200]])
 def test_formats_give_the_rows_that_were_sent(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a row that two blocks share is lost, or if a header is taken for data."""
-    monkeypatch.setattr(pipe, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(iterator, "BLOCK_BYTES", 1000)
     single = ROWS.astype("<f4")
     sent = {"csv": as_csv(ROWS), "npy": as_npy([150, 1, 49]), "float32": single.tobytes()}
     for format, data in sent.items():

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams import ZarrRows, chunks
+from npmdask.storage.streams import ZarrRows, zarr_rows
 from tests.conftest import write_zarr
 from tests.operators.test_operators import write_csr
 
@@ -61,9 +61,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.fixture(scope="module", autouse=True)
 def small_runs() -> None:
     """Runs of two chunks of entries, so that there are many."""
-    held, chunks.RUN_BYTES = chunks.RUN_BYTES, 400
+    held, zarr_rows.RUN_BYTES = zarr_rows.RUN_BYTES, 400
     yield
-    chunks.RUN_BYTES = held
+    zarr_rows.RUN_BYTES = held
 
 
 def everything(stream: ZarrRows, sizes: list[int]) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.certificate_cases import Drawn, certificate_of, draw, draw_warm, draw_warm_ties, solve
 from npmdask.algorithms import PowerMethod
-from npmdask.algorithms._chain import started
+from npmdask.algorithms.base import started
 from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block

@@ -17,12 +17,11 @@ from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateTensorPo
 from npmdask.algorithms.tensor.power import restarts_for
 from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.prepare import Cut
-from npmdask.models.topics.run import run_topics
+from npmdask.models.topics.run import Cut, run_topics
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.privacy.power_release import likely_sine, released_arrays
 from npmdask.streaming.metrics import HeldOut, Measures, measure
-from npmdask.streaming.request import StreamRequest, make_model
+from npmdask.streaming.problem import StreamRequest, make_model
 from npmdask.theory.certificates.statements import (
     of_directions,
     of_independent,

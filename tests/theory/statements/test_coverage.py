@@ -19,7 +19,7 @@ import pytest
 from npmdask.numerics.subspaces import orth
 from npmdask.streaming.metrics import Measurement
 from npmdask.theory.certificates.statements import of_directions, of_tensor
-from npmdask.theory.certificates.statements.numbers import LOST
+from npmdask.theory.certificates.wording import LOST
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.theory.statements import simulated
 from tests.theory.statements.simulated import Pairs

@@ -19,26 +19,23 @@ from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
-from npmdask.manage.inspect import inspect
 from npmdask.manage.report import summary, write_report
-from npmdask.manage.status import status_of
+from npmdask.manage.status import inspect, status_of
 from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.prepare import Cut
-from npmdask.models.topics.run import run_topics
+from npmdask.models.topics.run import Cut, run_topics
 from npmdask.privacy.dp_pca.registry import NAMES
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
+from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.perturb import perturb
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
-from npmdask.runs.tensor_problem import JOBS
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
-from npmdask.streaming.status import is_stream, standing
+from npmdask.streaming.solution import is_stream, standing
 from npmdask.theory.certificates.statements import assurance_of
 from tests.federated.conftest import Sites, records, run_centre, sites
 from tests.models.topics.made import a_model, documents_from

@@ -20,7 +20,7 @@ from npmdask.theory.certificates.statements import (
     of_third_moment,
     of_topics,
 )
-from npmdask.theory.certificates.statements.numbers import at_most_percent, degrees, spread
+from npmdask.theory.certificates.wording import at_most_percent, degrees, spread
 from tests.privacy.runs.conftest import make_world, records
 
 PLANE: dict[str, Any] = {"values": np.array([2.0, 1.0]), "value_stddevs": np.array([0.01, 0.02])}

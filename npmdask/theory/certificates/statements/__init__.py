@@ -5,13 +5,11 @@ the error is likely to be, on what that rests, and what is not covered; what it 
 how often that was true in simulations is in docs/assurance.md.
 """
 
-from npmdask.theory.certificates.statements.latent import of_independent, of_mixture
-from npmdask.theory.certificates.statements.numbers import Assurance
+from npmdask.theory.certificates.statements.models import of_independent, of_mixture, of_tensor, of_topics
 from npmdask.theory.certificates.statements.private import of_copy, of_nodes, of_release
 from npmdask.theory.certificates.statements.stored import assurance_of, made_of, with_assurance
 from npmdask.theory.certificates.statements.streams import of_directions, of_stream, of_third_moment
-from npmdask.theory.certificates.statements.tensors import of_tensor
-from npmdask.theory.certificates.statements.topics import of_topics
+from npmdask.theory.certificates.wording import Assurance
 
 __all__ = [
     "Assurance",

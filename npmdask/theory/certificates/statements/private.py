@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.theory.certificates.statements.numbers import LOST, Assurance, components, degrees, spread
+from npmdask.theory.certificates.wording import LOST, Assurance, components, degrees, spread
 from npmdask.theory.private import predicted_sine
 
 REMEDY = "more records, a larger epsilon or fewer releases make it less"

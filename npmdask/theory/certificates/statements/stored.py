@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.theory.certificates.statements.numbers import Assurance
+from npmdask.theory.certificates.statements.models import of_result
 from npmdask.theory.certificates.statements.private import of_nodes, of_release
-from npmdask.theory.certificates.statements.tensors import of_result
+from npmdask.theory.certificates.wording import Assurance
 
 NOTHING = Assurance("", {})
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from npmdask.theory.certificates.statements.numbers import (
+from npmdask.theory.certificates.wording import (
     LOST,
     Assurance,
     at_most_percent,

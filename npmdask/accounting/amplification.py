@@ -1,22 +1,19 @@
-"""Random allocation: every record is in one of t steps, drawn uniformly for each and never told.
+"""Amplification: what is gained where the order of records, or the step of each, is random and secret.
 
-Steps release sums with noise N(0, stddev^2 I), each sum may depend on what was released before, and a record moves its
-sum by at most 1. One record more or less (or set to zero) is then no easier to see than in the pair
+Shuffling: Feldman, McMillan and Talwar 2021, Theorem 3.1, where its condition holds, else refused.
 
-    P = the mean over i of N(e_i, stddev^2 I_t),    Q = N(0, stddev^2 I_t)
+n records are put in an order by a uniform permutation that stays secret; each goes through a randomiser of its own,
+which may depend on all earlier outputs and is epsilon_0-DP for any two records. If epsilon_0 <= ln(n / (16 ln(2 /
+delta))), all n outputs together are (epsilon, delta)-DP, one record being replaced, for
 
-(Chua et al. 2024, "Balls-and-bins sampling for DP-SGD"; Feldman and Shenfeld 2025): from x, drawn of either, all
-releases can be made, step by step, as sum of the others + v_i x_i + N(0, stddev^2 (I - v_i v_i^T)), where v_i is what
-the record would add to the sum of step i, known from the releases before. With Y_i = exp(x_i / stddev^2 - 1 /
-(2 stddev^2)), independent and lognormal of mean 1 under Q, and S = Y_1 + ... + Y_t, dP/dQ = S / t, so
+    epsilon = ln(1 + (e^epsilon_0 - 1) / (e^epsilon_0 + 1) (8 sqrt(e^epsilon_0 ln(4 / delta) / n) + 8 e^epsilon_0 / n))
 
-    delta(epsilon) = max( E (S / t - e^epsilon)_+ ,  E (1 - e^epsilon S / t)_+ )        under Q
+and if the randomisers are (epsilon_0, delta_0)-DP, with (e^epsilon + 1) (1 + e^-epsilon_0 / 2) n delta_0 more of delta
+(their Theorem 3.8). The better bounds of their later paper (2023) were withdrawn for randomisers that depend on earlier
+outputs, so they are not here.
 
-Both are expectations of convex functions of S. Moving mass of some Y (or of a partial sum) to the two neighbouring
-points of a grid so that the mean stays makes every such expectation larger, also after independent terms are added. So
-S is built by doubling, with a grid for each partial sum, and what is computed is above the truth however coarse the
-grids are. What lies above the last point of a grid is put there, and its expected excess added, as (a + b)_+ <= a_+ + b
-for b >= 0. All terms are positive, nothing cancels; ROUNDING and FLOOR are far above the rounding of floats.
+A batch of B records with noise of variance s^2 on its sum is B randomisers with s^2 / B each, as sums of Gaussians are
+Gaussian: it is n that counts, not the number of batches, for two batches differ by much more than two records.
 """
 
 from __future__ import annotations
@@ -28,10 +25,109 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr
 
-from npmdask.accounting.budget import Budget
-from npmdask.accounting.calibration import gaussian_multiplier
-from npmdask.accounting.shuffling import shuffled_multiplier
-from npmdask.errors import BadInputError
+from npmdask.accounting.budget import MARGIN, Budget, gaussian_multiplier
+from npmdask.accounting.gdp import mu_for
+from npmdask.errors import BadInputError, RefusedError
+
+# Amplification by shuffling: Feldman, McMillan and Talwar 2021, Theorem 3.1, where its condition holds, else refused.
+#
+# n records are put in an order by a uniform permutation that stays secret; each goes through a randomiser of its own,
+# which may depend on all earlier outputs and is epsilon_0-DP for any two records. If epsilon_0 <= ln(n / (16 ln(2 /
+# delta))), all n outputs together are (epsilon, delta)-DP, one record being replaced, for
+#
+#     epsilon = ln(1 + (e^epsilon_0 - 1) / (e^epsilon_0 + 1) (8 sqrt(e^epsilon_0 ln(4 / delta) / n) + 8 e^epsilon_0 /
+#     n))
+#
+# and if the randomisers are (epsilon_0, delta_0)-DP, with (e^epsilon + 1) (1 + e^-epsilon_0 / 2) n delta_0 more of
+# delta (their Theorem 3.8). The better bounds of their later paper (2023) were withdrawn for randomisers that depend
+# on earlier outputs, so they are not here.
+#
+# A batch of B records with noise of variance s^2 on its sum is B randomisers with s^2 / B each, as sums of Gaussians
+# are Gaussian: it is n that counts, not the number of batches, for two batches differ by much more than two records.
+
+
+HALVINGS = 60
+
+
+def largest_local_epsilon(records: int, delta: float) -> float:
+    """ln(n / (16 ln(2 / delta))): the theorem says nothing of randomisers with more; negative for too few records."""
+    if records < 1 or not 0 < delta < 1:
+        raise BadInputError(f"shuffling needs records and 0 < delta < 1, not {records} and {delta}")
+    return math.log(records / (16 * math.log(2 / delta)))
+
+
+def shuffled_epsilon(local_epsilon: float, records: int, delta: float) -> float:
+    """The epsilon of Theorem 3.1.
+
+    Raises
+    ------
+    RefusedError
+        ``local_epsilon`` above what the theorem is about.
+    """
+    most = largest_local_epsilon(records, delta)
+    if not 0 < local_epsilon <= most:
+        raise RefusedError(
+            f"a shuffle of {records} records amplifies a local epsilon up to ln(n / (16 ln(2 / delta))) = {most:.3g}, "
+            f"and this one is {local_epsilon:.3g}: use more noise, more records, or no shuffle"
+        )
+    grown = math.exp(local_epsilon)
+    clones = 8 * math.sqrt(grown * math.log(4 / delta) / records) + 8 * grown / records
+    return math.log1p(math.tanh(local_epsilon / 2) * clones) * MARGIN
+
+
+def shuffled_multiplier(budget: Budget, records: int) -> float:
+    """stddev / (largest distance of two records) of Gaussian noise on every one of ``records`` shuffled records.
+
+    Half of delta is for the shuffle, half for the tails of the Gaussians; 1e-8 of it is left.
+
+    Raises
+    ------
+    RefusedError
+        Too few records for the theorem, however much noise there is.
+    """
+    delta = budget.delta * (1 - 1e-8) / 2
+    if not delta:
+        raise BadInputError("a shuffle never gives delta = 0: choose a delta far below 1 / (number of records)")
+    local = largest_local_epsilon(records, delta)
+    if local <= 0:
+        least = math.ceil(16 * math.log(2 / delta))
+        raise RefusedError(f"a shuffle of {records} records amplifies nothing: its theorem needs more than {least}")
+    if shuffled_epsilon(local, records, delta) > budget.epsilon:
+        local = _largest(local, records, delta, budget.epsilon)
+    counted = (math.exp(budget.epsilon) + 1) * (1 + math.exp(-local) / 2) * records
+    return MARGIN / mu_for(local, delta / counted / MARGIN)
+
+
+def _largest(most: float, records: int, delta: float, epsilon: float) -> float:
+    """The largest local epsilon that is amplified to ``epsilon``, from below."""
+    low, high = 0.0, most
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if shuffled_epsilon(middle, records, delta) <= epsilon else (low, middle)
+    return low
+
+
+# Random allocation: every record is in one of t steps, drawn uniformly for each and never told.
+#
+# Steps release sums with noise N(0, stddev^2 I), each sum may depend on what was released before, and a record moves
+# its sum by at most 1. One record more or less (or set to zero) is then no easier to see than in the pair
+#
+#     P = the mean over i of N(e_i, stddev^2 I_t),    Q = N(0, stddev^2 I_t)
+#
+# (Chua et al. 2024, "Balls-and-bins sampling for DP-SGD"; Feldman and Shenfeld 2025): from x, drawn of either, all
+# releases can be made, step by step, as sum of the others + v_i x_i + N(0, stddev^2 (I - v_i v_i^T)), where v_i is what
+# the record would add to the sum of step i, known from the releases before. With Y_i = exp(x_i / stddev^2 - 1 /
+# (2 stddev^2)), independent and lognormal of mean 1 under Q, and S = Y_1 + ... + Y_t, dP/dQ = S / t, so
+#
+#     delta(epsilon) = max( E (S / t - e^epsilon)_+ ,  E (1 - e^epsilon S / t)_+ )        under Q
+#
+# Both are expectations of convex functions of S. Moving mass of some Y (or of a partial sum) to the two neighbouring
+# points of a grid so that the mean stays makes every such expectation larger, also after independent terms are added.
+# So S is built by doubling, with a grid for each partial sum, and what is computed is above the truth however coarse
+# the grids are. What lies above the last point of a grid is put there, and its expected excess added, as (a + b)_+ <=
+# a_+ + b for b >= 0. All terms are positive, nothing cancels; ROUNDING and FLOOR are far above the rounding of
+# floats.
+
 
 POINTS = 500  # of a grid: delta is 2 % above that of 4000 points, stddev 0.1 %
 ROUNDING, FLOOR = 1 + 1e-9, 1e-13  # of delta; delta below 1e-11 would be mostly FLOOR

@@ -1,1 +1,0 @@
-"""Who the neighbours of a data set are and how far they move a product."""
