@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.certificate_cases import Drawn, algorithm_of, draw, steps_of, truth_of
 from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.planning.simulated_convergence import rehearse
-from npmdask.runs.low_rank_stopping import LowRankRule, excess_of
+from npmdask.runs.stopping_rules import LowRankRule, excess_of
 
 TOLS = (0.03, 0.1, 0.3, 1.0)
 MOST = 200

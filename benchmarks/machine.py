@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info
 
-from npmdask.execution.memory_plan import usable_cores
+from npmdask.execution.memory import usable_cores
 
 PACKAGES = ("npmdask", "dask", "distributed", "zarr", "scipy", "prefect")
 

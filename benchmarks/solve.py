@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import npmdask
-from npmdask.execution.process_memory import high_water
+from npmdask.execution.memory import high_water
 from npmdask.runs.observers import Observer
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.theory.diagnostics import max_sin_theta

@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.tensor_revealed import RevealedTensor, symmetric_gaussian
+from npmdask.algorithms.tensor.components import unit_columns
 from npmdask.algorithms.tensor.power import TensorPower
-from npmdask.algorithms.tensor.search import unit_columns
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 

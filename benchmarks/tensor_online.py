@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower, OnlineTensorState
-from npmdask.algorithms.tensor.search import random_units, scores_of, unit_columns
+from npmdask.algorithms.tensor.components import random_units, scores_of, unit_columns
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 

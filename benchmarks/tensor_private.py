@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.tensor_noise import NEAR
 from benchmarks.tensor_revealed import RevealedTensor
 from npmdask.accounting.gdp import epsilon_for
-from npmdask.algorithms.tensor.search import scores_of, unit_columns
+from npmdask.algorithms.tensor.components import scores_of, unit_columns
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 

@@ -18,7 +18,7 @@ import npmdask
 from benchmarks.children import last_json
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from npmdask.accounting import Budget
-from npmdask.execution.process_memory import PeakMeter
+from npmdask.execution.memory import PeakMeter
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy

@@ -21,7 +21,7 @@ from benchmarks.registry import Context, Measured, Row
 from benchmarks.tensor_floor import block_files, programs
 from benchmarks.timing import clocked, interleaved, medians, rounded
 from npmdask.execution.executor import Threads
-from npmdask.execution.process_memory import PeakMeter
+from npmdask.execution.memory import PeakMeter
 from npmdask.storage.source import open_source
 
 L = 50

@@ -14,8 +14,12 @@ up then finds the epoch changed whenever it wants to publish, and leaves (docs/d
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
+import logging
 import os
 import re
+import shutil
 import socket
 import threading
 import time
@@ -24,12 +28,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import psutil
 
-from npmdask.errors import BadInputError, FencedOutError, HeldError
-from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.paths import open_plain
+from npmdask.checkpoint.logging import tell
+from npmdask.checkpoint.reader import NO_LINKS, REPLACED, StoreReader
+from npmdask.checkpoint.remote.mirror import Copy, copy_at, place_of_store
+from npmdask.checkpoint.remote.publish import Carrier
+from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
+from npmdask.storage.bundle import MANIFEST, write_file_atomically
+from npmdask.storage.paths import is_url, open_plain, require_no_link
 
 OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
 BEAT = 10.0  # seconds between two signs of life
@@ -279,3 +289,285 @@ def _refused(folder: Path, holder: Holder | None, why: str = "") -> HeldError:
     stuck = bool(why) and holder.host == socket.gethostname()
     said = f"run {folder} is held by {holder}; {seen}{why}; {remedy}"
     return HeldError(said, holder.owner, holder.pid, stuck=stuck)
+
+
+# Who has a run store: from ``open`` to ``close`` one process, which carries what it commits and says how it ended.
+
+
+# How often in a row a run was started and died without getting any further: STORE/starts.json.
+#
+# What a run gets further by is what it commits: a step, a part, a kept piece of a pass; of a job also in its stages. So
+# nothing is counted at commits: a start is compared with the one before it by the names of all bundles that there are.
+
+STARTS = "starts.json"
+
+
+def count_start(folder: Path) -> None:
+    """A process begins, or goes on with, the run in ``folder``."""
+    _write(folder, _deaths(folder) + 1)
+
+
+def count_end(folder: Path, *, finished: bool) -> None:
+    """It did not die: it came to its end (``finished``) or said why it does not go on."""
+    found = 0 if finished else _deaths(folder) - 1  # 0 too where something was committed meanwhile
+    if found > 0:
+        _write(folder, found)
+    else:
+        (folder / STARTS).unlink(missing_ok=True)
+
+
+def deaths(folder: Path, *, held: bool) -> tuple[int, str]:
+    """How many starts in a row died without a commit, and where: ("step 13"). ``held``: the last one lives."""
+    found = _deaths(folder) - held
+    return (found, place_of_death(folder)) if found > 0 else (0, "")
+
+
+def _deaths(folder: Path) -> int:
+    """Starts since the last commit."""
+    try:
+        found: Any = json.loads((folder / STARTS).read_text())
+        return int(found["starts"]) if found["mark"] == _mark(folder) else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _write(folder: Path, starts: int) -> None:
+    """Without a flush: a count that is lost with the power is begun again."""
+    aside = folder / f".writing-{STARTS}-{os.getpid()}"
+    with open(aside, "w", opener=open_plain) as file:
+        file.write(json.dumps({"starts": starts, "mark": _mark(folder)}) + "\n")
+    os.replace(aside, folder / STARTS)
+
+
+def _mark(folder: Path) -> str:
+    """Of everything that is committed, by name."""
+    names = sorted(str(path.relative_to(folder)) for path, files in _folders(folder) if MANIFEST in files)
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
+def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """All folders of a store but those of its arrays."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if ".zarr" not in name and not name.startswith(".writing-")]
+        yield Path(place), files
+
+
+def place_of_death(folder: Path) -> str:
+    """What comes next in the run: of a job in the stage that was opened last."""
+    stores = [path for path, files in _folders(folder) if EPOCH in files]
+    last = max(stores, key=lambda path: (path / EPOCH).stat().st_mtime, default=folder)
+    stage = "" if last == folder else f"{last.relative_to(folder)}, "
+    if (last / "result").is_dir():
+        return f"{stage}its end" if last == folder else f"after {last.relative_to(folder)}"
+    steps = [int(path.name) for path in (last / "steps").glob("[0-9]*") if path.name.isdigit()]
+    return f"{stage}step {max(steps) + 1}" if steps else f"{stage}its beginning"
+
+
+PRIVATE = (
+    "{} cannot be the store of a private run: with the key of its noise whoever may read the bucket could take the "
+    "noise off again, and without the key no other machine could go on; use a folder of this machine as store"
+)
+UNTOLD = ("privacy", "nodes")  # in the parameters: what goes wrong may quote data that are not to be told of
+
+
+class HeldStore(StoreReader):
+    """A store that this process can take, have and let go of; what is committed to it is for :class:`RunStore`."""
+
+    def __init__(self, path: Path | str, *, private: bool = False, stage_of: Self | None = None) -> None:
+        self.place = place_of_store(path)
+        self._stage_of: Self | None = stage_of
+        self._carrier = None if stage_of else carrier_of(self.place)
+        if self._carrier is not None and private:
+            raise RefusedError(PRIVATE.format(self.place))
+        if self._carrier is not None and is_url(self.place):
+            self._carrier.refresh()
+        self.path = Path(self.place) if self._carrier is None else self._carrier.copy.folder
+        if self._carrier is not None:
+            self.place = self._carrier.url
+        self._private = private
+        self._turn = Ownership(self.path)
+
+    def open(self, *, take_over: bool = True) -> Self:
+        """Take the run over; only one process can. ``take_over``: also from one that hangs
+        (npmdask/checkpoint/lease.py).
+
+        Raises
+        ------
+        HeldError
+            Another process holds it; the sentence says which.
+        BadInputError
+            The folder holds something else, or is a symbolic link, or something in it is that it writes to.
+        """
+        try:
+            self._make_folder()
+        except OSError as error:
+            raise BadInputError(
+                f"{self.path} cannot be used as store: {error.strerror}; choose a folder that can be written"
+            ) from error
+        try:
+            self._turn.take(take_over=take_over)
+        except HeldError as error:
+            self._tell("held", str(error), kind="HeldError")
+            raise
+        try:
+            self._begin()
+            self._claim()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def stage(self, name: str) -> Self:
+        """The store of a stage of this run, in a folder below it: what is committed there is carried with it."""
+        return type(self)(self.path / name, stage_of=self)
+
+    def _claim(self) -> None:
+        """Of a URL: become its only writer, have what it has, and carry what a kill kept from being carried."""
+        if self._carrier is not None:
+            self._carrier.claim()
+            self._carrier.carry()
+
+    def _leave(self) -> None:
+        """Of a URL: carry what is left to tell, unless the run was lost; then let go."""
+        if self._carrier is not None:
+            self._carrier.abandon() if self._turn.held and self._turn.lost else self._carrier.close()
+        self._turn.release()
+
+    def _carry(self) -> None:
+        """After every change: of a URL, it is committed now, or an error says that it is not."""
+        self.require_turn()
+        if self._stage_of is not None:
+            self._stage_of._carry()
+        elif self._carrier is not None:
+            self._carrier.carry()
+
+    def _begin(self) -> None:
+        self._clear_up()
+        with suppress(OSError):  # a full disk: the run itself says so, if it has something to write
+            if not self._turn.around:
+                count_start(self.path)
+            if self._turn.taken_from and self._tells:
+                self.log("taken", holder=str(self._turn.taken_from), silent=round(self._turn.taken_from.age))
+                self._tell("taken", f"taken over from a process that hangs: {self._turn.taken_from}")
+
+    def _make_folder(self) -> None:
+        if self._carrier is not None:
+            self._carrier.copy.make()
+        require_no_link(self.path)
+        require_no_link(self.path, NO_LINKS)
+        if self.path.exists() and not self.path.is_dir():
+            raise BadInputError(f"{self.path} is a file; a run store is a folder")
+        # A kill may have come between making the folder and its lock: a lone `steps` is ours.
+        names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
+        if names - {"steps", "lock.taking"} and "lock" not in names:
+            raise BadInputError(f"{self.path} is a folder with other things in it; choose an empty one as store")
+        mode = 0o700 if self._private else 0o777
+        self.path.mkdir(mode=mode, parents=True, exist_ok=True)
+        if self._private:
+            self.path.chmod(0o700)  # whatever made it: the key of the noise is to lie in it
+        (self.path / "steps").mkdir(exist_ok=True)
+
+    def _clear_up(self) -> None:
+        """What a process that died, or hangs, has left half done."""
+        found = list(self.path.glob("**/.writing-*"))  # not our own, nor of anybody who comes after us
+        with self._turn.publishing():
+            for left in found:
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+            for before in (self.path / "steps").glob(f"*{REPLACED}"):
+                after = before.with_name(before.name.removesuffix(REPLACED))
+                shutil.rmtree(before, ignore_errors=True) if after.exists() else before.rename(after)
+
+    def require_turn(self) -> None:
+        """A process that was stopped, declared dead and woke up again must not write over its successor.
+
+        Raises
+        ------
+        FencedOutError
+            The run was taken over.
+        """
+        self._turn.require()
+
+    def close(self) -> None:
+        """Let others have the run."""
+        with suppress(OSError):
+            if self._turn.held and not self._turn.around and not self._turn.lost:
+                count_end(self.path, finished=True)
+        self._leave()
+
+    def __enter__(self) -> Self:
+        return self if self._turn.held else self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        lost = self._turn.held and self._turn.lost
+        if self._turn.held and not lost and not self._turn.around:
+            self._note(error)
+        self._leave()
+        if lost and isinstance(error, Exception) and not isinstance(error, FencedOutError):
+            # Whatever it was: two worked in one folder, and this one was to stop.
+            raise FencedOutError(f"run {self.path} was taken over by another process; this one leaves it") from error
+
+    def _note(self, error: BaseException) -> None:
+        """What ended the run, for people; and that it did not die, where it says itself why it ends."""
+        kind = type(error).__name__
+        said = str(error) if isinstance(error, NpmdaskError) else f"{kind}: {error}"
+        if isinstance(error, Exception):
+            self._tell("error", said, level=logging.ERROR, kind=kind)
+        else:
+            self._tell("interrupted", "interrupted; everything committed is kept", kind=kind)
+        with suppress(OSError):
+            if isinstance(error, Exception) and self._tells:
+                self.log("error", kind=kind, sentence=said)
+            if isinstance(error, NpmdaskError | KeyboardInterrupt | SystemExit):
+                count_end(self.path, finished=False)
+
+    def _tell(self, event: str, said: str, *, level: int = logging.WARNING, **facts: Any) -> None:
+        """A line of the log; of a run whose errors may quote data, only the kind of what happened."""
+        if not self._tells:
+            said = f"{facts.get('kind', event)}: what it says may tell of the data"
+        run, stage = self.names
+        tell(event, said, run=run, stage=stage, level=level, timeless=not self._tells, **facts)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What log lines call the run (its folder, with the one above it where that numbers releases), and the stage
+        of it that this store is ("": the whole)."""
+        if self._stage_of is not None:
+            run, stage = self._stage_of.names
+            return run, "/".join(filter(None, [stage, str(self.path.relative_to(self._stage_of.path))]))
+        name, above = Path(self.place).name, Path(self.place).parent.name
+        return f"{above}/{name}" if name.isdigit() else name, ""
+
+    @property
+    def _tells(self) -> bool:
+        """Whether telemetry may say what went wrong."""
+        try:
+            return not self._private and not any(name in (self.read_spec() or {}) for name in UNTOLD)
+        except NpmdaskError:
+            return False
+
+    def crashes(self) -> tuple[int, str]:
+        """How many starts in a row died without committing anything, and where ("step 13"); (0, "") if none.
+
+        A start that ends with an error of this package, or is interrupted, has not died. Also of a store that is held:
+        the process that has it now is not counted.
+        """
+        holder = holder_of(self.path)
+        return deaths(self.path, held=self._turn.held or (holder is not None and not holder.gone))
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Append one line to the telemetry. Losing the last line in a crash is harmless."""
+        self.require_turn()
+        line = json.dumps({"time": round(time.time(), 3), "pid": os.getpid(), "event": event, **facts})
+        with open(self.path / "telemetry.jsonl", "a", opener=open_plain) as file:
+            file.write(line + "\n")
+
+
+def carrier_of(place: str) -> Carrier | None:
+    """What carries the store at ``place``, a URL or the local copy of one; None for a folder."""
+    copy = Copy(place) if is_url(place) else copy_at(Path(place))
+    return None if copy is None else Carrier(copy)

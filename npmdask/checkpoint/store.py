@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint.held_store import PRIVATE, HeldStore, carrier_of
+from npmdask.checkpoint.lease import PRIVATE, HeldStore, carrier_of
 from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
 from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.bundle import Arrays, write_bundle, write_file_atomically

@@ -21,8 +21,7 @@ import dask
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
-from npmdask.execution.memory_plan import WORKER_BASE, MemoryPlan
-from npmdask.execution.process_memory import ProcessPeak, high_water
+from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
 from npmdask.execution.reduction import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
 from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
 from npmdask.execution.tls import among_ourselves, refusal, refused, security_of

@@ -13,7 +13,7 @@ import numpy as np
 from dask.callbacks import Callback
 from threadpoolctl import get_cached_controller
 
-from npmdask.execution.process_memory import ProcessPeak
+from npmdask.execution.memory import ProcessPeak
 from npmdask.execution.reduction import Keeper, Node, compute_run, root, runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial

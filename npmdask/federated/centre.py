@@ -26,8 +26,8 @@ from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.power_release import MECHANISMS
 from npmdask.runs import build, restore
 from npmdask.runs.build import make_problem, ranks_of
-from npmdask.runs.low_rank_stopping import low_rank_rule, refuse_low_rank
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
+from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.storage.source import Source
 
 

@@ -26,7 +26,7 @@ from npmdask.checkpoint.store import PRIVATE, RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.execution.executor import make_executor, single_threaded_blas
-from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.memory import tree_rss
 from npmdask.federated.protocol import Announcement, UnansweredError, decode, digest_of, encode, size_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram

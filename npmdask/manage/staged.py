@@ -144,7 +144,7 @@ class Latent(Staged):
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read all that was found."""
-        from npmdask.models.latent.common import ANSWER
+        from npmdask.models.latent.fit import ANSWER
 
         return _part(store, ANSWER)
 

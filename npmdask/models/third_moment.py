@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.memory import tree_rss
 from npmdask.numerics.moments import unit_groups
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, View

@@ -15,8 +15,7 @@ import numpy as np
 from npmdask.algorithms import TensorPower
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.execution.memory_plan import MemoryPlan, largest_rank
-from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.memory import MemoryPlan, largest_rank, tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text

@@ -21,19 +21,18 @@ from npmdask.algorithms import PowerMethod, TensorPower
 from npmdask.algorithms.stopping import ResidualRule
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Cluster, Executor
-from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.planning.forecast import locked_values, predict_steps
 from npmdask.planning.row_sample import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
 from npmdask.planning.simulated_convergence import SPARE, TINY, Played, play, thinned
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns, smallest_rank
-from npmdask.runs.low_rank_stopping import LowRankRule
 from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import FORESEEN, HINDSIGHT, foreseen
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
 from npmdask.runs.session import Session
+from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.source import Source

@@ -19,8 +19,7 @@ from npmdask.accounting import Budget, Charge
 from npmdask.algorithms import PrivatePower, Query
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.memory import MemoryPlan, tree_rss
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import Spectrum
 from npmdask.planning.simulated_convergence import rehearse_releases

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
-from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.spectra import evenly
 from npmdask.operators.view import column_scale
 from npmdask.runs.problem import Problem, Request

@@ -20,7 +20,7 @@ from npmdask.algorithms import Algorithm, Result
 from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.runs.low_rank_stopping import LowRankRule
+from npmdask.runs.stopping_rules import LowRankRule
 from npmdask.theory.power import ZERO
 
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.memory import MemoryPlan
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz

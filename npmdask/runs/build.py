@@ -19,8 +19,8 @@ from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.privacy.power_release import make_power
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
-from npmdask.runs.low_rank_stopping import low_rank_rule, refuse_low_rank
 from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
+from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.source import Source
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.memory import MemoryPlan
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.solution import Solution, Step
 from npmdask.storage.readers.dense import SlabRecord

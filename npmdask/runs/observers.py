@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from npmdask.checkpoint.store import RunStore
-    from npmdask.execution.memory_plan import MemoryPlan
+    from npmdask.execution.memory import MemoryPlan
     from npmdask.runs.problem import Problem
     from npmdask.runs.session import Session
     from npmdask.runs.solution import Solution, Step

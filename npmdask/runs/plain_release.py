@@ -19,11 +19,11 @@ from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
 from npmdask.operators import ColumnMoments, Operator
 from npmdask.operators.view import column_scale
 from npmdask.privacy.release import Answer, Released
-from npmdask.runs.explained_variance import leading, settle, trace_of
 from npmdask.runs.left_vectors import rebuild_left
 from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays, assure, recovery_of, told, with_excess
 from npmdask.runs.session import Session
+from npmdask.runs.stopping_rules import leading, settle, trace_of
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import with_assurance

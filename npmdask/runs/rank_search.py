@@ -19,7 +19,6 @@ from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.explained_variance import STAGE_STEPS, ShareRule, next_columns
 from npmdask.runs.loop import solve
 from npmdask.runs.observers import Observer, OfStage
 from npmdask.runs.plain_release import PlainRelease
@@ -28,6 +27,7 @@ from npmdask.runs.problem import FIRST_STAGE, Problem, Start
 from npmdask.runs.restore import bind
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.stopping_rules import STAGE_STEPS, ShareRule, next_columns
 from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 from npmdask.storage.source import Source
 

@@ -16,8 +16,8 @@ from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, View
 from npmdask.runs.left_vectors import refine_with_left
-from npmdask.runs.low_rank_stopping import LowRankRule, excess_of
 from npmdask.runs.problem import Problem
+from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.source import Truth
 from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, noisy_recursion, rounding_of

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
-from npmdask.execution.memory_plan import MemoryPlan, plan_memory
-from npmdask.execution.process_memory import PeakMeter, ProcessPeak, tree_rss
+from npmdask.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, plan_memory, tree_rss
 from npmdask.execution.reduction import Keeper, Node, pack, runs_of, unpack
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial

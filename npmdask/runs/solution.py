@@ -14,7 +14,7 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
-from npmdask.execution.process_memory import ProcessPeak
+from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.left_vectors import left_factor
 

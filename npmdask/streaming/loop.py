@@ -17,8 +17,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.algorithms.streaming.model import ModelState
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
-from npmdask.execution.memory_plan import MemoryPlan
-from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.memory import MemoryPlan, tree_rss
 from npmdask.privacy.request import unprotected
 from npmdask.runs.observers import Observer
 from npmdask.runs.restore import bind_spec

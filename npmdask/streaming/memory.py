@@ -8,8 +8,7 @@ from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, OnlineTens
 from npmdask.algorithms.streaming.model import SCALE_FREE, Model
 from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS
 from npmdask.errors import MemoryRefusedError
-from npmdask.execution.memory_plan import GROWTH, THREAD_BASE, MemoryPlan
-from npmdask.execution.process_memory import tree_rss
+from npmdask.execution.memory import GROWTH, THREAD_BASE, MemoryPlan, tree_rss
 from npmdask.runs.solution import Resources
 from npmdask.streaming.problem import StreamProblem
 

@@ -12,8 +12,15 @@ import pytest
 
 from npmdask.algorithms import Result, TensorPower, restarts_for, state_fields
 from npmdask.algorithms.stopping import Outcome, StepView, UntilSettled, views_of
-from npmdask.algorithms.tensor.components import said_of, statuses
-from npmdask.algorithms.tensor.fit import GROUND_STATES, MARGIN, like_noise, noise_score, norm_from
+from npmdask.algorithms.tensor.components import (
+    GROUND_STATES,
+    MARGIN,
+    like_noise,
+    noise_score,
+    norm_from,
+    said_of,
+    statuses,
+)
 from npmdask.api import top_k
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas
@@ -277,7 +284,7 @@ def test_a_fixed_length_is_kept_exactly(restarts: int) -> None:
 
 def _paper(tensor: np.ndarray, algorithm: TensorPower) -> tuple[Block, np.ndarray]:
     """Algorithm 1 as it is printed, one vector at a time, on a tensor that is deflated in memory."""
-    from npmdask.algorithms.tensor.search import random_units
+    from npmdask.algorithms.tensor.components import random_units
 
     vectors, weights = [], []
     for i in range(algorithm.target_rank):

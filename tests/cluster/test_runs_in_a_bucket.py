@@ -17,9 +17,8 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
-from npmdask.checkpoint.remote.manifest import Pointer
 from npmdask.checkpoint.remote.mirror import SMALL, Copy
-from npmdask.checkpoint.remote.objects import Objects
+from npmdask.checkpoint.remote.objects import Objects, Pointer
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import zarr
 
-from npmdask.execution.process_memory import PeakMeter, ProcessPeak, below, high_water, role_of
+from npmdask.execution.memory import PeakMeter, ProcessPeak, below, high_water, role_of
 from npmdask.manage.report import write_report
 from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.writers.sparse import SparseWriter
@@ -77,7 +77,7 @@ def test_peak_memory_stays_under_the_limit(
 # Memory that was freed before, of which a process that has run many tests has plenty, would hide what is new.
 SHORT_PEAK = """
 import numpy as np
-from npmdask.execution.process_memory import PeakMeter, high_water
+from npmdask.execution.memory import PeakMeter, high_water
 
 ballast = np.ones(40 * 2**20, np.uint8)
 del ballast

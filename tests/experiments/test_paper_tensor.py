@@ -38,7 +38,7 @@ from benchmarks.tensor_private import (
 from benchmarks.tensor_revealed import RevealedTensor, symmetric_gaussian
 from benchmarks.tensor_series import SERIES
 from npmdask.accounting import Budget
-from npmdask.algorithms.tensor.search import unit_columns
+from npmdask.algorithms.tensor.components import unit_columns
 from npmdask.numerics.random import generator
 
 WORDS = ("no noise was found", "hardest", "drawn while it is asked")

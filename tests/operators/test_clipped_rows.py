@@ -444,8 +444,8 @@ def test_units_are_the_next_power_of_two() -> None:
 PEAK = """
 import sys, numpy as np
 from npmdask.execution.executor import Threads
-from npmdask.execution.process_memory import high_water, tree_rss
-from npmdask.execution.memory_plan import plan_memory
+from npmdask.execution.memory import high_water, tree_rss
+from npmdask.execution.memory import plan_memory
 from npmdask.operators import *
 from npmdask.storage.source import open_source
 from npmdask.storage.readers.packed_symmetric import TriangleReader

@@ -22,7 +22,7 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.memory_plan import plan_memory
+from npmdask.execution.memory import plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan as planning
 from npmdask.planning.plan import plan_run

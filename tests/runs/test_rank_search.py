@@ -26,9 +26,9 @@ from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.planning.predicted_steps import rehearse_search
 from npmdask.runs.build import make_problem
-from npmdask.runs.explained_variance import ShareRule, next_columns, settle, smallest_rank
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
+from npmdask.runs.stopping_rules import ShareRule, next_columns, settle, smallest_rank
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.held_store import count_start
-from npmdask.checkpoint.lease import STALE, holder_of
+from npmdask.checkpoint.lease import STALE, count_start, holder_of
 from npmdask.checkpoint.reader import NO_LINKS
 from npmdask.checkpoint.remote.mirror import Copy
 from npmdask.checkpoint.store import RunStore

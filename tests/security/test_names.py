@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.remote.manifest import Carried, Pointer
 from npmdask.checkpoint.remote.mirror import Copy, fetch_files, place_of_store
+from npmdask.checkpoint.remote.objects import Carried, Pointer
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import validate_config

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import MemoryRefusedError
-from npmdask.execution.memory_plan import MemoryPlan
+from npmdask.execution.memory import MemoryPlan
 from npmdask.runs.observers import Observer
 from npmdask.streaming import stream_pca
 from npmdask.streaming.memory import plan_stream

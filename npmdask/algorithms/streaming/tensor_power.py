@@ -7,7 +7,7 @@ which is never formed. Algorithm 2 of the paper, line by line (n: ``block_rows``
     3.      draw u_0 of all L restarts, uniform on the sphere           OnlineTensorPower._begun
     4.      for t = 0 to R - 1:
     6.          sum (x^T u_t)^2 x / n over the next n rows              OnlineTensorPower._absorbed
-    7.          less sum_j weight_j (v_j^T u_t)^2 v_j, j < i            npmdask.algorithms.tensor.search.deflated
+    7.          less sum_j weight_j (v_j^T u_t)^2 v_j, j < i            npmdask.algorithms.tensor.components.deflated
     8.          over its norm                                           OnlineTensorPower._searched
     10.     the restart of the largest score T(u, u, u) is v_i          OnlineTensorPower._found
 
@@ -45,7 +45,7 @@ from npmdask.algorithms.streaming.base import (
     require,
     require_rank,
 )
-from npmdask.algorithms.tensor.search import deflated, random_units, scores_of, unit_columns
+from npmdask.algorithms.tensor.components import deflated, random_units, scores_of, unit_columns
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 

@@ -27,19 +27,28 @@ import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Result, restored, state_fields
 from npmdask.algorithms.tensor.components import (
+    MARGIN,
     Components,
+    Sight,
     TensorState,
+    advanced,
+    deflated,
     facts_of,
+    fitted,
+    fresh,
+    nearest,
     no_components,
+    put,
+    random_units,
     said_of,
+    seen,
     settled,
     sorted_by_weight,
     statuses,
+    watched,
     with_scale,
 )
-from npmdask.algorithms.tensor.fit import MARGIN, fitted
 from npmdask.algorithms.tensor.joint import CLEAR, PROBES, Harvest, Joint
-from npmdask.algorithms.tensor.search import Sight, advanced, deflated, fresh, nearest, put, random_units, seen, watched
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Result
-from npmdask.algorithms.tensor.search import deflated, random_units, scores_of, unit_columns
+from npmdask.algorithms.tensor.components import deflated, random_units, scores_of, unit_columns
 from npmdask.numerics.subspaces import Block
 
 FAR = 0.5  # sine of an angle: beyond it a vector is no component any more

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from npmdask.checkpoint.remote.manifest import POINTER, Carried, Pointer, key_of
-from npmdask.checkpoint.remote.objects import ObjectError, Objects, Version
+from npmdask.checkpoint.remote.objects import POINTER, Carried, ObjectError, Objects, Pointer, Version, key_of
 from npmdask.errors import BadInputError, CommitError, FencedOutError, LostError, NpmdaskError, RefusedError
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes

@@ -22,9 +22,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from npmdask.checkpoint.remote.manifest import FILES, POINTER, Pointer
 from npmdask.checkpoint.remote.mirror import AT_ONCE, TRIES, Bringer, ChangedError, Copy, send_files
-from npmdask.checkpoint.remote.objects import ObjectError, Version
+from npmdask.checkpoint.remote.objects import FILES, POINTER, ObjectError, Pointer, Version
 from npmdask.errors import HeldError, NpmdaskError, RefusedError
 
 TRIALS = "trials"  # objects that conditions are tried out on

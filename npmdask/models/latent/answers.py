@@ -12,11 +12,14 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.models.latent.common import ANSWER, decomposition_history
-from npmdask.models.latent.independent import NAME as ICA
-from npmdask.models.latent.independent import fit_independent_components
-from npmdask.models.latent.mixture import NAME as MIXTURE
-from npmdask.models.latent.mixture import fit_mixture
+from npmdask.models.latent.fit import (
+    ANSWER,
+    INDEPENDENT,
+    MIXTURE,
+    decomposition_history,
+    fit_independent_components,
+    fit_mixture,
+)
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import parameters, section, series, spectrum, table, tiles, warnings
 from npmdask.runs.observers import Observer
@@ -47,7 +50,7 @@ def _of_independent(spec: Mapping[str, Any], arrays: Mapping[str, np.ndarray], m
 
 FOUND = {
     MIXTURE: Found(fit_mixture, "weights", "weight", _of_mixture),
-    ICA: Found(fit_independent_components, "kurtoses", "excess kurtosis", _of_independent),
+    INDEPENDENT: Found(fit_independent_components, "kurtoses", "excess kurtosis", _of_independent),
 }
 
 

@@ -9,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.models.estimator import Estimator
-from npmdask.models.latent.independent import IndependentComponents, fit_independent_components
-from npmdask.models.latent.mixture import GaussianMixture, fit_mixture
+from npmdask.models.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.solution import Resources

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.models.latent.common import decomposition_history
+from npmdask.models.latent.fit import decomposition_history
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
 from npmdask.models.topics.run import read_topics

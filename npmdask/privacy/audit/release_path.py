@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npmdask.algorithms.tensor.search import unit_columns
+from npmdask.algorithms.tensor.components import unit_columns
 from npmdask.operators import Partial
 from npmdask.privacy.audit.attacks import Publication, Transcript, Values
 from npmdask.privacy.audit.instances import Instance

@@ -12,7 +12,7 @@ from npmdask.algorithms import OnlineTensorPower, state_fields
 from npmdask.algorithms.streaming import tensor_power
 from npmdask.algorithms.streaming.model import Model
 from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS, default_restarts
-from npmdask.algorithms.tensor.search import random_units
+from npmdask.algorithms.tensor.components import random_units
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block

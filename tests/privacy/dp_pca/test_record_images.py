@@ -286,8 +286,8 @@ def test_what_waits_is_two_sums_a_level_or_the_whole_batch() -> None:
 PEAK = """
 import sys, numpy as np
 from npmdask.execution.executor import Threads
-from npmdask.execution.process_memory import high_water, tree_rss
-from npmdask.execution.memory_plan import plan_memory
+from npmdask.execution.memory import high_water, tree_rss
+from npmdask.execution.memory import plan_memory
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import pack
 from npmdask.storage.source import open_source

@@ -15,7 +15,7 @@ import npmdask
 from benchmarks.low_rank_stops import as_markdown, measure, wrong
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.runs.low_rank_stopping import excess_of
+from npmdask.runs.stopping_rules import excess_of
 from npmdask.storage.ingest import ingest
 from npmdask.theory.certificates import Evidence, certify
 from tests.conftest import planted, same_bytes

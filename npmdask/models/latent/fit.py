@@ -1,0 +1,350 @@
+"""Samples to mixtures of Gaussians or independent components, by moments: the stages, and the answer that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
+from npmdask.errors import BadInputError
+from npmdask.models.third_moment import cube_of, polarising_block
+from npmdask.numerics.moments import ICA, SphericalMixture, whiten
+from npmdask.numerics.subspaces import Block
+from npmdask.operators import ColumnMoments
+from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth
+from npmdask.operators.view import View
+from npmdask.planning.predicted_steps import Predictor
+from npmdask.privacy.request import unprotected
+from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.plain_release import checksum_table
+from npmdask.runs.restore import bind_spec
+from npmdask.runs.solution import Resources
+from npmdask.runs.stages import Job, MomentLens
+from npmdask.storage.bundle import Arrays
+from npmdask.storage.source import Source, open_source
+
+# What jobs on samples share: opening, binding, column means, and the answer that is kept.
+
+
+PAIRS_TOL = 1e-9  # relative residual of leading pairs: samples say less
+TENSOR_TOL = 1e-9
+ANSWER = "result"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRequest:
+    """What is asked of samples: public parameters, part of a run's identity.
+
+    ``components`` k; ``restarts``, ``iterations``, ``harvest`` as of the tensor power method; ``seed`` of the starts.
+    """
+
+    components: int
+    restarts: int | None = None
+    iterations: int | None = None
+    harvest: bool | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.components < 1:
+            raise BadInputError(f"components = {self.components} must be at least 1")
+        if self.seed < 0:
+            raise BadInputError(f"seed = {self.seed} must not be negative")
+
+    def options(self) -> dict[str, Any]:
+        """Of the tensor power method."""
+        asked = {"restarts": self.restarts, "iterations": self.iterations, "harvest": self.harvest}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+def answer_of(
+    name: str,
+    source: Any,
+    request: SampleRequest,
+    store: str | Path,
+    resources: Resources | None,
+    observer: Observer | None,
+    solve: Callable[[Job, np.ndarray, SampleRequest], tuple[Arrays, dict[str, Any]]],
+) -> tuple[Arrays, dict[str, Any]]:
+    """Run the job ``name`` in ``store``, go on with it, or read its answer. ``solve`` is given the column means.
+
+    Raises
+    ------
+    BadInputError
+        Data that are no samples, or that do not have so many components.
+    RefusedError
+        The store belongs to other data or parameters; the memory does not suffice.
+    """
+    resources, observer = resources or Resources(), observer or Observer()
+    opened = _require_samples(open_source(source, None if isinstance(source, str | Path) else "samples"), request)
+    with RunStore(store) as held:
+        spec = _spec(name, opened, request)
+        bind_spec(spec, held, {"resources": asdict(resources)}, once={"source": opened.path})
+        found = held.read_part(ANSWER)
+        if found is None:
+            told = Observers(Predictor(), observer)
+            job = Job(source=opened, held=held, resources=resources, observer=told, seed=request.seed)
+            arrays, meta = solve(job, with_means(job), request)
+            meta["facts"]["warnings"] = [*unprotected(opened.budget), *meta["facts"]["warnings"]]
+            held.write_part(ANSWER, arrays, meta)
+            found = held.read_part(ANSWER)
+    assert found is not None
+    return found
+
+
+def with_means(job: Job) -> np.ndarray:
+    """The means of the columns, as recorded at ingest or from one pass; later passes see them recorded, and the same
+    bytes."""
+    if job.source.column_mean is None:
+        mean, std = job.gather("means", ColumnMoments(reader=job.source.reader), np.zeros((1, 1)))
+        found = job.held.read_part("means")
+        assert found is not None
+        known = job.source.with_checksums(checksum_table(found[0]))
+        job.source = replace(known, column_mean=mean, column_std=std)
+    assert job.source.column_mean is not None
+    return job.source.column_mean
+
+
+def _require_samples(source: Source, request: SampleRequest) -> Source:
+    if source.reader.layout != "dense" or source.kind not in ("samples", "matrix"):
+        raise BadInputError(
+            f"{source.path} is of kind {source.kind}: mixtures and independent components are found in samples, dense "
+            "rows of numbers (`npmdask ingest --kind samples`)"
+        )
+    n, d = source.shape[0], source.dimension
+    if request.components > min(n, d):
+        raise BadInputError(
+            f"components = {request.components} of {n} x {d} samples: at most {min(n, d)} can be told apart by moments"
+        )
+    return replace(source, kind="samples")
+
+
+def _spec(name: str, source: Source, request: SampleRequest) -> dict[str, Any]:
+    return {
+        "data": {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": name},
+        "algorithm": {"name": name, **asdict(request)},
+        "mechanism": {"mechanism": "none"},
+        "stop": {"pairs_tol": PAIRS_TOL, "tensor_tol": TENSOR_TOL},
+        "run": {"seed": request.seed},
+        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+    }
+
+
+def decomposition_history(run: RunStore) -> list[dict[str, Any]]:
+    """The steps of the decomposition of a job, which is the last of its stages.
+
+    Raises
+    ------
+    BadInputError
+        It is not finished.
+    """
+    found = RunStore(run.path / "decomposition").read_part("result")
+    if found is None:
+        raise BadInputError(f"{run.path} holds no decomposition; `npmdask resume {run.path}` finishes the job")
+    history: list[dict[str, Any]] = found[1]["history"]
+    return history
+
+
+# Mixtures of spherical Gaussians by moments (Hsu and Kakade 2013; Anandkumar et al. 2014, theorem 3.2).
+#
+# ::
+#
+#     1. covariance       leading directions of the centred rows: the means differ in these only
+#     2. spread           one pass: sigma^2 and M1 = sum w_i sigma_i^2 mu_i, in the others      MixtureSpread
+#     3. whitening        leading pairs of E[x x^T], less sigma^2: those of M2
+#     4. M3(W, W, W)      one pass, by polarisation                                             MixtureTriples
+#     5. decomposition    the tensor power method, then back to means and weights
+
+
+MIXTURE = "mixture"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianMixture:
+    """``means`` (d x k), ``weights`` (k, as the moments give them: their sum is a check), ``variance`` (of an entry,
+    the mean over the components), and what else is known."""
+
+    means: Block
+    weights: np.ndarray
+    variance: float
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def responsibilities(self, rows: np.ndarray) -> Block:
+        """(n x k) probabilities of the components given each of ``rows`` (n x d), all with the same variance."""
+        distances = (np.square(self.means).sum(axis=0) - 2 * rows @ self.means) / (2 * self.variance)
+        scores = np.log(self.weights / self.weights.sum()) - distances
+        scores -= scores.max(axis=1, keepdims=True)
+        shares: Block = np.exp(scores)
+        return shares / shares.sum(axis=1, keepdims=True)
+
+
+def fit_mixture(
+    source: Any,
+    components: int,
+    *,
+    store: str | Path,
+    resources: Resources | None = None,
+    observer: Observer | None = None,
+    **asked: Any,
+) -> GaussianMixture:
+    """The means and weights of ``components`` spherical Gaussians, out of core; k < d, and means that are independent.
+
+    Parameters
+    ----------
+    source : samples (n x d): a store, a Zarr array or a NumPy array.
+    store : folder of the run; a killed one goes on from there.
+    asked : further fields of :class:`npmdask.models.latent.fit.SampleRequest`.
+
+    Raises
+    ------
+    BadInputError
+        Data that are no samples, k not below d, or means that the second moment cannot tell apart.
+    RefusedError
+        The store belongs to other data or parameters; the memory does not suffice.
+    """
+    request = SampleRequest(components=components, **asked)
+    arrays, meta = answer_of(MIXTURE, source, request, store, resources, observer, _solved_mixture)
+    return GaussianMixture(
+        means=arrays["means"], weights=arrays["weights"], variance=meta["variance"], facts=meta["facts"]
+    )
+
+
+def _solved_mixture(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
+    k, d = request.components, job.source.dimension
+    if k >= d:
+        raise BadInputError(
+            f"{k} components in {d} dimensions: the common spread is measured where no two means differ, which needs "
+            "fewer components than columns"
+        )
+    spread = _spread(job, mean, k)
+    variance = float(spread[d, 0])
+    pairs = job.leading_rows("whitening", k, PAIRS_TOL, center=False)
+    white = whiten(pairs.values - variance, pairs.basis, k)
+    operator = MixtureTriples(reader=job.reader, whitening=white.matrix, spread=spread[:d, 0])
+    cube = cube_of(job.gather("triples", operator, polarising_block(k)))
+    found = job.components_of_held(cube, k, TENSOR_TOL, request.options())
+    kept = found.kept
+    recovered = SphericalMixture().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
+    order = np.argsort(-recovered.weights, kind="stable")
+    facts = {
+        "spectrum": pairs.values.tolist(),
+        "condition": white.condition,
+        "warnings": [*([white.warning] if white.warning else []), *found.warnings("components")],
+        "outcome": asdict(found.solution.outcome),
+        "weights_sum": float(recovered.weights.sum()),
+    }
+    arrays = {"means": recovered.components[:, order], "weights": recovered.weights[order]}
+    return arrays, {"variance": variance, "facts": facts}
+
+
+def _spread(job: Job, mean: np.ndarray, k: int) -> np.ndarray:
+    """(d + 1) x 1: M1 and sigma^2, measured across the k - 1 directions in which k means can differ."""
+    differ: Block = np.zeros((len(mean), 0))
+    if k > 1:
+        differ = job.leading_rows("covariance", k - 1, PAIRS_TOL, center=True).basis
+    return job.gather("spread", MixtureSpread(reader=job.reader, view=View(shift=mean)), differ)
+
+
+# Independent component analysis by the fourth-order tensor power method: FastICA's cube step, as passes over Zarr.
+#
+# ::
+#
+#     1. whitening        leading pairs of the covariance of the centred rows
+#     2. decomposition    M4(I, u, u, u) in white coordinates, a pass for all restarts at once     SampleFourth
+#     3. back             columns of A; the sources of any rows are (x - mean) W V^-T
+#
+# ``d^4`` is never stored. Kurtoses have both signs: a component is chosen by the size of its score (Anandkumar et al.
+# 2014, section 3.2.1; Hyvaerinen 1999 for the step).
+
+
+INDEPENDENT = "ica"
+NOISE = 3.0  # deviations of a kurtosis below which it tells of no source
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndependentComponents:
+    """``mixing`` A (d x k, up to the sign of each column), ``unmixing`` (d x k), ``mean`` (d), ``kurtoses`` (k)."""
+
+    mixing: Block
+    unmixing: Block
+    mean: np.ndarray
+    kurtoses: np.ndarray
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def sources(self, rows: np.ndarray) -> Block:
+        """(n x k) the sources of ``rows`` (n x d), of variance 1."""
+        found: Block = (rows - self.mean) @ self.unmixing
+        return found
+
+
+def fit_independent_components(
+    source: Any,
+    components: int,
+    *,
+    store: str | Path,
+    resources: Resources | None = None,
+    observer: Observer | None = None,
+    **asked: Any,
+) -> IndependentComponents:
+    """``components`` independent components of samples, out of core; at most one source may be Gaussian.
+
+    Parameters
+    ----------
+    source : samples (n x d): a store, a Zarr array or a NumPy array.
+    store : folder of the run; a killed one goes on from there.
+    asked : further fields of :class:`npmdask.models.latent.fit.SampleRequest`.
+
+    Raises
+    ------
+    BadInputError
+        Data that are no samples, or of lower rank than ``components``.
+    RefusedError
+        The store belongs to other data or parameters; the memory does not suffice.
+    """
+    request = SampleRequest(components=components, **asked)
+    arrays, meta = answer_of(INDEPENDENT, source, request, store, resources, observer, _solved_components)
+    return IndependentComponents(**arrays, facts=meta["facts"])
+
+
+def _solved_components(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
+    k = request.components
+    pairs = job.leading_rows("whitening", k, PAIRS_TOL, center=True)
+    white = whiten(pairs.values, pairs.basis, k)
+
+    def made(reader: Any) -> SampleFourth:
+        return SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix)
+
+    lens = MomentLens(kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix))
+    found = job.components_of(lens, k, TENSOR_TOL, request.options(), order=4)
+    kept = found.kept
+    recovered = ICA().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
+    facts = {
+        "spectrum": pairs.values.tolist(),
+        "condition": white.condition,
+        "warnings": [*found.warnings("components"), *_like_gaussian(recovered.weights, job.source.shape[0])],
+        "outcome": asdict(found.solution.outcome),
+    }
+    arrays = {
+        "mixing": recovered.components,
+        "unmixing": white.matrix @ np.linalg.pinv(found.solution.basis[:, kept]).T,  # undoes the mixing exactly
+        "mean": mean,
+        "kurtoses": recovered.weights,
+    }
+    return arrays, {"facts": facts}
+
+
+def _like_gaussian(kurtoses: np.ndarray, n: int) -> list[str]:
+    """A sentence where n samples of Gaussian noise would show such kurtoses: sqrt(24 / n) is their deviation in one
+    direction, and the largest of k dimensions is about sqrt(k) times as large."""
+    bound = NOISE * float(np.sqrt(24 * len(kurtoses) / n))
+    weak = int((np.abs(kurtoses) < bound).sum())
+    if not weak:
+        return []
+    return [
+        f"{weak} of {len(kurtoses)} components have a kurtosis below {bound:.2g}, which {n} samples of Gaussian noise "
+        "would show as well: take fewer components, or more samples"
+    ]
