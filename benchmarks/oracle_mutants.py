@@ -19,7 +19,7 @@ from npmdask.privacy.audit.oracle_paths import whole_run
 from npmdask.privacy.dp_pca.base import BatchQuery, Noise, purpose_of, whole_scale
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import Relation, parallel
-from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, OjaState
+from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, OjaRoundState
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperRange
 
 BUDGET = Budget(8.0, 1e-6)
@@ -116,7 +116,7 @@ class OneRoundPaid(TightOracle):
 class SameHalfTwice(ModifiedDPPCA):
     """Range and mean from the same half, with the whole budget each."""
 
-    def _rows(self, state: OjaState) -> range:
+    def _rows(self, state: OjaRoundState) -> range:
         return super()._rows(replace(state, spread=None))
 
 

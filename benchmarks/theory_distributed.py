@@ -19,7 +19,7 @@ from benchmarks.theory_runs import axis_ticks, number, slope
 from npmdask.algorithms import PrivatePower
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.operators.exact_sums import prepare
+from npmdask.operators.exact_sums import on_grid
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import dist_comm
@@ -107,7 +107,7 @@ def distributed_run(
     with ExitStack() as stack:
         keys = [stack.enter_context(key("theory node", which, seed)) for which in range(len(parts))]
         for step in range(1, scale.steps + 1):
-            block = prepare(method.query(state).block)
+            block = on_grid(method.query(state).block)
             exact = [np.rint(part @ block / GRID).astype(np.int64) for part in parts]
             answers = [
                 mechanism.release(product, block=block, entropy=entropy, step=step)

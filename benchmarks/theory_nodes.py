@@ -13,8 +13,8 @@ from npmdask.api import solve, top_k
 from npmdask.config import load_config
 from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link, Traffic
-from npmdask.federated.node import Node, open_node
-from npmdask.federated.protocol import Announcement, decode, encode, size_of
+from npmdask.federated.node import Node, make_node
+from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
 from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.build import make_problem
@@ -38,7 +38,7 @@ class Direct(Link):
         answer = self.nodes[which].answer(self.job, self.step, encode(block))
         product = decode(answer, block.shape)
         self._count(Traffic(numbers=block.size + product.size, bytes_received=len(answer)))
-        return product, size_of(block.shape)
+        return product, encoded_size(block.shape)
 
 
 def run_on_nodes(folder: Path, parts: Sequence[np.ndarray], *, k: int, p: int, steps: int) -> Solution:
@@ -69,7 +69,7 @@ def _node(folder: Path, rows: np.ndarray, k: int, p: int, steps: int) -> Node:
         f'[source]\npath = "a.zarr"\n[algorithm]\ntarget_rank = {k}\niteration_rank = {p}\nmax_steps = {steps}\n'
         '[mechanism]\nname = "none"\n[run]\nthreads = 1\n'
     )
-    return open_node(load_config(folder / "node.toml"))
+    return make_node(load_config(folder / "node.toml"))
 
 
 def _source(nodes: Sequence[Node]) -> Source:

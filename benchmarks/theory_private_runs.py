@@ -21,7 +21,7 @@ from npmdask.accounting import Budget
 from npmdask.algorithms import PrivatePower
 from npmdask.numerics.random import Rounding, generator
 from npmdask.numerics.subspaces import Block
-from npmdask.operators.exact_sums import prepare
+from npmdask.operators.exact_sums import on_grid
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.privacy.neighbors import SymmetricEntry
 from npmdask.theory.diagnostics import max_sin_theta
@@ -102,7 +102,7 @@ def release(given: Matrix, k: int, p: int, mechanism: PrivateGaussian, seed: int
     state, blocks, products = method.init(d, rng=generator(seed, "start")), [], []
     with key("theory private", d, k, p, seed) as entropy:
         for step in range(1, mechanism.releases + 1):
-            block = prepare(method.query(state).block)
+            block = on_grid(method.query(state).block)
             exact = np.rint(given.dense @ block / GRID).astype(np.int64)
             products.append(mechanism.release(exact, block=block, entropy=entropy, step=step))
             blocks.append(block)

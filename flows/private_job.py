@@ -10,7 +10,7 @@ from flows.main_job import ensure_data
 from npmdask.accounting import Budget, epsilon_for, mu_for
 from npmdask.config import load_config
 from npmdask.prefect.processes import Supervisor
-from npmdask.prefect.serve import runs_of, services
+from npmdask.prefect.serve import flow_runs_of, services
 from npmdask.prefect.server import ROOT, free_port
 from npmdask.prefect.tasks import exit_code, say
 from npmdask.privacy.ledger import open_ledger
@@ -58,7 +58,7 @@ def _is_refused(port: int, refused: list[str]) -> Callable[[], bool]:
     wanted = {"state": {"type": {"any_": ["FAILED"]}}, "start_time": {"after_": since}}
 
     def look() -> bool:
-        found = runs_of(port, {"flow_runs": wanted, "deployments": {"name": {"any_": ["main"]}}})
+        found = flow_runs_of(port, {"flow_runs": wanted, "deployments": {"name": {"any_": ["main"]}}})
         refused.extend(run["state"]["message"] for run in found)
         return bool(refused)
 

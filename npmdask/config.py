@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 # The tables of a configuration file: every key with its type, default and one line of what it means.
 
 
-class Table(BaseModel):
+class ConfigTable(BaseModel):
     """No unknown key, nothing that is only nearly of the right type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class SourceTable(Table):
+class SourceTable(ConfigTable):
     """What is analysed."""
 
     path: str = Field(
@@ -83,7 +83,7 @@ def algorithm_names() -> list[str]:
     return ["auto", *ALGORITHMS, *RECORD_ORACLES, TENSOR_POWER, *STREAM_REGISTRY]
 
 
-class AlgorithmTable(Table):
+class AlgorithmTable(ConfigTable):
     """How."""
 
     name: str = Field(
@@ -131,7 +131,7 @@ class AlgorithmTable(Table):
         raise ValueError('must be a whole number from 1 on, or "auto"')
 
 
-class StopTable(Table):
+class StopTable(ConfigTable):
     """When to stop."""
 
     tol: float | None = Field(
@@ -148,14 +148,14 @@ class StopTable(Table):
     )
 
 
-class MechanismTable(Table):
+class MechanismTable(ConfigTable):
     """What is added to every product."""
 
     name: Literal["none", "gaussian"] = Field("none", description="gaussian: simulated noise, not private")
     stddev: float = Field(0.0, ge=0, description="of the simulated noise")
 
 
-class StreamTable(Table):
+class StreamTable(ConfigTable):
     """Rows that are learnt from once, as they come."""
 
     batch_rows: int = Field(256, ge=1, description="rows read at once, where the algorithm does not say how many")
@@ -175,7 +175,7 @@ class StreamTable(Table):
     measure_rows: int | None = Field(None, ge=1, description="rows between the first measurements; 16 batches")
 
 
-class PrivacyTable(Table):
+class PrivacyTable(ConfigTable):
     """What is promised to whom."""
 
     epsilon: float = Field(description="spent by the whole run", gt=0)
@@ -197,7 +197,7 @@ class PrivacyTable(Table):
     dataset: str | None = Field(None, description="name of the data set in the ledger; the source's path if left out")
 
 
-class RunTable(Table):
+class RunTable(ConfigTable):
     """With what, and where."""
 
     memory: str | None = Field(None, description="limit for all processes together, like 1GiB")
@@ -223,7 +223,7 @@ STANDARD_INPUT = "-"
 STORED = ("auto", TENSOR_POWER, *RECORD_ORACLES)
 
 
-class RunConfig(Table):
+class RunConfig(ConfigTable):
     """A run, whole."""
 
     source: SourceTable = Field(description="what is analysed")

@@ -113,6 +113,12 @@ class CommitError(NpmdaskError):
     exit_code = 130
 
 
+def require(holds: bool, sentence: str) -> None:
+    """Refuse a configuration with one sentence. Raises BadInputError."""
+    if not holds:
+        raise BadInputError(sentence)
+
+
 def closest(word: str, known: list[str]) -> str:
     """A ready ``did you mean`` tail for an unknown ``word``, or the list of what is known."""
     from difflib import get_close_matches

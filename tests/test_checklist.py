@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from npmdask import theory
-from npmdask.theory import Model, intermediate
+from npmdask.theory import AssumptionA, intermediate
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "checklist.md"
@@ -127,7 +127,7 @@ def test_restored_formulas_say_how_sure_they_are() -> None:
         assert said or derived, function.__name__
 
 
-MODEL = Model(kappa=2.0, V=0.5, gamma=0.1, M=3.0)
+MODEL = AssumptionA(kappa=2.0, V=0.5, gamma=0.1, M=3.0)
 AT: dict[str, Any] = {"n": 10**6, "d": 20, "k": 2, "epsilon": 0.5, "delta": 1e-7}
 SPECTRAL: dict[str, Any] = {"top": 1.0, "second": 0.5, "deviation": 2.0, "variance": 2.0, "alpha": 2.0}
 STEPS: dict[str, Any] = {"d": 100, "k": 3, "p": 6, "releases": 10}

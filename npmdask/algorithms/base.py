@@ -180,6 +180,13 @@ def restored(like: Any, arrays: dict[str, np.ndarray], scalars: dict[str, Any], 
     return replace(like, **values)
 
 
+def laid_out(state: S) -> S:
+    """The state with every array as a checkpoint gives it back: the last bits of products depend on strides."""
+    arrays, scalars = state_fields(state)
+    same: S = restored(state, {name: np.ascontiguousarray(a) for name, a in arrays.items()}, scalars)
+    return same
+
+
 # Random columns beside known ones: what a warm start cannot have missed
 # (npmdask.theory.certificates.random_start.largest_missed).
 #

@@ -101,7 +101,7 @@ def views_of(history: list[dict[str, Any]]) -> list[StepView]:
     ]
 
 
-class Rule(Protocol):
+class StoppingRule(Protocol):
     """Decides from public facts of the steps; part of the parameters of a run."""
 
     @property

@@ -35,7 +35,7 @@ import psutil
 
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.reader import NO_LINKS, REPLACED, StoreReader
-from npmdask.checkpoint.remote.mirror import Copy, copy_at, place_of_store
+from npmdask.checkpoint.remote.mirror import LocalCopy, copy_at, place_of_store
 from npmdask.checkpoint.remote.publish import Carrier
 from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
 from npmdask.storage.bundle import MANIFEST, write_file_atomically
@@ -569,5 +569,5 @@ class HeldStore(StoreReader):
 
 def carrier_of(place: str) -> Carrier | None:
     """What carries the store at ``place``, a URL or the local copy of one; None for a folder."""
-    copy = Copy(place) if is_url(place) else copy_at(Path(place))
+    copy = LocalCopy(place) if is_url(place) else copy_at(Path(place))
     return None if copy is None else Carrier(copy)

@@ -69,7 +69,7 @@ def _is_data(folder: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class StoreSize:
     """Of all files below a folder. ``committed``: time (Unix) of the newest bundle, None if there is none."""
 
     bytes: int
@@ -77,7 +77,7 @@ class Size:
     changed: float
 
 
-def size_of(folder: Path) -> Size:
+def size_of(folder: Path) -> StoreSize:
     """Sizes and times of what lies in a folder, or of one file; what goes away meanwhile is not counted."""
     nbytes, committed, changed = 0, 0.0, 0.0
     for place, name in _files(folder):
@@ -89,7 +89,7 @@ def size_of(folder: Path) -> Size:
         changed = max(changed, found.st_mtime)
         if name == MANIFEST:
             committed = max(committed, found.st_mtime)
-    return Size(bytes=nbytes, committed=committed or None, changed=changed)
+    return StoreSize(bytes=nbytes, committed=committed or None, changed=changed)
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:

@@ -66,7 +66,7 @@ def _plan(a: argparse.Namespace) -> int:
         return 0
     if config.privacy is not None:
         promised = config.private_plan(a.spectrum)
-        print(json.dumps(promised.facts()) if a.json else "\n".join(private.lines(promised)))
+        print(json.dumps(promised.facts()) if a.json else "\n".join(private.private_lines(promised)))
         return 0
     plan = config.plan(a.spectrum)
     print(json.dumps(plan.facts()) if a.json else "\n".join(plan_lines(plan)))
@@ -309,14 +309,14 @@ def _add_node(commands: Any) -> None:
 
 def _node(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
-    from npmdask.federated.node import open_node
+    from npmdask.federated.node import make_node
     from npmdask.federated.protocol import node_token
-    from npmdask.federated.server import Certificate, serve
+    from npmdask.federated.server import NodeCertificate, serve
 
     if (a.tls_cert is None) != (a.tls_key is None):
         raise BadInputError("a certificate needs its key: give both --tls-cert and --tls-key, or neither")
-    token, tls = node_token(), None if a.tls_cert is None else Certificate(Path(a.tls_cert), Path(a.tls_key))
-    with open_node(load_config(a.config)) as node:
+    token, tls = node_token(), None if a.tls_cert is None else NodeCertificate(Path(a.tls_cert), Path(a.tls_key))
+    with make_node(load_config(a.config)) as node:
         serve(node, token, a.host, a.port, tls=tls, plain_http=a.plain_http)
     return 0
 

@@ -22,13 +22,13 @@ def add_status(commands: Any) -> None:
 
 
 def _status(a: argparse.Namespace) -> int:
-    from npmdask.manage.status import lines, status_below
+    from npmdask.manage.status import runs_as_lines, status_below
 
     found = status_below(a.folder)
     if a.json:
         print(json.dumps({"runs": [status.facts() for status in found]}))
     else:
-        print("\n".join(lines(found)) if found else f"no runs below {a.folder}")
+        print("\n".join(runs_as_lines(found)) if found else f"no runs below {a.folder}")
     return 0
 
 
@@ -76,11 +76,11 @@ def add_gc(commands: Any) -> None:
 
 
 def _gc(a: argparse.Namespace) -> int:
-    from npmdask.manage.gc import Rule, sweep
+    from npmdask.manage.gc import Retention, sweep
     from npmdask.numerics.units import parse_duration
     from npmdask.report.blocks import bytes_text
 
-    rule = Rule(seconds=parse_duration(a.older_than), keep=a.keep, results=a.results, unfinished=a.unfinished)
+    rule = Retention(seconds=parse_duration(a.older_than), keep=a.keep, results=a.results, unfinished=a.unfinished)
     swept = sweep(a.folder, rule, dry=a.dry_run)
     for sentence in swept.left:
         print(f"npmdask: left alone: {sentence}", file=sys.stderr)

@@ -112,7 +112,7 @@ def add_perturb(commands: Any) -> None:
 def _perturb(a: argparse.Namespace) -> int:
     from npmdask.privacy.request import Privacy
     from npmdask.runs.observers import IngestBar
-    from npmdask.runs.perturb import concerns, perturb
+    from npmdask.runs.perturb import concerns_of_copy, perturb
     from npmdask.storage.paths import NEW_STORE, local_path
 
     local_path(a.dest, NEW_STORE)  # a place that is refused comes before what is said of the noise
@@ -125,7 +125,7 @@ def _perturb(a: argparse.Namespace) -> int:
         ledger=a.ledger,
         dataset=a.dataset,
     )
-    for warning in concerns(a.src, privacy):
+    for warning in concerns_of_copy(a.src, privacy):
         print(f"npmdask: warning: {warning}", file=sys.stderr)
     made = perturb(a.src, a.dest, privacy, IngestBar("perturb", quiet=a.quiet or a.json, each="block"))
     noise = ", ".join(f"{stddev:.4g}" for stddev in made.statement["noise_stddevs"])
@@ -158,7 +158,7 @@ def add_audit(commands: Any) -> None:
 
 
 def _audit(a: argparse.Namespace) -> int:
-    from npmdask.privacy.audit import LIMITS, MECHANISMS, PATHS, audit, table
+    from npmdask.privacy.audit import LIMITS, MECHANISMS, PATHS, audit, findings_table
 
     chosen = {"relations": a.relation} if a.relation else {}
     mechanisms = a.mechanism or [*MECHANISMS, *PATHS]
@@ -167,5 +167,5 @@ def _audit(a: argparse.Namespace) -> int:
     )
     passed = all(finding.passed for finding in findings)
     report = {"passed": passed, "findings": [finding.facts() for finding in findings], "limits": LIMITS}
-    print(json.dumps(report) if a.json else "\n".join(table(findings)))
+    print(json.dumps(report) if a.json else "\n".join(findings_table(findings)))
     return 0 if passed else REJECTED

@@ -22,7 +22,16 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
-from npmdask.execution.reduction import Keeper, Node, compute_node, expected_record, inside, root, runs_of, tasks_of
+from npmdask.execution.reduction import (
+    PassKeeper,
+    TreeNode,
+    compute_node,
+    expected_record,
+    inside,
+    root,
+    runs_of,
+    tasks_of,
+)
 from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
 from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
 from npmdask.numerics.subspaces import Block
@@ -44,7 +53,7 @@ class Distributed:
         self._client, self._slots = client, slots
 
     def run_pass(
-        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassKeeper | None = None
     ) -> tuple[Block, SlabRecord]:
         """``A @ block`` in one pass, and what the reading cost.
 
@@ -53,7 +62,7 @@ class Distributed:
         """
         from distributed import as_completed
 
-        runs, keeper = runs_of(operator), keeper or Keeper()
+        runs, keeper = runs_of(operator), keeper or PassKeeper()
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # the block is in there
             graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
             graph.submit(root(len(runs)))
@@ -73,20 +82,20 @@ class _Futures:
     """The futures of a pass by node. Those of a node's halves are given up when it is done."""
 
     def __init__(
-        self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: Keeper, slots: int
+        self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: PassKeeper, slots: int
     ) -> None:
         self._client, self._runs, self._known, self._token = client, runs, keeper.parts, uuid4().hex
         self._whole, self._held = self._send(operator), self._send(block)
         level = (-(-len(runs) // (TASKS_PER_SLOT * slots)) - 1).bit_length()
         self._wanted = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
-        self.futures: dict[Node, Any] = {}
-        self.tasks: dict[Node, Any] = {}  # those that read data
+        self.futures: dict[TreeNode, Any] = {}
+        self.tasks: dict[TreeNode, Any] = {}  # those that read data
 
     def _send(self, value: Any) -> Any:
         """A value as the result of a task: scattered data are lost with the one worker that is left with a copy."""
         return self._client.submit(_same, value, pure=False)
 
-    def submit(self, node: Node) -> Any:
+    def submit(self, node: TreeNode) -> Any:
         """Submit a node and everything below it; joins go before tasks, so that few sums are held."""
         submit = self._client.submit
         if node in self._known:
@@ -110,7 +119,7 @@ class _Futures:
                     self.futures.pop(half, None)
                     self.tasks.pop(half, None)
 
-    def gather(self) -> dict[Node, Partial]:
+    def gather(self) -> dict[TreeNode, Partial]:
         """The finished nodes, brought here, and those that were known before: their way to a worker may take longer."""
         done = {node: future for node, future in self.futures.items() if future.status == "finished"}
         held = [n for n in done if not any(n != other and inside(n, other) for other in done)]
@@ -248,7 +257,7 @@ class Cluster(Distributed):
                 )
 
     def run_pass(
-        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassKeeper | None = None
     ) -> tuple[Block, SlabRecord]:
         """As above; raises LostError if the scheduler is gone, or tasks kill one worker after the other."""
         from distributed import KilledWorker

@@ -26,7 +26,7 @@ LARGE_RUN = 128 * 2**20  # where a task takes 20 to 60 ms, scheduling it costs n
 COMMIT_SECONDS = 30.0  # lost at most by a kill inside a pass
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A part of a pass."""
 
     level: int
@@ -36,25 +36,25 @@ class Node(NamedTuple):
         """The runs that it covers, of ``count``."""
         return range(self.place << self.level, min((self.place + 1) << self.level, count))
 
-    def children(self, count: int) -> list[Node]:
+    def children(self, count: int) -> list[TreeNode]:
         """Its two halves, passing over levels that have only one; itself has none if it is a run."""
         if self.level == 0:
             return []
-        right = Node(self.level - 1, 2 * self.place + 1)
-        left = Node(self.level - 1, 2 * self.place)
-        return [left, canonical(right, count)] if right.runs(count) else left.children(count)
+        right = TreeNode(self.level - 1, 2 * self.place + 1)
+        left = TreeNode(self.level - 1, 2 * self.place)
+        return [left, canonical_node(right, count)] if right.runs(count) else left.children(count)
 
 
-def canonical(node: Node, count: int) -> Node:
+def canonical_node(node: TreeNode, count: int) -> TreeNode:
     """The one name of a part: a node with only a left half is that half."""
-    while node.level and not Node(node.level - 1, 2 * node.place + 1).runs(count):
-        node = Node(node.level - 1, 2 * node.place)
+    while node.level and not TreeNode(node.level - 1, 2 * node.place + 1).runs(count):
+        node = TreeNode(node.level - 1, 2 * node.place)
     return node
 
 
-def root(count: int) -> Node:
+def root(count: int) -> TreeNode:
     """The whole pass of ``count`` runs."""
-    return canonical(Node((count - 1).bit_length(), 0), count)
+    return canonical_node(TreeNode((count - 1).bit_length(), 0), count)
 
 
 def runs_of(operator: Operator) -> list[range]:
@@ -75,7 +75,7 @@ def compute_run(operator: Operator, slabs: range, block: Block) -> Partial:
         return operator.partial(slabs, block)
 
 
-def compute_node(operator: Operator, runs: list[range], node: Node, block: Block) -> Partial:
+def compute_node(operator: Operator, runs: list[range], node: TreeNode, block: Block) -> Partial:
     """The product of a node, by one task: its runs one after the other, summed in the order of the tree."""
     halves = node.children(len(runs))
     if not halves:
@@ -93,7 +93,7 @@ def expected_record(operator: Operator, which: range, runs: list[range]) -> Slab
     return SlabRecord(bytes_read=nbytes[1] - nbytes[0], chunks=chunks[1] - chunks[0])
 
 
-class Keeper:
+class PassKeeper:
     """What is known of a pass: taken over from before a kill, finished since, committed from time to time.
 
     Parameters
@@ -105,8 +105,8 @@ class Keeper:
 
     def __init__(
         self,
-        parts: dict[Node, Partial] | None = None,
-        keep: Callable[[dict[Node, Partial]], None] | None = None,
+        parts: dict[TreeNode, Partial] | None = None,
+        keep: Callable[[dict[TreeNode, Partial]], None] | None = None,
         seconds: float = COMMIT_SECONDS,
     ) -> None:
         self.parts = dict(parts or {})
@@ -118,7 +118,7 @@ class Keeper:
         """Whether it is time to commit."""
         return self._keep is not None and time.monotonic() - self._last >= self._seconds
 
-    def commit(self, parts: dict[Node, Partial]) -> None:
+    def commit(self, parts: dict[TreeNode, Partial]) -> None:
         """Commit the finished nodes ``parts`` (no node beside one that contains it)."""
         assert self._keep is not None
         self._keep(parts)
@@ -132,12 +132,12 @@ class Keeper:
         return total
 
 
-def inside(node: Node, other: Node) -> bool:
+def inside(node: TreeNode, other: TreeNode) -> bool:
     """Whether ``node`` is a part of ``other`` (or the same)."""
     return node.level <= other.level and node.place >> (other.level - node.level) == other.place
 
 
-def tasks_of(node: Node, count: int, known: Iterable[Node], level: int) -> list[Node]:
+def tasks_of(node: TreeNode, count: int, known: Iterable[TreeNode], level: int) -> list[TreeNode]:
     """The parts that are still to be computed below ``node``, each by one task: nodes of at most ``level``.
 
     A node that holds something known is cut further, so that nothing known is computed again.
@@ -151,13 +151,13 @@ def tasks_of(node: Node, count: int, known: Iterable[Node], level: int) -> list[
     return [task for half in halves for task in tasks_of(half, count, known, level)]
 
 
-def units_of(node: Node, runs: list[range]) -> range:
+def units_of_node(node: TreeNode, runs: list[range]) -> range:
     """The units that a node covers."""
     which = node.runs(len(runs))
     return range(runs[which.start].start, runs[which.stop - 1].stop)
 
 
-def pack(operator: Operator, parts: dict[Node, Partial]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+def pack(operator: Operator, parts: dict[TreeNode, Partial]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """Finished nodes as named arrays and plain facts, for a checkpoint."""
     arrays: dict[str, np.ndarray] = {}
     facts = []
@@ -179,7 +179,7 @@ def pack(operator: Operator, parts: dict[Node, Partial]) -> tuple[dict[str, np.n
     return arrays, facts
 
 
-def unpack(operator: Operator, arrays: dict[str, np.ndarray], facts: list[dict[str, Any]]) -> dict[Node, Partial]:
+def unpack(operator: Operator, arrays: dict[str, np.ndarray], facts: list[dict[str, Any]]) -> dict[TreeNode, Partial]:
     """The inverse of :func:`pack`."""
     parts, runs = {}, runs_of(operator)
     for i, fact in enumerate(facts):
@@ -192,7 +192,7 @@ def unpack(operator: Operator, arrays: dict[str, np.ndarray], facts: list[dict[s
         fragments = [
             Fragment(row, arrays[f"{i}-indices-{j}"], arrays[f"{i}-data-{j}"]) for j, row in enumerate(fact["rows"])
         ]
-        node = Node(*fact["node"])
-        sums = operator.unstacked(arrays[f"{i}-product"], units_of(node, runs))
+        node = TreeNode(*fact["node"])
+        sums = operator.unstacked(arrays[f"{i}-product"], units_of_node(node, runs))
         parts[node] = Partial(sums, record, fragments)
     return parts

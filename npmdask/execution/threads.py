@@ -14,7 +14,7 @@ from dask.callbacks import Callback
 from threadpoolctl import get_cached_controller
 
 from npmdask.execution.memory import ProcessPeak
-from npmdask.execution.reduction import Keeper, Node, compute_run, root, runs_of
+from npmdask.execution.reduction import PassKeeper, TreeNode, compute_run, root, runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.readers.dense import SlabRecord
@@ -83,20 +83,20 @@ class Threads:
         self.threads = threads
 
     def run_pass(
-        self, operator: Operator, block: Block, on_task: OnTask, keeper: Keeper | None = None
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassKeeper | None = None
     ) -> tuple[Block, SlabRecord]:
         """``A @ block`` in one pass, and what the reading cost.
 
         ``on_task`` learns of every finished run; what ``keeper`` knows of the pass is not computed again.
         """
-        runs, keeper = runs_of(operator), keeper or Keeper()
+        runs, keeper = runs_of(operator), keeper or PassKeeper()
         if len(runs) == 1 and not keeper.parts:
             return self._at_once(operator, runs[0], block, on_task)
         whole = dask.delayed(operator, name="operator", traverse=False)
         held = dask.delayed(block, name="block", traverse=False)
         task, join = dask.delayed(_run, pure=False), dask.delayed(_join, pure=False)
 
-        def build(node: Node) -> Any:
+        def build(node: TreeNode) -> Any:
             if node in keeper.parts:
                 return dask.delayed(keeper.parts[node], name=_key("known", node), traverse=False)
             halves = node.children(len(runs))
@@ -126,7 +126,7 @@ class Threads:
         """Nothing is held between passes."""
 
 
-def _key(what: str, node: Node) -> str:
+def _key(what: str, node: TreeNode) -> str:
     return f"{what}-{node.level}-{node.place}"
 
 
@@ -142,7 +142,7 @@ def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
 class _Watch(Callback):
     """Sees every part that the threaded scheduler finishes: tells of it, and commits from time to time."""
 
-    def __init__(self, count: int, on_task: OnTask, keeper: Keeper) -> None:
+    def __init__(self, count: int, on_task: OnTask, keeper: PassKeeper) -> None:
         self._count, self._on_task, self._keeper = count, on_task, keeper
         self._parts = dict(keeper.parts)
         super().__init__(posttask=self._done)
@@ -151,7 +151,7 @@ class _Watch(Callback):
         what, _, name = str(key).partition("-")
         if what not in ("run", "join"):
             return
-        node = Node(*map(int, name.split("-")))
+        node = TreeNode(*map(int, name.split("-")))
         for half in node.children(self._count):
             self._parts.pop(half, None)
         self._parts[node] = result

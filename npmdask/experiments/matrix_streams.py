@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.theory import Model, condition_number, zeta
+from npmdask.theory import AssumptionA, condition_number, zeta
 
 ROWS = 4096  # of a block
 KEPT_BYTES = 2**31  # of the rows of one stream, the last that was asked: all of n = 10^6 with d = 200
@@ -99,7 +99,7 @@ class MatrixStream:
     floor: float
     common: np.ndarray
     draw: Callable[[np.random.Generator, int], np.ndarray]
-    model: Model
+    model: AssumptionA
 
     @property
     def d(self) -> int:
@@ -281,5 +281,5 @@ def _stream(
     """With its own random V."""
     k = len(values)
     vectors = random_orthonormal(d, k, generator(seed, "signal"))
-    model = Model(kappa=condition_number(np.append(values, floor), k), **spread)
+    model = AssumptionA(kappa=condition_number(np.append(values, floor), k), **spread)
     return MatrixStream(n, seed, vectors, values, floor, common, draws(vectors), model)

@@ -55,11 +55,11 @@ def black_box_pca(oracle: Oracle[State], stream: MatrixStream, seed: int) -> Blo
     state = deflation.init(stream.d)
     while not deflation.finished(state):
         query = deflation.query(state)
-        state = deflation.update(state, released(query, summary(query, stream), noise))
+        state = deflation.update(state, released(query, batch_summary(query, stream), noise))
     return state.found
 
 
-def summary(query: BatchQuery, stream: MatrixStream) -> np.ndarray:
+def batch_summary(query: BatchQuery, stream: MatrixStream) -> np.ndarray:
     """Summarize a batch: the sum over blocks, or of the whole batch at once where summaries do not add up."""
     mechanism = query.mechanism
     if not mechanism.additive:

@@ -16,7 +16,7 @@ import numpy as np
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower
-from npmdask.algorithms.stopping import FixedSteps, ResidualRule, Rule, default_tol
+from npmdask.algorithms.stopping import FixedSteps, ResidualRule, StoppingRule, default_tol
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, Link, require_address
 from npmdask.federated.protocol import Announcement, tokens_for
@@ -144,7 +144,7 @@ def problem_of_nodes(source: Source, request: Request, earlier: object) -> Probl
     nodes = make_recipe(source, k, request.iteration_rank, request.max_steps)  # type: ignore[arg-type]
     k, p = ranks_of(source, replace(request, iteration_rank=nodes.group.block_shape[1]), 0)
     algorithm: Algorithm[Any]
-    rule: Rule
+    rule: StoppingRule
     if nodes.releases is not None:
         refuse_low_rank(request.low_rank_tol, "private nodes release a fixed number of products")
         if request.tol is not None:

@@ -31,7 +31,7 @@ from npmdask.federated.protocol import (
     UnansweredError,
     decode,
     encode,
-    size_of,
+    encoded_size,
 )
 from npmdask.numerics.subspaces import Block
 
@@ -98,7 +98,7 @@ class Link:
             It is away for longer than ``patience``.
         """
         body, path = encode(block), f"/jobs/{self.job}/steps/{self.step}"
-        answer = self._patiently(which, "POST", path, body, size_of(block.shape))
+        answer = self._patiently(which, "POST", path, body, encoded_size(block.shape))
         try:
             product = decode(answer, block.shape)
         except UnansweredError as error:

@@ -27,7 +27,7 @@ from npmdask.config import RunConfig
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.execution.executor import make_executor, single_threaded_blas
 from npmdask.execution.memory import tree_rss
-from npmdask.federated.protocol import Announcement, UnansweredError, decode, digest_of, encode, size_of
+from npmdask.federated.protocol import Announcement, UnansweredError, block_digest, decode, encode, encoded_size
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
 from npmdask.privacy.account import Account, require_room
@@ -47,7 +47,7 @@ JOB = re.compile(r"[0-9a-f]{32}")
 Form = Callable[[Block], Any]  # the product with a block, before any noise
 
 
-def open_node(config: RunConfig) -> Node:
+def make_node(config: RunConfig) -> Node:
     """The node that a configuration describes: data, promise and limits of its owner.
 
     ``max_steps`` and ``iteration_rank`` (or what follows from ``target_rank``) are what a centre may ask for.
@@ -102,7 +102,7 @@ class Node:
         self._operator = _summing(problem)
         plan = memory_for(needs_of(problem), resources, tree_rss())
         self._executor = make_executor(plan, problem.source.path, resources.cluster, resources.certificates)
-        self._lock, self._jobs = threading.Lock(), dict[str, Job]()
+        self._lock, self._jobs = threading.Lock(), dict[str, NodeRun]()
         self.announcement = self._announce()
         self.concerns = () if problem.private is None else concerns_of_node(problem)  # for its owner, in sentences
 
@@ -123,7 +123,7 @@ class Node:
     @property
     def most_bytes(self) -> int:
         """Of a body that is read at all."""
-        return size_of(self.shape)
+        return encoded_size(self.shape)
 
     def _announce(self) -> Announcement:
         source, (d, p) = self.problem.source, self.shape
@@ -169,13 +169,13 @@ class Node:
     def _form(self, block: Block) -> Any:
         return self._executor.run_pass(self._operator, block, _told_nobody, None)[0]
 
-    def _job(self, name: str, step: int) -> Job:
+    def _job(self, name: str, step: int) -> NodeRun:
         if name not in self._jobs:
             path = self._store / "jobs" / name
             if not path.exists():  # a job that will be refused leaves nothing behind, however often it is asked for
                 _require_next(step, 0)
                 _require_room(self.problem)
-            self._jobs[name] = Job(self.problem, path, self._resources)
+            self._jobs[name] = NodeRun(self.problem, path, self._resources)
         return self._jobs[name]
 
 
@@ -217,7 +217,7 @@ def _require_room(problem: Problem) -> None:
         raise UnansweredError(NO_BUDGET) from error
 
 
-class Job:
+class NodeRun:
     """What a private node releases for one run of a centre, in a store of its own (folder 0700).
 
     ::
@@ -266,7 +266,7 @@ class Job:
         UnansweredError
             It was made for another X, or it is not its turn.
         """
-        asked, kept = digest_of(block), self._kept(step)
+        asked, kept = block_digest(block), self._kept(step)
         if kept is not None:
             arrays, meta = kept
             if meta["asked"] != asked:

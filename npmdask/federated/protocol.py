@@ -150,7 +150,7 @@ def _header(shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + said.ljust(HEADER - 11).encode() + b"\n"
 
 
-def size_of(shape: tuple[int, int]) -> int:
+def encoded_size(shape: tuple[int, int]) -> int:
     """Bytes of an encoded block."""
     return HEADER + 8 * math.prod(shape)
 
@@ -163,8 +163,8 @@ def decode(body: bytes, shape: tuple[int, int]) -> Block:
     UnansweredError
         It is not a ``.npy`` file of finite float64 numbers of this shape, and of nothing else.
     """
-    wanted = f"a .npy file of {shape[0]} x {shape[1]} float64 numbers ({size_of(shape)} bytes)"
-    if len(body) != size_of(shape) or body[:HEADER] != _header(shape):
+    wanted = f"a .npy file of {shape[0]} x {shape[1]} float64 numbers ({encoded_size(shape)} bytes)"
+    if len(body) != encoded_size(shape) or body[:HEADER] != _header(shape):
         raise UnansweredError(f"the body, of {len(body)} bytes, is not {wanted}")
     block = np.frombuffer(body, "<f8", offset=HEADER).reshape(shape).astype(np.float64)
     if not np.isfinite(block).all():
@@ -172,7 +172,7 @@ def decode(body: bytes, shape: tuple[int, int]) -> Block:
     return block
 
 
-def digest_of(block: Block) -> str:
+def block_digest(block: Block) -> str:
     """Tells blocks apart: SHA-256 of their numbers."""
     return hashlib.sha256(np.ascontiguousarray(block, "<f8").tobytes()).hexdigest()
 

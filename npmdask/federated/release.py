@@ -15,12 +15,12 @@ import numpy as np
 from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.federated.client import Link, Traffic
-from npmdask.federated.protocol import Announcement, size_of
+from npmdask.federated.protocol import Announcement, encoded_size
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import OnePass, Partial, pending_sums
 from npmdask.privacy.account import name_of_run
 from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query, largest_of, weak_promise
-from npmdask.privacy.power_release import likely_sine, released_arrays
+from npmdask.privacy.power_release import likely_sine_of_release, released_arrays
 from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import Problem
@@ -59,7 +59,7 @@ class Group:
     @property
     def nbytes(self) -> int:
         """Bytes that the nodes answer with in one pass."""
-        return len(self.announced) * size_of(self.block_shape)
+        return len(self.announced) * encoded_size(self.block_shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class NodeSum(OnePass):
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of asking one node: the request, the answer, and the block that it holds, twice."""
-        return 4 * size_of((self.block_rows, p))
+        return 4 * encoded_size((self.block_rows, p))
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined."""
@@ -209,7 +209,7 @@ class NodesRecipe:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of a run whose nodes are private, and the statement that goes with them."""
         arrays = released_arrays(state, result, p, scale=1.0, root=source.kind == "sparse")
-        sine = likely_sine(state, p, self.target_rank)
+        sine = likely_sine_of_release(state, p, self.target_rank)
         levels = {"noise_stddev": [float(s) for s in state.stddevs[: state.step]], "predicted_error": sine}
         return arrays, self.statement(state.step) | levels
 

@@ -93,7 +93,7 @@ def _log(sentence: str) -> None:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class NodeCertificate:
     """The TLS certificate of a node (with its chain) and its key, as PEM files."""
 
     certificate: Path
@@ -111,7 +111,7 @@ class Certificate:
 
 
 def serve(
-    node: Node, token: str, host: str, port: int, *, tls: Certificate | None = None, plain_http: bool = False
+    node: Node, token: str, host: str, port: int, *, tls: NodeCertificate | None = None, plain_http: bool = False
 ) -> None:
     """Answer until a signal comes; a request that is being answered is answered first.
 
@@ -143,7 +143,7 @@ def _only_here(host: str) -> bool:
         return host == "localhost"
 
 
-def _server(app: Any, tls: Certificate | None) -> uvicorn.Server:
+def _server(app: Any, tls: NodeCertificate | None) -> uvicorn.Server:
     """No line of access log (times and sizes of requests), no name or time in the answers."""
     files = {} if tls is None else {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
     return uvicorn.Server(

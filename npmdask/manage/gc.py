@@ -31,7 +31,7 @@ PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class Retention:
     """What may go: what is older than ``seconds``, but the newest ``keep`` finished runs of each folder.
 
     ``results``: also whole finished runs; ``unfinished``: whole runs that were not finished.
@@ -68,7 +68,7 @@ class Swept:
         return sum(one.bytes for one in self.gone)
 
 
-def sweep(folder: str | Path, rule: Rule, *, dry: bool = False) -> Swept:
+def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> Swept:
     """Remove what ``rule`` lets go of all runs in ``folder`` or below it. ``dry``: only say what that is.
 
     Raises
@@ -128,7 +128,7 @@ def _keeps(store: Path) -> Keeps:
 class _Broom:
     """Goes through stores and takes note."""
 
-    def __init__(self, rule: Rule, dry: bool) -> None:
+    def __init__(self, rule: Retention, dry: bool) -> None:
         self.rule, self.dry = rule, dry
         self.gone: list[Gone] = []
         self.left: list[str] = []

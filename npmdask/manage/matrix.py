@@ -23,7 +23,7 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Report
 from npmdask.runs.build import make_problem
 from npmdask.runs.left_vectors import left_blocks, left_height
-from npmdask.runs.loop import solve as run_loop
+from npmdask.runs.loop import solve_in as run_loop
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
@@ -38,7 +38,7 @@ RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
 STATES = {True: "finished", False: "unfinished"}
 
 
-class Matrix(RunKind):
+class MatrixKind(RunKind):
     """A run over a stored matrix or tensor; also a private or a federated one."""
 
     name = "matrix"
@@ -116,7 +116,7 @@ class Matrix(RunKind):
         return "everything" if (run.path / "releases").is_dir() else super().keeps(run, spec)
 
 
-class Search(Matrix):
+class SearchKind(MatrixKind):
     """A run that was asked for a share of the variance: it has stages until it knows how many components reach it."""
 
     name = "search"
@@ -130,11 +130,11 @@ class Search(Matrix):
         return False
 
 
-class Copy(RunKind):
+class CopyKind(RunKind):
     """A noisy copy that is being written: only ``npmdask perturb`` can continue it."""
 
     name = "noisy copy"
-    may_change = Matrix.may_change
+    may_change = MatrixKind.may_change
 
     def matches(self, spec: Spec) -> bool:
         return bool(spec.get("algorithm", {}).get("name") == EntriesGaussian.name)

@@ -11,10 +11,11 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
+from npmdask.manage.kinds import flat
 from npmdask.privacy.account import budget_left
 from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
-from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum, table, tiles, warnings
+from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.predictions import comparison, prediction_facts
 from npmdask.theory.certificates.statements import assurance_of
 from npmdask.theory.start import gaussian_norm
@@ -35,14 +36,6 @@ LIMITS = (
     "Clipping, the number of releases and all other parameters are taken as public. If they were chosen by looking at "
     "the data, that look is not accounted for.",
 )
-
-
-def flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Facts without nesting, for people: ``statement.mechanism.budget.epsilon``."""
-    rows: list[tuple[str, Any]] = []
-    for name, value in facts.items():
-        rows += [(f"{name}.{inner}", v) for inner, v in flat(value)] if isinstance(value, dict) else [(name, value)]
-    return rows
 
 
 def name_of(store: Path) -> str:
@@ -267,7 +260,7 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         *warnings(unprotected(spec.get("budget"))),
         _tiles(history, telemetry, result),
         convergence(history, spec["stop"]["tol"]),
-        spectrum(np.asarray(values), VALUES.get(spec["data"]["kind"], "|eigenvalue|")),
+        spectrum_plot(np.asarray(values), VALUES.get(spec["data"]["kind"], "|eigenvalue|")),
         _cost(telemetry) if telemetry else None,
     )
     sections = [head, section("Components", _components(values, result))]

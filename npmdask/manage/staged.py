@@ -21,7 +21,7 @@ from npmdask.runs.solution import Resources
 # Imports inside of functions: other runs save the time that models take to load.
 
 
-class Staged(RunKind):
+class StagedKind(RunKind):
     """A job whose stages are runs in folders below its own. Its kind is that of its data."""
 
     may_change = frozenset({"memory", "workers", "threads"})
@@ -73,7 +73,7 @@ class Staged(RunKind):
         return found | (progress(run, spec, found["state"], self.folders) if unfinished else {})
 
 
-class Topics(Staged):
+class TopicsKind(StagedKind):
     """Topics of documents."""
 
     name = "topics"
@@ -121,7 +121,7 @@ class Topics(Staged):
         return topics_report(run, dict(spec))
 
 
-class Latent(Staged):
+class LatentKind(StagedKind):
     """Latent variables of samples, found by moments; ``name`` says of which model."""
 
     def __init__(self, name: str) -> None:

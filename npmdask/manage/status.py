@@ -167,7 +167,7 @@ def _state_of(holder: Holder | None, crashes: int) -> str:
     return "crashed" if crashes else "unfinished"
 
 
-def lines(found: Sequence[RunStatus]) -> list[str]:
+def runs_as_lines(found: Sequence[RunStatus]) -> list[str]:
     """A table for people; below a run what has to be known of it."""
     rows = [HEAD, *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]

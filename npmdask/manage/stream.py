@@ -22,7 +22,7 @@ MEASURED = {
 # Imports inside of functions: with streams come the readers of every format, a tenth of a second that other runs save.
 
 
-class Stream(RunKind):
+class StreamKind(RunKind):
     """A stream of rows, learnt from by one process."""
 
     name = "stream"

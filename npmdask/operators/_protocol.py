@@ -47,7 +47,7 @@ def split_rows(stacked: np.ndarray, rows: dict[str, int]) -> Sums:
     return dict(zip(rows, np.split(stacked, edges), strict=True))
 
 
-class Query(Protocol):
+class BlockQuery(Protocol):
     """What is asked of an operator: :class:`npmdask.algorithms.Query`, of which this room knows the names only."""
 
     @property
@@ -71,7 +71,7 @@ class Operator(Protocol):
 
     @property
     def reader(self) -> Any: ...
-    def asked(self, query: Query) -> Operator: ...
+    def asked(self, query: BlockQuery) -> Operator: ...
     def prepare(self, block: Block) -> Block: ...
     @property
     def block_rows(self) -> int: ...
@@ -116,7 +116,7 @@ class OnePass:
 
     answers: ClassVar[tuple[str, ...]] = ()
 
-    def asked(self, query: Query) -> Self:
+    def asked(self, query: BlockQuery) -> Self:
         """The operator that answers ``query``: itself, or with the options of the query.
 
         Raises
@@ -147,7 +147,7 @@ class OnePass:
         return {"product": stacked}
 
 
-def beyond_product(query: Query) -> dict[str, Any]:
+def beyond_product(query: BlockQuery) -> dict[str, Any]:
     """What is asked in ``query`` other than the plain product, by name."""
     wanted = {name: getattr(query, name) for name in ("transposed", "image_norm", "batch", "scores")}
     return {name: value for name, value in wanted.items() if value is not None and value is not False}
@@ -250,7 +250,7 @@ def strip_rows(columns: int, dtype: Any) -> int:
     return max(64, STRIP_BYTES // (columns * np.dtype(dtype).itemsize))
 
 
-def add_product(product: Block, left: np.ndarray, right: np.ndarray) -> None:
+def add_buffered(product: Block, left: np.ndarray, right: np.ndarray) -> None:
     """``product += left @ right`` by way of this thread's reused buffer: the sum is float64, the product not always."""
     held = scratch(("product", len(left)), (len(left), right.shape[1]), right.dtype)
     product += np.matmul(left, right, out=held)
@@ -268,7 +268,7 @@ def add_back(product: Block, values: np.ndarray, z: Block) -> None:
     the other way round (docs/decisions/0015).
     """
     if z.dtype != np.float32:
-        add_product(product, values.T, z)
+        add_buffered(product, values.T, z)
         return
     held = scratch(("back", values.shape[1]), (z.shape[1], values.shape[1]), z.dtype)
     product += np.matmul(z.T, values, out=held).T

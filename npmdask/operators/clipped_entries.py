@@ -18,11 +18,11 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
+    BlockQuery,
     BySlabs,
     Partial,
-    Query,
     Sums,
-    add_product,
+    add_buffered,
     least_run,
     own_rows,
     pending_sums,
@@ -30,7 +30,7 @@ from npmdask.operators._protocol import (
     strips,
     tile_bytes,
 )
-from npmdask.operators.exact_sums import COLUMN_NORM, prepare, require_prepared
+from npmdask.operators.exact_sums import COLUMN_NORM, on_grid, require_prepared
 from npmdask.operators.packed_symmetric import Triangle
 from npmdask.operators.packed_tensor import Contraction, PackedTensor, tensor_strip_rows
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
@@ -74,7 +74,7 @@ class Bounded:
 
     def prepare(self, block: Block) -> Block:
         """The block on the grid of private products: what is multiplied, released and told to the mechanism."""
-        return prepare(block)
+        return on_grid(block)
 
     @property
     def _depth(self) -> int:
@@ -126,7 +126,7 @@ class BoundedProduct(Bounded, BySlabs):
 
     reader: DenseReader
 
-    def asked(self, query: Query) -> BoundedProduct | BoundedTransposed:  # type: ignore[override]
+    def asked(self, query: BlockQuery) -> BoundedProduct | BoundedTransposed:  # type: ignore[override]
         """The product, or the other side of alternating products."""
         if query.transposed:
             return BoundedTransposed(reader=self.reader, clip_norm=self.clip_norm, change=self.change)
@@ -143,7 +143,7 @@ class BoundedProduct(Bounded, BySlabs):
         for rows, tile, part in _strips(self.reader, slabs, record):
             here = slice(rows.start - first + part.start, rows.start - first + part.stop)
             for columns, values in tile:
-                add_product(product[here], self._bounded(values[part]), block[columns])
+                add_buffered(product[here], self._bounded(values[part]), block[columns])
         return Partial({own_rows(slabs): product}, record)
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
@@ -191,7 +191,7 @@ class BoundedTransposed(Bounded, BySlabs):
         for rows, tile, part in _strips(self.reader, slabs, record):
             some = block[rows.start + part.start : rows.start + part.stop]
             for columns, values in tile:
-                add_product(product[columns], self._bounded(values[part]).T, some)
+                add_buffered(product[columns], self._bounded(values[part]).T, some)
         return Partial({"product": product}, record)
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:

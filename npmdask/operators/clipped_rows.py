@@ -35,10 +35,10 @@ from npmdask.operators.exact_sums import (
     as_integers,
     carry,
     clip_images,
-    prepare,
+    grid_unit,
+    on_grid,
     require_prepared,
     round_to,
-    unit_of,
 )
 from npmdask.operators.gram import cut_rows
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
@@ -67,7 +67,7 @@ class Clipping:
 
     @property
     def unit(self) -> float:
-        return unit_of(self.clip_norm)
+        return grid_unit(self.clip_norm)
 
     @property
     def grid(self) -> float:
@@ -170,7 +170,7 @@ class Records(BySlabs):
 
     def prepare(self, block: Block) -> Block:
         """The block on the grid of exact products (d x p): what is multiplied, released and told to the mechanism."""
-        return prepare(block)
+        return on_grid(block)
 
     def rounding(self, p: int) -> Rounding:
         """What rounding adds to the sensitivity of the sum of a a^T X over clipped records, X prepared.
@@ -253,10 +253,10 @@ class ClippedGram(Records):
 
     def _clipped(self, tile: Tile, part: slice, records: np.ndarray) -> np.ndarray:
         """Some rows of a tile as clipped records, in the memory of ``records``."""
-        gather(tile, part, records)
+        gather_rows(tile, part, records)
         round_to(records, self.clipping.grid)
         numbers = np.arange(part.start, part.stop)
-        clip_records(records, self.clipping, lambda which: gather(tile, numbers[which], None))
+        clip_records(records, self.clipping, lambda which: gather_rows(tile, numbers[which], None))
         return records
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
@@ -265,7 +265,7 @@ class ClippedGram(Records):
         return tile_bytes(self.reader, p) + far + 8 * self.block_rows * p * 8
 
 
-def gather(tile: Tile, which: slice | np.ndarray, out: np.ndarray | None) -> np.ndarray:
+def gather_rows(tile: Tile, which: slice | np.ndarray, out: np.ndarray | None) -> np.ndarray:
     """Some rows of a tile, whole, in float64: the pieces that lie in its columns of chunks side by side."""
     if out is None:
         out = np.empty((len(tile[0][1][which]), tile[-1][0].stop))

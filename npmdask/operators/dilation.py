@@ -18,7 +18,7 @@ from npmdask.operators._protocol import (
     Partial,
     Sums,
     add_back,
-    add_product,
+    add_buffered,
     as_dtype,
     own_rows,
     pending_sums,
@@ -77,7 +77,7 @@ class Dilation(Dilated):
                     for part in strips(len(values), values.shape[1], block.dtype):
                         some = as_dtype(values[part], block.dtype)
                         here = slice(rows.start + part.start, rows.start + part.stop)
-                        add_product(product[here.start - first : here.stop - first], some, right[columns])
+                        add_buffered(product[here.start - first : here.stop - first], some, right[columns])
                         add_back(back[columns], some, left[here])
         sums = {"back": np.ascontiguousarray(back), own_rows(slabs): product}
         require_finite(sums, self.reader, slabs)

@@ -32,7 +32,7 @@ CLIP_ERROR = 2.0**-48  # relative, of a clipped image: square root, quotient, co
 MAX_RECORDS = 2**33  # so that integers on RELEASE_GRID, noise included, fit 64 bits
 
 
-def unit_of(clip_norm: float) -> float:
+def grid_unit(clip_norm: float) -> float:
     """The smallest power of two that is not below ``clip_norm``."""
     mantissa, exponent = math.frexp(clip_norm)
     return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
@@ -61,7 +61,7 @@ def clip_images(images: np.ndarray, longest: float, grid: float) -> np.ndarray:
     return images
 
 
-def prepare(block: Block) -> Block:
+def on_grid(block: Block) -> Block:
     """The block (d x p) on the public grid that products are exact with: what is multiplied, and what is public.
 
     Raises
@@ -87,7 +87,7 @@ def require_prepared(block: Block) -> None:
         It was not prepared.
     """
     batches = [block[start : start + BATCH_ROWS] for start in range(0, len(block), BATCH_ROWS)]
-    if block.dtype != np.float64 or not all(np.array_equal(rows, prepare(rows)) for rows in batches):
+    if block.dtype != np.float64 or not all(np.array_equal(rows, on_grid(rows)) for rows in batches):
         raise BadInputError("the block is not on the grid of private products: pass it through `prepare` first")
     if not (np.einsum("ij,ij->j", block, block) <= COLUMN_NORM**2).all():
         raise BadInputError("a column of the block is too long: pass it through `prepare`, which says more")

@@ -14,7 +14,7 @@ from npmdask.operators._protocol import (
     Partial,
     Sums,
     add_back,
-    add_product,
+    add_buffered,
     as_dtype,
     least_run,
     own_rows,
@@ -59,7 +59,7 @@ class Triangle(ByBlocks):
             i, j = self.reader.place(unit)
             for rows, ((columns, values),) in self.reader.tiles(unit, record):
                 tile = self._tile(values, block.dtype)
-                add_product(product[rows], tile, block[columns])
+                add_buffered(product[rows], tile, block[columns])
                 if i != j:
                     add_back(product[columns], tile, block[rows])
         return product
@@ -106,7 +106,7 @@ class Symmetric(BySlabs):
                 for columns, values in tile:
                     for part in strips(len(values), values.shape[1], block.dtype):
                         here = slice(rows.start - first + part.start, rows.start - first + part.stop)
-                        add_product(product[here], as_dtype(values[part], block.dtype), block[columns])
+                        add_buffered(product[here], as_dtype(values[part], block.dtype), block[columns])
         sums = {own_rows(slabs): product}
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record)

@@ -17,8 +17,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import OfRows, Partial, Query, Sums, least_run, own_rows
-from npmdask.operators.clipped_rows import gather, sum_in_one_order
+from npmdask.operators._protocol import BlockQuery, OfRows, Partial, Sums, least_run, own_rows
+from npmdask.operators.clipped_rows import gather_rows, sum_in_one_order
 from npmdask.operators.exact_sums import round_to
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
 
@@ -127,13 +127,13 @@ def _require(fits: bool, wanted: str, records: np.ndarray, vector: np.ndarray) -
         raise BadInputError(f"records of shape {records.shape} do not go with a vector of {len(vector)}: give {wanted}")
 
 
-def pack(vector: np.ndarray, centre: np.ndarray, found: Block) -> Block:
+def pack_query(vector: np.ndarray, centre: np.ndarray, found: Block) -> Block:
     """The block (d x (2 + j)) of a query: w, centre, U (d x j)."""
     return np.column_stack([vector, centre, found])
 
 
-def unpack(block: Block) -> tuple[np.ndarray, np.ndarray, Block]:
-    """The inverse of :func:`pack`; contiguous, since the last bits of products depend on strides."""
+def unpack_query(block: Block) -> tuple[np.ndarray, np.ndarray, Block]:
+    """The inverse of :func:`pack_query`; contiguous, since the last bits of products depend on strides."""
     vector, centre = np.ascontiguousarray(block[:, :2].T)
     return vector, centre, np.ascontiguousarray(block[:, 2:])
 
@@ -177,7 +177,7 @@ class RecordImages(OfRows):
         """The least that a run reads; what it returns is small, or as large as what it read."""
         return least_run(0)
 
-    def asked(self, query: Query) -> RecordImages:
+    def asked(self, query: BlockQuery) -> RecordImages:
         """The images of the records that a query names; as many as there are is for the pass alone, and private."""
         if query.batch is None:
             return super().asked(query)
@@ -186,7 +186,7 @@ class RecordImages(OfRows):
     def partial(self, slabs: range, block: Block) -> Partial:
         """The summary of the rows of the batch in some units; or their images, of a mechanism that is not additive."""
         mechanism, record = self._known(), SlabRecord()
-        vector, centre, found = unpack(block)
+        vector, centre, found = unpack_query(block)
         images = self._images(slabs, vector, found, record)
         if mechanism.additive:
             return Partial({"product": reduce(np.add, (mechanism.summary(some, centre) for some in images))}, record)
@@ -200,7 +200,7 @@ class RecordImages(OfRows):
         mechanism, parts = self._known(), list(total.sums.values())
         if mechanism.additive:
             return parts[0]
-        return mechanism.summary(parts[0] if len(parts) == 1 else np.concatenate(parts), unpack(block)[1])
+        return mechanism.summary(parts[0] if len(parts) == 1 else np.concatenate(parts), unpack_query(block)[1])
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block."""
@@ -246,4 +246,4 @@ class RecordImages(OfRows):
                 first, last = max(rows.start, self.rows.start), min(rows.stop, self.rows.stop)
                 for start in range(first, last, self._height):
                     part = slice(start - rows.start, min(start + self._height, last) - rows.start)
-                    yield gather(tile, part, held[: part.stop - part.start])
+                    yield gather_rows(tile, part, held[: part.stop - part.start])

@@ -17,7 +17,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.moments.blocks import blocks_of
-from npmdask.numerics.moments.whitening import require_rows
+from npmdask.numerics.moments.whitening import require_whitening
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     STRIP_BYTES,
@@ -56,7 +56,7 @@ class SampleTriples(OfRows, Gram):
     def __post_init__(self) -> None:
         self.require_batch()
         self.view.require_unweighted("a third or fourth moment")
-        require_rows(self.whitening, self.reader.shape[1])
+        require_whitening(self.whitening, self.reader.shape[1])
 
     @property
     def block_rows(self) -> int:

@@ -31,7 +31,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.moments import lda
 from npmdask.numerics.moments.blocks import blocks_of
 from npmdask.numerics.moments.lda import cube_share, triple_share
-from npmdask.numerics.moments.whitening import require_rows
+from npmdask.numerics.moments.whitening import require_whitening
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
@@ -258,7 +258,7 @@ class WordTriples(ByDocuments):
 
     def __post_init__(self) -> None:
         require_alpha0(self.alpha0)
-        require_rows(self.whitening, self.reader.shape[1])
+        require_whitening(self.whitening, self.reader.shape[1])
 
     @property
     def block_rows(self) -> int:
@@ -586,7 +586,7 @@ class WhitenedTriples(ByDocuments):
 
     def __post_init__(self) -> None:
         require_alpha0(self.alpha0)
-        require_rows(self.whitening, self.reader.shape[1])
+        require_whitening(self.whitening, self.reader.shape[1])
 
     @property
     def side(self) -> int:

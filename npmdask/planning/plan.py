@@ -21,12 +21,12 @@ from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
 from npmdask.planning.forecast import Outlook, look_ahead, predict_steps
 from npmdask.planning.row_sample import sample_said
-from npmdask.planning.throughput import MOST_COLUMNS, Measurement, measure
+from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
-from npmdask.storage.chunk_advice import LayoutAdvice, Reading, advise, how_read
+from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
 from npmdask.storage.source import Source
 
 
@@ -59,7 +59,7 @@ class Plan:
     cached: bool
     memory: MemoryPlan
     runs: int
-    reading: Reading
+    reading: ChunkReading
     layout: LayoutAdvice
     free_rank: int
     free_rank_steps: int | None
@@ -110,13 +110,13 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     base = tree_rss()
     memory = memory_for(needs_of(problem), resources, base)
     wide = widest(problem, memory, base)
-    measured = measure(problem, memory, wide)
+    measured = measure_throughput(problem, memory, wide)
     with single_threaded_blas():  # small matrices
         return make_plan(problem, memory, measured, wide, spectrum)
 
 
 def make_plan(
-    problem: Problem, memory: MemoryPlan, measured: Measurement, wide: int, spectrum: Spectrum | None = None
+    problem: Problem, memory: MemoryPlan, measured: Throughput, wide: int, spectrum: Spectrum | None = None
 ) -> Plan:
     """Put the facts together. ``wide``: the most columns that fit (see :func:`widest`)."""
     source, algorithm, operator = problem.source, problem.algorithm, _operator(problem)
@@ -166,14 +166,14 @@ def make_plan(
     )
 
 
-def _eigenvalues(problem: Problem, measured: Measurement, spectrum: Spectrum | None) -> np.ndarray | None:
+def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | None) -> np.ndarray | None:
     """Of the operator, without those that are found already: given, guessed, or of the sample."""
     if spectrum is not None:
         return spectrum.eigenvalues(problem.source.kind)[_locked(problem) :]
     return None if measured.sample is None else measured.sample.eigenvalues[_locked(problem) :]
 
 
-def _all_seconds(problem: Problem, measured: Measurement, steps: int | None, other: int, p: int) -> float | None:
+def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, other: int, p: int) -> float | None:
     """Of a whole run with p columns: the first pass as the chunks were found, the others as they will be.
 
     With float32 data the last steps (as many as it takes from 10 tol to tol) are in float64, and so are all of a
@@ -208,7 +208,7 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
     problem = make_problem(source, replace(request, iteration_rank=None))
     base = tree_rss()
     memory = memory_for(needs_of(problem), resources, base)
-    measured = measure(problem, memory, widest(problem, memory, base))
+    measured = measure_throughput(problem, memory, widest(problem, memory, base))
     chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
     return replace(request, iteration_rank=max(chosen, default_rank(int(request.target_rank), source.shape[1])))
 

@@ -26,7 +26,7 @@ from npmdask.planning.simulated_convergence import rehearse_releases
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
-from npmdask.privacy.ledger.status import remaining_epsilon, unit
+from npmdask.privacy.ledger.status import relation_unit, remaining_epsilon
 from npmdask.privacy.neighbors import Entry, MatrixRelation
 from npmdask.privacy.power_release import PowerRecipe
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
@@ -385,7 +385,7 @@ def _expense(problem: Problem, charge: Charge, store: str | Path | None) -> Expe
         status = ledger.status(privacy.name_of(problem.source.path))
     except NpmdaskError as error:
         return Expense(said=str(error), covered=False)
-    granted, asked = unit(status.grant.relation), unit(problem.private.relation.spec())
+    granted, asked = relation_unit(status.grant.relation), relation_unit(problem.private.relation.spec())
     if granted != asked:
         return Expense(said=words.other_relation(status.dataset, granted, asked), covered=False)
     return _of_budget(status, charge, _reserved(ledger, store))
@@ -420,7 +420,7 @@ def _reserved(ledger: Ledger, store: str | Path | None) -> Run | None:
         return None  # a name that was drawn, and a refusal
 
 
-def lines(plan: PrivatePlan) -> list[str]:
+def private_lines(plan: PrivatePlan) -> list[str]:
     """One line for every thing that a person decides by."""
     table = {
         "data": f"{plan.source}: kind {plan.kind}; nothing was read of it",

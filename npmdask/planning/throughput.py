@@ -32,7 +32,7 @@ MOST_COLUMNS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Throughput:
     """What was found. Rates are seconds of wall clock a byte of decoded data, with ``threads`` threads.
 
     ``early``, ``late``: chunks as they were found (in the page cache or not), multiplied by p columns in the dtype
@@ -70,7 +70,7 @@ class Measurement:
         return int(min(self.reading / self.column, MOST_COLUMNS)) // 4 * 4
 
 
-def measure(problem: Problem, plan: MemoryPlan, wide: int, *, budget: float = SECONDS) -> Measurement:
+def measure_throughput(problem: Problem, plan: MemoryPlan, wide: int, *, budget: float = SECONDS) -> Throughput:
     """Measure for at most ``budget`` seconds (more only if a single chunk takes longer).
 
     ``wide``: the largest number of columns that ``plan`` leaves memory for.
@@ -92,7 +92,7 @@ def measure(problem: Problem, plan: MemoryPlan, wide: int, *, budget: float = SE
         # In a thread of the pool: its buffers are given back when the pool ends.
         sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until).result()
         step = _step_seconds(problem)
-    return Measurement(
+    return Throughput(
         seconds=time.perf_counter() - start,
         threads=threads,
         bytes_read=stopwatch.bytes_read,
@@ -107,7 +107,7 @@ def _rates(problem: Problem, stopwatch: _Stopwatch, wide: int, start: float, bud
     p = problem.algorithm.iteration_rank
     early_dtype = np.float32 if problem.algorithm.mixed_precision else np.float64
     cached = stopwatch.operator.pass_bytes < psutil.virtual_memory().available
-    units = stopwatch.warm_up(spread(stopwatch.operator.units), p)
+    units = stopwatch.warm_up(spread_positions(stopwatch.operator.units), p)
     late, used = stopwatch.run(units, p, np.float64, start + FRESH / 2 * budget)
     if time.perf_counter() - start > FRESH * budget:  # one chunk takes so long that nothing more can be afforded
         rates = {"early": late, "again": late, "late_again": late, "column": late / (2 * p), "reading": late / 2}
@@ -169,7 +169,7 @@ class _Stopwatch:
         return read
 
 
-def spread(count: int) -> list[int]:
+def spread_positions(count: int) -> list[int]:
     """Up to 4096 of ``count`` positions, each far from the ones before it (van der Corput's order)."""
     bits = max(count - 1, 1).bit_length()
     order: Iterator[int] = (int(f"{i:0{bits}b}"[::-1], 2) for i in range(2**bits))

@@ -13,4 +13,4 @@ To import it sets PREFECT_HOME and other settings where the environment does not
 
 from npmdask.prefect import settings
 
-settings.apply()  # before anything below this package imports prefect
+settings.apply_settings()  # before anything below this package imports prefect

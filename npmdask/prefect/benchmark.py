@@ -19,7 +19,7 @@ from prefect.artifacts import create_progress_artifact, create_table_artifact
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.prefect.heartbeat import tended
-from npmdask.prefect.parameters import Folder, RunId, place_of, said
+from npmdask.prefect.parameters import Folder, RunId, run_folder, said
 from npmdask.prefect.publish import artifact_key, try_to
 from npmdask.prefect.server import ROOT, python_path
 from npmdask.prefect.tasks import end_state, said_in_a_sentence, step
@@ -39,13 +39,13 @@ def benchmark(
     folder: Folder = "runs",
 ) -> Any:
     """Figures beside their targets, row by row. The same run id again measures what it has not yet."""
-    store = place_of(folder, run_id)
+    store = run_folder(folder, run_id)
     names = choose(rows, scale, store)
     lines = []
     for name in names:
         lines.append(measure(name, scale, store))
         show(run_id, lines, len(names))
-    return end_state(facts_of(lines, store))
+    return end_state(row_facts(lines, store))
 
 
 SCALE = "scale"  # file in the folder of the run
@@ -104,7 +104,7 @@ def show(run_id: str, lines: list[dict[str, Any]], count: int) -> None:
     try_to(partial(create_progress_artifact, 100 * len(lines) / count, key=f"{key}-progress", description=said))
 
 
-def facts_of(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
+def row_facts(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
     """How it went: an answer unless a row is broken, or misses its target at full scale."""
     broken = [line["row"] for line in lines if line["failures"] or line["figure"] is None]
     missed = [line["row"] for line in lines if not line["holds"] and line["row"] not in broken]

@@ -50,11 +50,11 @@ def checked(flow: Any, asked: dict[str, Any]) -> dict[str, Any]:
     except (ParameterBindError, ParameterTypeError) as error:
         said = str(error).partition("\nFunction")[0].replace("\n", " ")
         raise BadInputError(f"the parameters do not fit the flow {flow.name}: {said}") from None
-    place_of(asked.get("folder", "runs"), asked.get("run_id", flow.name))
+    run_folder(asked.get("folder", "runs"), asked.get("run_id", flow.name))
     return asked
 
 
-def place_of(folder: str, run_id: str) -> str:
+def run_folder(folder: str, run_id: str) -> str:
     """The folder of a run. Its name comes from outside: raises BadInputError where it is none."""
     require_name(run_id, "run_id")
     return place_of_store(f"{folder}/{run_id}" if is_url(folder) else Path(folder) / run_id)
@@ -71,7 +71,7 @@ def at_store(config: RunConfig, run_id: str) -> RunConfig:
         A password is in the configuration, which Prefect keeps and shows.
     """
     _require_no_secret(config)
-    place = place_of("runs", run_id)
+    place = run_folder("runs", run_id)
     store = place_of_store(config.run.store) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
 
@@ -85,7 +85,7 @@ def _require_no_secret(config: RunConfig) -> None:
         )
 
 
-def require_plain(config: RunConfig) -> None:
+def require_no_other_flow(config: RunConfig) -> None:
     """Refuse what has a flow of its own, whose steps are other ones: private releases, and data that lie with nodes.
 
     Raises
@@ -105,5 +105,5 @@ def require_plain(config: RunConfig) -> None:
 
 def check_plain(config: RunConfig) -> None:
     """The same, and what else can be checked without reading: for programs, before a server is started."""
-    require_plain(config)
+    require_no_other_flow(config)
     config.check()

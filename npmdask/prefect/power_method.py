@@ -13,7 +13,7 @@ from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
-from npmdask.prefect.parameters import Config, RunId, at_store, require_plain, said
+from npmdask.prefect.parameters import Config, RunId, at_store, require_no_other_flow, said
 from npmdask.prefect.publish import Publisher
 from npmdask.prefect.redaction import Announcer
 from npmdask.prefect.tasks import end_state, iterate, plan, report, said_in_a_sentence, step, validate
@@ -26,7 +26,7 @@ from npmdask.runs.observers import Observers, ProgressBar
 def npm(config: Config, run_id: RunId = "npm") -> Any:
     """Top-k singular vectors out of core. The same run id again: goes on after a kill, or returns the answer."""
     config = at_store(config, run_id)
-    require_plain(config)
+    require_no_other_flow(config)
     validate(config)
     config = plan(config, run_id)
     facts = iterate(config, run_id)
@@ -56,7 +56,7 @@ def npm_deflation(
 ) -> Any:
     """The npm flow, then deflation: `more` further components, from one final Rayleigh-Ritz with the first ones."""
     config = at_store(config, run_id)
-    require_plain(config)
+    require_no_other_flow(config)
     validate(config)
     config = plan(config, run_id)
     facts = iterate(config, run_id)

@@ -193,14 +193,14 @@ class Publisher(LivePublisher):
         self._reached = solution.answered
         self._advance(solution.outcome.sentence, 100.0)
         if self._new:  # a tick that finds its answer draws nothing
-            self._plot(said_of(solution.outcome.sentence, solution.assurance), self._history)
+            self._plot(ending_text(solution.outcome.sentence, solution.assurance), self._history)
 
     def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
         far = f"{bar(100.0 if self._reached else progress_percent(history, self._tol))}\n\n"
         self._show_page(said, far + plot(history, self._tol), convergence_table(history))
 
 
-def said_of(sentence: str, assurance: str) -> str:
+def ending_text(sentence: str, assurance: str) -> str:
     """How a run ended and, below that, how wrong its answer can be."""
     return f"{sentence}\n\n**How wrong can it be?** {assurance}" if assurance else sentence
 
@@ -293,7 +293,7 @@ class StreamPublisher(LivePublisher):
 
     def on_measurement(self, measurement: Measurement) -> None:
         self._history, self._rows, self._new = (*self._history, measurement), measurement.rows, True
-        said = sentence(measurement)
+        said = measurement_line(measurement)
         self._log.info(said)
         self._later(self._show, said, self._history)
 
@@ -306,7 +306,7 @@ class StreamPublisher(LivePublisher):
         self._thread.shutdown()
         self._advance(solution.outcome.sentence, 100.0)
         if self._new:  # a tick that finds nothing draws nothing
-            self._plot(said_of(solution.outcome.sentence, solution.assurance), self._history)
+            self._plot(ending_text(solution.outcome.sentence, solution.assurance), self._history)
 
     def _plot(self, said: str, history: tuple[Measurement, ...]) -> None:
         self._show_page(said, pictures(history), measurements_table(history))
@@ -316,7 +316,7 @@ class StreamPublisher(LivePublisher):
         return min(99.0, 100 * self._rows / self._total) if self._total else 0.0
 
 
-def sentence(measured: Measurement) -> str:
+def measurement_line(measured: Measurement) -> str:
     """A measurement in a line."""
     values = {name: getattr(measured, key) for key, name in COLUMNS.items()}
     known = [f"{name} {value:.2e}" for name, value in values.items() if value is not None]

@@ -100,7 +100,7 @@ def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
         raise RefusedError(f"port {port} of 127.0.0.1 cannot be had ({error.strerror}); choose another") from error
 
 
-def answers(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether a server listens there."""
     with socket.socket() as probe:
         probe.settimeout(5)

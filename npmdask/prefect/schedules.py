@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from npmdask.config import RunConfig, load_config
 from npmdask.errors import BadInputError, closest
 from npmdask.prefect.benchmark import benchmark
-from npmdask.prefect.parameters import at_store, checked, place_of
+from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.power_method import distributed_private_pca, npm, npm_deflation
 from npmdask.prefect.private_release import private_release
 from npmdask.prefect.staged_runs import latent, topics
@@ -53,7 +53,7 @@ Names = Literal[
 ]
 
 
-class Entry(BaseModel):
+class ScheduleEntry(BaseModel):
     """One table of the file."""
 
     model_config = ConfigDict(extra="forbid")
@@ -70,7 +70,7 @@ class Entry(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _one_time(self) -> "Entry":
+    def _one_time(self) -> "ScheduleEntry":
         if (self.every is None) == (self.cron is None):
             raise ValueError(f"{self.name}: say when it runs, with either `every` or `cron`")
         if self.timezone not in available_timezones():
@@ -90,7 +90,7 @@ class File(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schedule: list[Entry] = Field(default_factory=list)
+    schedule: list[ScheduleEntry] = Field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +143,8 @@ def _said(error: ValidationError) -> str:
     return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
 
 
-def _planned(entry: Entry, folder: Path) -> Planned:
-    place_of("runs", str(entry.parameters.get("run_id", entry.name)))
+def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
+    run_folder("runs", str(entry.parameters.get("run_id", entry.name)))
     try:
         when = Cron(entry.cron, timezone=entry.timezone) if entry.cron else Interval(float(entry.every or 0))
     except ValueError as error:

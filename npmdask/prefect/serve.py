@@ -155,7 +155,7 @@ def services(
             name="reports",
             command=(sys.executable, "-m", "npmdask.prefect.reports", str(runs), str(pages)),
             environment=environment,
-            ready=lambda: reports.answers(pages),
+            ready=lambda: reports.is_listening(pages),
         ),
         Service(
             name="prefect-server",
@@ -180,7 +180,7 @@ def _metrics(runs: Path, port: int | None) -> list[Service]:
     require_client()
     command = (sys.executable, "-m", "npmdask.cli.main", "metrics", str(runs), "--port", str(port))
     there = {"PYTHONPATH": python_path()}
-    return [Service(name="metrics", command=command, environment=there, ready=lambda: reports.answers(port))]
+    return [Service(name="metrics", command=command, environment=there, ready=lambda: reports.is_listening(port))]
 
 
 def worker(url: str, name: str, environment: dict[str, str]) -> Service:
@@ -223,7 +223,7 @@ def worker_command(name: str) -> tuple[str, ...]:
     return ("-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
 
 
-def runs_of(port: int, query: dict[str, Any]) -> list[dict[str, Any]]:
+def flow_runs_of(port: int, query: dict[str, Any]) -> list[dict[str, Any]]:
     """Flow runs that the server at a port knows, by a filter of its API; none while it does not answer."""
     try:
         found: list[dict[str, Any]] = ask(f"http://127.0.0.1:{port}/api", "/flow_runs/filter", query)

@@ -29,7 +29,7 @@ SETTINGS = {
 }
 
 
-def apply() -> None:
+def apply_settings() -> None:
     """Set what is not set. Prefect reads its settings when it is imported: call this before."""
     if "PREFECT_HOME" not in os.environ:
         home = Path("runs", ".prefect").absolute()

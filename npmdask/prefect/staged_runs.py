@@ -13,7 +13,7 @@ from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.run import Cut, run_topics
 from npmdask.numerics.units import parse_memory
 from npmdask.prefect.heartbeat import require_progress, tended
-from npmdask.prefect.parameters import Folder, Memory, Restarts, RunId, Seed, Threads, Workers, place_of, said
+from npmdask.prefect.parameters import Folder, Memory, Restarts, RunId, Seed, Threads, Workers, run_folder, said
 from npmdask.prefect.publish import LivePublisher
 from npmdask.prefect.tasks import end_state, report, said_in_a_sentence, step
 from npmdask.runs.observers import Observers, ProgressBar
@@ -42,7 +42,7 @@ def topics(
     folder: Folder = "runs",
 ) -> Any:
     """Topics of documents, out of core. The same run id again: goes on after a kill, or returns the answer."""
-    store = place_of(folder, run_id)
+    store = run_folder(folder, run_id)
     cut = Cut(held_out=held_out, min_df=min_df, max_df=max_df)
     asked = {"alpha0": alpha0, "half_length": half_length, "moments": moments, "restarts": restarts, "seed": seed}
     look(documents)
@@ -67,7 +67,7 @@ def latent(
     folder: Folder = "runs",
 ) -> Any:
     """A mixture of spherical Gaussians, or independent components, out of core; the same run id again goes on."""
-    store = place_of(folder, run_id)
+    store = run_folder(folder, run_id)
     asked = {"restarts": restarts, "seed": seed}
     facts = find_components(run_id, kind, samples, count, store, asked, (memory, threads, workers))
     report(run_id, facts)

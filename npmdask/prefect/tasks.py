@@ -189,7 +189,7 @@ def table_of_plan(config: RunConfig) -> tuple[Rows, int | None]:
     if config.privacy is not None:
         from npmdask.planning import private  # and with it the ledger and its database: half a second
 
-        public = _pairs(private.lines(config.private_plan()))
+        public = _pairs(private.private_lines(config.private_plan()))
         return [(name, said) for name, said in public if name != "memory"], None  # it follows the number of rows
     if config.source.nodes is not None:
         return _of_nodes(config.problem()), None

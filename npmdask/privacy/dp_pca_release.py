@@ -19,10 +19,10 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy.concerns import Asked, ReleaseNoise, of_epsilon, weak_promise
 from npmdask.privacy.dp_pca.base import Oracle
-from npmdask.privacy.dp_pca.deflation import Rounds
+from npmdask.privacy.dp_pca.deflation import DeflationRounds
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, require_relation
 from npmdask.privacy.dp_pca.private_mean import MOST_RECORDS, DistanceRange
-from npmdask.privacy.dp_pca.registry import Question, make_oracle
+from npmdask.privacy.dp_pca.registry import OracleQuestion, make_oracle
 from npmdask.privacy.dp_pca.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
 from npmdask.privacy.power_release import promised, require_registered
 from npmdask.privacy.release import PrivateRecipe
@@ -36,7 +36,7 @@ from npmdask.theory.start import gaussian_norm
 class RecordsRecipe(PrivateRecipe):
     """k-DP-PCA or one of its relatives."""
 
-    algorithm: Rounds
+    algorithm: DeflationRounds
     mechanism: RunOfReleases
     rule: UntilFinished
     target_rank: int
@@ -153,7 +153,7 @@ def make_records(
     relation = require_relation(str(privacy.neighboring_relation))
     if source.shape[0] > MOST_RECORDS and relation == "record_add_remove":  # the guess of their number may be smaller
         raise RefusedError(f"{source.path} has more than 2^28 records, of which sums are not exact: divide it")
-    question = Question(
+    question = OracleQuestion(
         records=source.shape[0],
         dimension=source.dimension,
         target_rank=k,
@@ -163,7 +163,7 @@ def make_records(
         seed=seed,
     )
     oracle = make_oracle(name, options, question)
-    algorithm = Rounds(oracle=oracle, dimension=source.dimension, name=name)
+    algorithm = DeflationRounds(oracle=oracle, dimension=source.dimension, name=name)
     unit = RecordUnit(name=relation)
     mechanism = RunOfReleases(oracle=oracle, relation=unit, oracle_name=name)
     promise = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}, for {unit.describe()}"

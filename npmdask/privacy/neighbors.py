@@ -31,7 +31,7 @@ class Relation(ABC):
     clip_norm: float
 
     def __post_init__(self) -> None:
-        positive(f"clip_norm of {self.name}", self.clip_norm)
+        require_positive(f"clip_norm of {self.name}", self.clip_norm)
 
     @property
     @abstractmethod
@@ -102,7 +102,7 @@ def up(value: float) -> float:
     return value * (1 + 4 * MACHINE_EPS)
 
 
-def positive(what: str, value: Any) -> float:
+def require_positive(what: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not 0 < value < math.inf:
         raise BadInputError(f"{what} is {value!r}: give a positive number that was chosen without looking at the data")
     return float(value)
@@ -138,7 +138,7 @@ class RecordRelation(Relation):
         plain = super().sensitivity(block, norm, rows=rows)
         if image_norm is None:
             return plain
-        share = max(positive("image_norm", image_norm) / self.clip_norm, LEAST_SHARE)
+        share = max(require_positive("image_norm", image_norm) / self.clip_norm, LEAST_SHARE)
         scaled, exponent = scaled_to_one(block)
         largest = singular_values(scaled)[0]
         if share >= math.ldexp(largest, exponent):
@@ -217,7 +217,7 @@ class MatrixRelation(Relation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(f"change of {self.name}", self.change)
+        require_positive(f"change of {self.name}", self.change)
 
     @property
     def unit(self) -> float:
@@ -250,7 +250,7 @@ class Entry(MatrixRelation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.coherence is not None and not positive(f"coherence of {self.name}", self.coherence) >= 1:
+        if self.coherence is not None and not require_positive(f"coherence of {self.name}", self.coherence) >= 1:
             raise BadInputError(f"coherence = {self.coherence:g} is impossible: it lies between 1 and the dimension d")
 
     @property
@@ -406,7 +406,7 @@ class TensorRelation(Relation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(f"change of {self.name}", self.change)
+        require_positive(f"change of {self.name}", self.change)
 
     @property
     def unit(self) -> float:

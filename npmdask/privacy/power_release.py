@@ -175,7 +175,7 @@ class PowerRecipe(PrivateRecipe):
         """The likely sine of the largest angle to the true vectors, from what was released."""
         if not isinstance(state, PrivateState):
             return None
-        return likely_sine(state, p, self.target_rank)
+        return likely_sine_of_release(state, p, self.target_rank)
 
     def warnings(self, source: Source, state: Any, p: int) -> list[str]:
         """What the releases themselves say about the choices that were made."""
@@ -227,7 +227,7 @@ def released_arrays(state: PrivateState, result: Result, p: int, *, scale: float
     }
 
 
-def likely_sine(state: PrivateState, p: int, k: int) -> float:
+def likely_sine_of_release(state: PrivateState, p: int, k: int) -> float:
     """The likely sine of the largest angle to the true k leading vectors, from what was released."""
     last = slice((state.step - 1) * p, state.step * p)
     inner = state.blocks[:, last].T @ state.products[:, last]

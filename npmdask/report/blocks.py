@@ -201,7 +201,7 @@ def series(x: Iterable[Any], y: Iterable[Any], name: str = "", **more: Any) -> S
     return Series(x=tuple(map(float, x)), y=tuple(map(float, y)), name=name, spread=plain, **more)
 
 
-def spectrum(values: Iterable[Any], name: str) -> Plot:
+def spectrum_plot(values: Iterable[Any], name: str) -> Plot:
     """Plot the sizes of values, the largest first; on a logarithmic axis where they span a decade and none is zero."""
     sizes = [abs(float(value)) for value in values]
     drawn = series(range(1, len(sizes) + 1), sizes)

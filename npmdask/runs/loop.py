@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Algorithm, Result, state_fields
-from npmdask.algorithms.stopping import Outcome, Rule, StepView, remembered, view_of, views_of
+from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembered, view_of, views_of
 from npmdask.checkpoint.store import RunStore
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
@@ -45,7 +45,7 @@ class Facts:
     """
 
     algorithm: Algorithm[Any]
-    rule: Rule
+    rule: StoppingRule
     d: int
     kind: str
     seed: int
@@ -112,7 +112,7 @@ def first_state(facts: Facts, session: Session) -> tuple[Any, list[dict[str, Any
     return facts.algorithm.load(arrays, meta["state"]), meta["history"]
 
 
-def line_of(view: StepView, released: Released, rule: Rule, angle: float | None) -> dict[str, Any]:
+def line_of(view: StepView, released: Released, rule: StoppingRule, angle: float | None) -> dict[str, Any]:
     """What the history of the run says of a step."""
     return {
         **released.said,
@@ -139,7 +139,7 @@ def step_of(line: dict[str, Any], kind: str, seconds: float) -> Step:
     )
 
 
-def solve(problem: Problem, held: RunStore, resources: Resources, observer: Observer) -> Solution:
+def solve_in(problem: Problem, held: RunStore, resources: Resources, observer: Observer) -> Solution:
     """Run one problem in one store, from wherever the store is, and return the answer.
 
     Raises

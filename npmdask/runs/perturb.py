@@ -92,7 +92,7 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
     return Perturbed(dest=target, fingerprint=printed, seconds=time.perf_counter() - began, statement=statement)
 
 
-def concerns(source: Any, privacy: Privacy) -> tuple[str, ...]:
+def concerns_of_copy(source: Any, privacy: Privacy) -> tuple[str, ...]:
     """List what makes the promise of a copy weak or the copy noise, from public numbers, before it is charged.
 
     Raises

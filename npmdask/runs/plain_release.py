@@ -84,7 +84,7 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
 
 
-def said_of(constant: np.ndarray, *, centred: bool) -> list[str]:
+def constant_columns_warning(constant: np.ndarray, *, centred: bool) -> list[str]:
     """A warning of these columns, if there are any."""
     if not len(constant):
         return []
@@ -99,7 +99,7 @@ def said_of(constant: np.ndarray, *, centred: bool) -> list[str]:
     return [f"{said}. If {vary}, subtract a constant from {'it' if one else 'them'} and ingest the data again"]
 
 
-def require_symmetric(problem: Problem, asymmetry: float, *, first: bool) -> None:
+def require_symmetric_product(problem: Problem, asymmetry: float, *, first: bool) -> None:
     """X^T (A X) is symmetric if A is. Only meaningful in the first step, without noise, in float64."""
     source = problem.source
     if source.kind != "symmetric" or not first or problem.mechanism.stddev:
@@ -194,7 +194,7 @@ class PlainRelease:
         BadInputError
             The matrix is called symmetric and is not.
         """
-        require_symmetric(self._problem, asymmetry, first=not self._history)
+        require_symmetric_product(self._problem, asymmetry, first=not self._history)
         known = self._operator.reader.checksums is not None
         if known and step > 1:
             return
@@ -232,7 +232,7 @@ class PlainRelease:
         if problem.source.kind == "tensor":
             found = found | recovery_of(problem.source.truth, result)
         constant = constant_columns(problem, self._source)
-        self._session.warnings += said_of(constant, centred=problem.request.center)
+        self._session.warnings += constant_columns_warning(constant, centred=problem.request.center)
         assured = assure(problem, result, history, self._trace, self._operator, len(constant))
         meta = {"outcome": asdict(outcome), "explained_share": explained, "facts": found, **self._stated(view)}
         meta |= told(outcome, assured) | {"history": history, "total_data_passes": passes}

@@ -14,7 +14,7 @@ from npmdask.algorithms import (
     Query,
     Result,
 )
-from npmdask.algorithms.stopping import Rule
+from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
@@ -90,7 +90,7 @@ class Problem:
     request: Request
     algorithm: Algorithm[Any]
     mechanism: Mechanism
-    rule: Rule
+    rule: StoppingRule
     locked: Locked | None = None
     start: Start | None = None
     share: float | None = None  # of the variance, that was asked for in place of a number of components

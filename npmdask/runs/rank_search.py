@@ -19,7 +19,7 @@ from npmdask.algorithms import PowerMethod
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.loop import solve
+from npmdask.runs.loop import solve_in
 from npmdask.runs.observers import Observer, OfStage
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import SEARCHED
@@ -81,7 +81,7 @@ def solve_share(problem: Problem, held: RunStore, resources: Resources, observer
     final = _chosen(problem, held)
     if final is None:
         final = _bound(search, *_find(search))
-    solution = solve(final, held, resources, search.observer)
+    solution = solve_in(final, held, resources, search.observer)
     search.spend(solution)
     solution = replace(
         solution,
@@ -184,7 +184,7 @@ def _run_stage(search: _Search, stage: Problem, place: RunStore) -> tuple[Soluti
     )
     with place as held:
         try:
-            solution = solve(stage, held, search.resources, _StageOfSearch(search))
+            solution = solve_in(stage, held, search.resources, _StageOfSearch(search))
         except MemoryRefusedError as error:
             if not search.reached:
                 raise

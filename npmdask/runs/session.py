@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
 from npmdask.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, plan_memory, tree_rss
-from npmdask.execution.reduction import Keeper, Node, pack, runs_of, unpack
+from npmdask.execution.reduction import PassKeeper, TreeNode, pack, runs_of, unpack
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
 from npmdask.privacy.release import EVERYTHING, Disclosure
@@ -222,7 +222,7 @@ class Session:
             self.store.log(event, **facts)
 
 
-def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> Keeper:
+def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> PassKeeper:
     """What was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
 
     "This very pass": of the same label, block (by checksum and dtype) and runs.
@@ -231,7 +231,7 @@ def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, sec
 
     flushed: set[int] = set()
 
-    def keep(parts: dict[Node, Partial]) -> None:
+    def keep(parts: dict[TreeNode, Partial]) -> None:
         if isinstance(operator, LeftProduct):  # what these parts have written must be as durable as they are
             new = {slab for part in parts.values() for slab in part.record.written} - flushed
             flush_left(store.path, new)
@@ -239,4 +239,4 @@ def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, sec
         store.keep_pass(key, *pack(operator, parts))
 
     found = store.read_pass(key)
-    return Keeper(unpack(operator, *found) if found else None, keep, seconds)
+    return PassKeeper(unpack(operator, *found) if found else None, keep, seconds)

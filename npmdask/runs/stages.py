@@ -25,7 +25,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
-from npmdask.runs.loop import solve
+from npmdask.runs.loop import solve_in
 from npmdask.runs.observers import Observer, OfStage
 from npmdask.runs.plain_release import checksums_of
 from npmdask.runs.problem import DEFAULT_STEPS, Lens, Problem, Request
@@ -234,7 +234,7 @@ class Job:
 
     def _run(self, name: str, problem: Problem) -> Solution:
         with self.held.stage(name) as stage:
-            return solve(problem, stage, self.resources, OfStage(self.observer))
+            return solve_in(problem, stage, self.resources, OfStage(self.observer))
 
 
 def write_cube(dest: Path, cube: np.ndarray) -> None:

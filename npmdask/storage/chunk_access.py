@@ -69,7 +69,7 @@ class Access:
 
 def access_of(array: Any) -> Access:
     """How to read ``array`` (a ``zarr.Array``, or what shows one in another shape)."""
-    folder = folder_of(array)
+    folder = array_folder(array)
     if (conventions := getattr(array, "conventions", None)) is not None:
         decoded = ", ".join(conventions.attributes)
         return Access("zarr", f"through zarr: the stored values are decoded ({decoded})", folder)
@@ -86,7 +86,7 @@ def access_of(array: Any) -> Access:
     return Access("decoded", f"decoded here: the chunks are local files encoded with {name}", folder, decode)
 
 
-def folder_of(array: Any) -> Path | None:
+def array_folder(array: Any) -> Path | None:
     """Where the files of an array lie; None if its store is no local folder."""
     store = array.store_path.store
     return Path(str(store.root)) / array.path if isinstance(store, zarr.storage.LocalStore) else None
@@ -381,7 +381,7 @@ def read_through_zarr(
                 raise FileNotFoundError(name) from None
         except (OSError, ValueError, BaseError) as error:
             raise unreadable(name, location(array), error) from error
-    if known is not None and folder_of(array) is None:  # objects are replaced as a whole; files rot
+    if known is not None and array_folder(array) is None:  # objects are replaced as a whole; files rot
         known.update(names)
     try:
         return np.asarray(read())
@@ -400,7 +400,7 @@ def _require_sound(array: Any, name: str) -> None:
     zarr reads behind the end of a Blosc frame that was cut off (of memory: it may crash), and of an inner chunk that a
     cut shard lacks it may read the fill value.
     """
-    folder, metadata = folder_of(array), array.metadata
+    folder, metadata = array_folder(array), array.metadata
     last = metadata.compressor if metadata.zarr_format == 2 else metadata.codecs[-1]
     if folder is None:
         if type(last).__name__ in SIZED:
@@ -500,7 +500,7 @@ class Boxes:
             if box is not None and len(places) > 1:
                 self._name_the_one(places, box)
             raise
-        if folder_of(self.array) is None and not self._fill and box is not None:
+        if array_folder(self.array) is None and not self._fill and box is not None:
             for at, name in names.items():
                 part = tuple(
                     slice(max(0, i * c - b.start), (i + 1) * c - b.start)

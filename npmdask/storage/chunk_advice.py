@@ -27,7 +27,7 @@ BARE = {"BytesCodec", "TransposeCodec", "ShardingCodec", "Crc32cCodec", "VLenByt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ChunkReading:
     """How chunks reach the arithmetic: ``directly``, ``decoded`` or ``through zarr``, and why, as a sentence."""
 
     how: str
@@ -47,7 +47,7 @@ class LayoutAdvice:
 WAYS = {"direct": "directly", "decoded": "decoded", "zarr": "through zarr", "computed": "computed"}
 
 
-def how_read(reader: Any) -> Reading:
+def how_read(reader: Any) -> ChunkReading:
     """The way that the reader takes, and the first thing that stands between the store and plain files.
 
     ``reader``: a CsrReader, a DenseReader, or one that reads parts of a dense array through its own ``dense``.
@@ -62,7 +62,7 @@ def how_read(reader: Any) -> Reading:
         names = codec_names(array)
         why = why.partition(", encoded")[0].partition(" encoded")[0] + (", in shards" if array.shards else "")
         why += f", compressed ({', '.join(names)})" if names else ""
-    return Reading(how=WAYS[access.way], why=why)
+    return ChunkReading(how=WAYS[access.way], why=why)
 
 
 def codec_names(array: Any) -> list[str]:

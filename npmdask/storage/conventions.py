@@ -362,12 +362,12 @@ def decoded(array: Any, gaps: str = "refuse") -> Any:
     return DecodedArray(array, found, location(array), gaps)
 
 
-def facts_of(array: Any) -> dict[str, Any]:
+def convention_facts(array: Any) -> dict[str, Any]:
     """What decided how the values of ``array`` are read, for identities and records; empty of plain values."""
     return {"decoded": array.conventions.attributes} if isinstance(array, DecodedArray) else {}
 
 
-def require_plain(attributes: Mapping[str, Any], dtype: np.dtype, where: str, what: str) -> None:
+def require_undecoded(attributes: Mapping[str, Any], dtype: np.dtype, where: str, what: str) -> None:
     """Raise BadInputError where values would have to be decoded, of arrays that are never decoded (``what``)."""
     found = conventions_of(attributes, dtype, where)
     if found is not None and not found.keeps(dtype):
@@ -379,11 +379,11 @@ def require_plain(attributes: Mapping[str, Any], dtype: np.dtype, where: str, wh
 
 
 def require_plain_parts(group: Any) -> None:
-    """Raise BadInputError as :func:`require_plain` for a sparse matrix, whose zeros are not stored, and its arrays."""
+    """Raise BadInputError as :func:`require_undecoded` for a sparse matrix (zeros are not stored) and its arrays."""
     for node in (group, *(group[name] for name in ("data", "indices", "indptr") if name in group)):
         dtype = getattr(node, "dtype", np.dtype(np.float64))
         where = location(node) if hasattr(node, "store_path") else f"{node.name} of {node.file.filename}"
-        require_plain(dict(node.attrs), dtype, where, "a sparse matrix")
+        require_undecoded(dict(node.attrs), dtype, where, "a sparse matrix")
 
 
 # Missing values

@@ -22,7 +22,7 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
-from npmdask.storage.formats.common import DenseSource, Source, SparseSource, guarded, reading
+from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
 from npmdask.storage.formats.raw import batch_rows
 from npmdask.storage.kinds import KINDS, choose_layout, not_square, require_cubic, require_symmetric, storage_dtype
@@ -141,7 +141,7 @@ def discarded_if_bad(target: Path) -> Iterator[None]:
         ) from error
 
 
-def require_room(path: Path, target: Path, rows: int | None, columns: int, itemsize: int) -> None:
+def require_disk_and_memory(path: Path, target: Path, rows: int | None, columns: int, itemsize: int) -> None:
     """Raise BadInputError for a source that declares what neither memory nor disk could take.
 
     That is more columns than there is memory for a few sums over each, or a hundred times more values (sparse:
@@ -208,7 +208,7 @@ def ingest_tensor(
             source = open_tensor(path, dataset, missing, spool)
         stored = dtype or (np.dtype(np.float64) if symmetrise and source.dtype.kind in "iu" else source.dtype)
         with discarded_if_bad(target):
-            require_room(path, target, source.size, source.size**2, source.size**2 * source.dtype.itemsize)
+            require_disk_and_memory(path, target, source.size, source.size**2, source.size**2 * source.dtype.itemsize)
             facts = {"path": str(path), **stamp(path), "format": source.format, **options, **source.facts}
             facts |= {} if rounding == "error" else {"rounding": rounding}
             common: dict[str, Any] = {"identity": {"source": facts}, "overwrite": overwrite}
@@ -363,7 +363,7 @@ def ingest(
         record |= {} if side is None else {"side": side}
         with discarded_if_bad(target):
             wide = 8 if isinstance(source, SparseSource) else source.columns * source.dtype.itemsize
-            require_room(path, target, source.rows, source.columns, wide)
+            require_disk_and_memory(path, target, source.rows, source.columns, wide)
             common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
             common["identity"] = {"source": {"path": str(path), **stamp(path), **facts}}
             if isinstance(source, SparseSource):
@@ -445,8 +445,8 @@ def _sparsified(source: DenseSource) -> SparseSource:
     return SparseSource(**_facts(source), batches=batches)
 
 
-def _facts(source: Source) -> dict[str, Any]:
-    return {f.name: getattr(source, f.name) for f in fields(Source)}
+def _facts(source: FileSource) -> dict[str, Any]:
+    return {f.name: getattr(source, f.name) for f in fields(FileSource)}
 
 
 # Writing

@@ -16,7 +16,7 @@ import zarr
 from npmdask.errors import BadInputError, NpmdaskError, closest
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
-from npmdask.storage.conventions import decoded, facts_of, require_plain, require_plain_parts
+from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
 from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote, require_no_credentials
 from npmdask.storage.paths import local_path
@@ -282,7 +282,7 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
     if array.dtype.kind not in "iufb":
         raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
     reader = DenseReader(array=decoded(array))
-    facts = {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path), **facts_of(reader.array)}
+    facts = {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path), **convention_facts(reader.array)}
     return Source(
         path=path,
         kind=kind or "matrix",
@@ -327,7 +327,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         raise BadInputError(f"{path} has npmdask format {record.get('format')}; this version reads format 1")
     shape = tuple(int(n) for n in record["shape"])
     for array in (group["data"],) if "data" in group else ():
-        require_plain(dict(array.attrs), array.dtype, location(array), "an npmdask store")
+        require_undecoded(dict(array.attrs), array.dtype, location(array), "an npmdask store")
     try:
         beside = {name: _checked(group, path, name, crc) for name, crc in record["beside"].items()}
         mean, m2 = beside.get("column_mean"), beside.get("column_m2")

@@ -24,7 +24,7 @@ from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
 from npmdask.streaming.memory import plan_stream
-from npmdask.streaming.metrics import Measures, last_step, measure
+from npmdask.streaming.metrics import Measures, last_step, measure_model
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
 from npmdask.streaming.source import said_of_header
@@ -176,7 +176,7 @@ class StreamDriver:
         history, p = self._measures.history, self.problem
         if not state.rows or (history and history[-1].rows == state.rows):
             return
-        found, basis = measure(
+        found, basis = measure_model(
             p.model, state, self._info, before=self._measures.basis, truth=p.truth, held_out=p.held_out
         )
         self._measures = self._measures.add(found, basis)

@@ -190,7 +190,7 @@ def last_step(before: StreamInfo, info: StreamInfo) -> StreamInfo:
     return replace(info, batch_rows=before.batch_rows, step_size=before.step_size, condition=before.condition)
 
 
-def measure(
+def measure_model(
     model: Model,
     state: ModelState,
     info: StreamInfo,

@@ -19,7 +19,7 @@ from npmdask.report.blocks import (
     section,
     series,
     spans_a_decade,
-    spectrum,
+    spectrum_plot,
     table,
     tiles,
     warnings,
@@ -46,7 +46,9 @@ def stream_report(store: RunStore) -> Report:
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
     name = _of_values(found.moment, centred)
-    sizes = spectrum(values, name if found.moment == 3 else f"{name} of the rows along it") if len(values) else None
+    sizes = (
+        spectrum_plot(values, name if found.moment == 3 else f"{name} of the rows along it") if len(values) else None
+    )
     head = section(
         "",
         *warnings(unprotected(found.spec.get("budget"))),

@@ -19,7 +19,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
-from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure
+from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure_model
 from npmdask.streaming.problem import StreamRequest, make_model
 
 
@@ -221,7 +221,7 @@ class StreamingPCA:
         model, state = self._known()
         k = model.algorithm.target_rank
         held = None if held_out is None else HeldOut(_as_rows(held_out), k, model.d, center=model.center)
-        return measure(model, state, self._info, before=None, truth=truth, held_out=held)[0]
+        return measure_model(model, state, self._info, before=None, truth=truth, held_out=held)[0]
 
     def save(self, path: str | Path) -> None:
         """

@@ -30,7 +30,7 @@ from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_strea
 
 
 @dataclass(frozen=True, kw_only=True)
-class Components:
+class StoredComponents:
     """Scores are rows less ``mean`` (d, or None) times ``weights`` (d x k): the basis, each of its rows divided by the
     deviation of that column where the run was ``scaled``."""
 
@@ -52,7 +52,7 @@ class Components:
         return product
 
 
-def components_of(store: str | Path) -> Components:
+def components_of(store: str | Path) -> StoredComponents:
     """The components in ``store``, with what rows were centred and scaled by when they were found.
 
     Raises
@@ -65,7 +65,7 @@ def components_of(store: str | Path) -> Components:
     spec = held.read_spec()
     if spec is None or is_stream(spec):
         arrays = answer_of(store)
-        return Components(weights=arrays["basis"], mean=arrays.get("mean"))
+        return StoredComponents(weights=arrays["basis"], mean=arrays.get("mean"))
     result = held.read_part("result")
     if result is None:
         raise not_finished(store)
@@ -77,11 +77,11 @@ def components_of(store: str | Path) -> Components:
         )
     basis = result[0]["basis"]
     if not (data["center"] or data["scale"]):
-        return Components(weights=basis)
+        return StoredComponents(weights=basis)
     mean, std = _statistics(held, spec)
     if data["scale"]:
         basis = basis / column_scale(mean, std, sparse=data["kind"] == "sparse")[:, None]
-    return Components(weights=basis, mean=mean if data["center"] else None, scaled=data["scale"])
+    return StoredComponents(weights=basis, mean=mean if data["center"] else None, scaled=data["scale"])
 
 
 def _statistics(held: RunStore, spec: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +188,7 @@ def transform(
 
 def _open(
     source: Any,
-    components: Components,
+    components: StoredComponents,
     store: str | Path,
     non_finite: str,
     pattern: str,
@@ -235,7 +235,7 @@ def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterato
 
 
 def _write_all(
-    opened: Opened, components: Components, writer: DenseWriter, batch_rows: int, observer: Observer
+    opened: Opened, components: StoredComponents, writer: DenseWriter, batch_rows: int, observer: Observer
 ) -> None:
     stream, tell = opened.stream, Every(TELL_SECONDS)
     while (rows := stream.read(batch_rows)) is not None:

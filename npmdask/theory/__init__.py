@@ -43,7 +43,7 @@ from npmdask.theory.intermediate import (
     improved_residual,
 )
 from npmdask.theory.power import (
-    Noise,
+    NoiseBound,
     NoisePrediction,
     npm_basin,
     npm_error_recursion,
@@ -76,7 +76,7 @@ from npmdask.theory.samples import (
 )
 from npmdask.theory.start import gaussian_norm, init_tan_bound, init_tan_explicit, init_tan_quantile, laplace_norm
 from npmdask.theory.stochastic import (
-    Model,
+    AssumptionA,
     dpojas_zeta,
     dppca_learning_rate,
     dppca_min_n,
@@ -96,9 +96,9 @@ from npmdask.theory.tensor import sample_complexity as online_tpm_samples
 from npmdask.theory.tensor import tolerated_noise as tpm_max_noise
 
 __all__ = [
+    "AssumptionA",
     "Form",
-    "Model",
-    "Noise",
+    "NoiseBound",
     "NoisePrediction",
     "Prediction",
     "Predictions",

@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import counts, exponent
 from npmdask.numerics.subspaces import Block, condition_number
-from npmdask.theory.stochastic import Model
+from npmdask.theory.stochastic import AssumptionA
 
 RESOLUTION = 1e-3  # relative, of sizes that are counted: they are rounded up
 WIDEST = 60.0  # of the logarithm of a size in units of lambda_1
@@ -29,7 +29,7 @@ class Spread(NamedTuple):
     """``model``, for the bounds of :mod:`npmdask.theory`; from how many ``rows``; ``values``, the k + 1 leading
     eigenvalues of the mean (falling, in the units of the matrices; ``model`` is in units of the first)."""
 
-    model: Model
+    model: AssumptionA
     rows: int
     values: np.ndarray
 
@@ -92,7 +92,7 @@ def assumption_a(
     left, right, gamma = _widest_pairs(records, second, starts, sweeps)
     pairs = np.concatenate([starts, left], axis=1), np.concatenate([starts, right], axis=1)
     K = max(sizes.tail(a) for sizes in _forms(records, second, *pairs)) / gamma
-    model = Model(kappa=kappa, V=float(spread[0]), gamma=gamma, M=distances.quantile(quantile), K=K, a=a)
+    model = AssumptionA(kappa=kappa, V=float(spread[0]), gamma=gamma, M=distances.quantile(quantile), K=K, a=a)
     return Spread(model, records.rows, values[: k + 1])
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.domains import accuracy, counts, falling, not_negative, positive, ranks, spectrum_gap
-from npmdask.theory.power import Noise, NoisePrediction, npm_iterations, npm_max_noise
+from npmdask.theory.power import NoiseBound, NoisePrediction, npm_iterations, npm_max_noise
 from npmdask.theory.result import Prediction
 from npmdask.theory.start import gaussian_norm, init_tan_bound, start_factor, start_promised
 
@@ -51,7 +51,7 @@ def improved_max_noise(
     whole = constant * acc * gap
     flags = {"gap": gap > 0, "q_at_most_half_p": 2 * q <= p, **start_promised(tau)}
     return NoisePrediction(
-        Noise(whole, whole / (tau * start_factor(d, q, p))), {"constant": constant, "tau": tau}, flags
+        NoiseBound(whole, whole / (tau * start_factor(d, q, p))), {"constant": constant, "tau": tau}, flags
     )
 
 
@@ -122,7 +122,7 @@ def gapfree_noise(
     whole = constant * acc**2 * s_k1
     flags = {"accuracy_below_1": acc < 1, "residual_left": s_k1 > 0, **start_promised(tau)}
     return NoisePrediction(
-        Noise(whole, whole / (tau * start_factor(d, k, p))), {"constant": constant, "tau": tau}, flags
+        NoiseBound(whole, whole / (tau * start_factor(d, k, p))), {"constant": constant, "tau": tau}, flags
     )
 
 
@@ -133,7 +133,7 @@ class Form(NamedTuple):
     q: int
     gap: float
     steps: float
-    noise: Noise
+    noise: NoiseBound
     flags: dict[str, bool]
 
     @property

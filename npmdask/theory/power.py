@@ -23,14 +23,14 @@ MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
 EXACTLY = 1 - 1e-12  # so that a whole number of steps is not rounded up to the next
 
 
-class Noise(NamedTuple):
+class NoiseBound(NamedTuple):
     """Spectral norms: ``whole`` of G (d x p), ``inside`` of its part in the leading eigenspace, U^T G."""
 
     whole: float
     inside: float
 
 
-NoisePrediction = Predictions[Noise]
+NoisePrediction = Predictions[NoiseBound]
 
 
 def npm_iterations(tan0: float, acc: float, s_k: float, s_k1: float) -> Prediction:
@@ -53,7 +53,7 @@ def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePred
     if not 0 < cos0 <= 1:
         raise BadInputError(f"cos0 = {cos0} must be a cosine above 0: the start must not be orthogonal to U")
     gap = s_k - s_k1
-    return NoisePrediction(Noise(acc * gap / 5, gap * cos0 / 5), {}, flags)
+    return NoisePrediction(NoiseBound(acc * gap / 5, gap * cos0 / 5), {}, flags)
 
 
 def npm_error_recursion(t: float, s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:

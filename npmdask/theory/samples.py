@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import accuracy, counts, exponent, not_negative, positive, ranks, spectrum_gap
-from npmdask.theory.power import Noise, NoisePrediction
+from npmdask.theory.power import NoiseBound, NoisePrediction
 from npmdask.theory.result import Prediction
 
 PROVED_SCALE = 2.0  # of D: the largest quantiles of sums of squares are then those of one square
@@ -55,7 +55,9 @@ def spm_block_noise(n: int, d: int, p: int, B: float, *, constant: float = 1.0) 
     share, rate = B * p / d, math.log(n) ** 4 * math.log(d) / n
     whole, inside = (constant * math.sqrt(factor * rate) + 1 / n**2 for factor in (share, share**2))
     return NoisePrediction(
-        Noise(whole, inside), {"constant": constant}, {"averaged": n >= p, "logarithms": d > 1 and n >= math.exp(4)}
+        NoiseBound(whole, inside),
+        {"constant": constant},
+        {"averaged": n >= p, "logarithms": d > 1 and n >= math.exp(4)},
     )
 
 

@@ -143,7 +143,7 @@ def _budget(epsilon: float, delta: float) -> None:
 LARGEST_EPSILON = 0.9  # of Theorems 1 and 9; the paper's own experiments have epsilon = 1
 
 
-class Model(NamedTuple):
+class AssumptionA(NamedTuple):
     """Assumption A: how random matrices A_i with mean Sigma are spread, in units of lambda_1 = ||Sigma||.
 
     Parameters
@@ -165,7 +165,7 @@ class Model(NamedTuple):
 
 
 def dppca_zeta(
-    model: Model, *, n: int, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0, c_n: float = 1.0
+    model: AssumptionA, *, n: int, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0, c_n: float = 1.0
 ) -> Prediction:
     """zeta of k-DP-PCA (Theorem 1): constant kappa' (sqrt(V k / n) + gamma d k sqrt(ln(1/delta)) / (epsilon n)).
 
@@ -187,7 +187,15 @@ def dppca_zeta(
 
 
 def dpojas_zeta(
-    model: Model, *, n: int, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0, c_epsilon: float = 1.0
+    model: AssumptionA,
+    *,
+    n: int,
+    d: int,
+    k: int,
+    epsilon: float,
+    delta: float,
+    constant: float = 1.0,
+    c_epsilon: float = 1.0,
 ) -> Prediction:
     """zeta of k-DP-Ojas (Corollary 4): constant kappa' (sqrt(V k / n) + (gamma + 1) d k ln(1/delta) / (epsilon n)).
 
@@ -206,7 +214,9 @@ def dpojas_zeta(
     )
 
 
-def dppca_min_n(model: Model, *, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0) -> Prediction:
+def dppca_min_n(
+    model: AssumptionA, *, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0
+) -> Prediction:
     """How many matrices Theorem 1 asks for, ``constant`` (its C) times the largest of three::
 
         e^(kappa'^2) + (d kappa' gamma sqrt(l) + sqrt(d) l^1.5) / epsilon + kappa' M + kappa'^2 V,      l = ln(1/delta)
@@ -284,7 +294,7 @@ def top_lower_bound(
 
 
 def dppca_noise_beta(
-    model: Model, lambda_1: float, *, n: int, batch: int, d: int, epsilon: float, delta: float, tau: float = 0.01
+    model: AssumptionA, lambda_1: float, *, n: int, batch: int, d: int, epsilon: float, delta: float, tau: float = 0.01
 ) -> Prediction:
     """beta, a bound of the noise per coordinate of a private mean of ``batch`` images (proof of Theorem 9).
 
@@ -304,7 +314,7 @@ def dppca_noise_beta(
 
 def dppca_learning_rate(
     t: int,
-    model: Model,
+    model: AssumptionA,
     lambda_1: float,
     gap: float,
     *,
@@ -372,7 +382,7 @@ def _public(n: int, d: int, k: int, epsilon: float, delta: float) -> None:
         raise BadInputError(f"k = {k} vectors are wanted in d = {d} dimensions: ask for fewer")
 
 
-def _possible(model: Model) -> None:
+def _possible(model: AssumptionA) -> None:
     """Refuse what no random matrices have: kappa' is lambda_1 over a gap of eigenvalues, the others are sizes."""
     positive(kappa=model.kappa, K=model.K)
     not_negative(V=model.V, gamma=model.gamma, M=model.M)

@@ -15,10 +15,10 @@ from npmdask.algorithms.stopping import Outcome, StepView, UntilSettled, views_o
 from npmdask.algorithms.tensor.components import (
     GROUND_STATES,
     MARGIN,
+    ending_of,
     like_noise,
     noise_score,
     norm_from,
-    said_of,
     statuses,
 )
 from npmdask.api import top_k
@@ -413,7 +413,7 @@ def test_a_component_that_came_too_late_is_no_contradiction() -> None:
     parts = replace(state.components, vectors=np.eye(4)[:, :2], weights=np.array([1.0, 0.5]))
     state = replace(state, stage="joint", count=1, step=30, scale=1.0, components=parts, finished=True, margin=0.0)
     assert statuses(state, 1e-9, 3) == ["found", "open"]
-    assert "1 of 2 components came out of what the others leave only after the search" in said_of(state, 1e-9, 3)
+    assert "1 of 2 components came out of what the others leave only after the search" in ending_of(state, 1e-9, 3)
 
 
 @pytest.mark.parametrize("kind", ["saddle", "copy"])

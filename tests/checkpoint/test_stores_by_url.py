@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.remote.mirror import Copy, place_of_store
+from npmdask.checkpoint.remote.mirror import LocalCopy, place_of_store
 from npmdask.checkpoint.remote.objects import Carried, Pointer
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.config import load_config
@@ -74,9 +74,9 @@ def test_a_configuration_with_a_url(tmp_path: Path) -> None:
 def test_one_copy_for_each_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one")
-    one = Copy("s3://bucket/x").folder
+    one = LocalCopy("s3://bucket/x").folder
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://two")
-    assert Copy("s3://bucket/x").folder != one and one.name == "x" and tmp_path in one.parents
+    assert LocalCopy("s3://bucket/x").folder != one and one.name == "x" and tmp_path in one.parents
 
 
 def test_a_pointer_survives_and_is_not_believed_blindly() -> None:

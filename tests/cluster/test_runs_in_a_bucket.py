@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
-from npmdask.checkpoint.remote.mirror import SMALL, Copy
+from npmdask.checkpoint.remote.mirror import SMALL, LocalCopy
 from npmdask.checkpoint.remote.objects import Objects, Pointer
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli.main import main
@@ -261,7 +261,7 @@ def test_a_server_that_refuses_costs_nothing(tmp_path: Path, honest: Honest, sta
         npmdask.top_k(tmp_path / "x.zarr", 4, store=URL, observer=At(2, lambda: honest.fault(f"STATUS {status}")))
     found = pointer(honest)
     assert found is not None and "steps/000002/manifest.json" in found.files
-    assert Copy(URL).folder.joinpath("steps", "000003").is_dir(), "what could not be carried is here"
+    assert LocalCopy(URL).folder.joinpath("steps", "000003").is_dir(), "what could not be carried is here"
     honest.fault("")
     resumed = npmdask.resume(URL)
     assert resumed.data_passes == resumed.total_data_passes - 3  # type: ignore[union-attr]
@@ -312,7 +312,7 @@ def test_no_credentials_in_any_file(tmp_path: Path, honest: Honest, capsys: pyte
     main(["resume", URL, "--max-steps", "5"])
     said = "".join(capsys.readouterr())
     secrets = [honest.environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
-    files = [p for p in [*Copy(URL).home.rglob("*"), *honest.folder.rglob("*")] if p.is_file()]
+    files = [p for p in [*LocalCopy(URL).home.rglob("*"), *honest.folder.rglob("*")] if p.is_file()]
     assert len(files) > 20
     for secret in secrets:
         assert secret not in said
@@ -336,8 +336,8 @@ def test_what_was_taken_away_or_damaged(tmp_path: Path, honest: Honest) -> None:
     objects.delete(["commit.json", *objects.keys("files")])
     with pytest.raises(RefusedError, match=r"no run at s3://bucket/runs/x any more, but its local copy"):
         npmdask.top_k(tmp_path / "x.zarr", 4, store=URL)
-    Copy(URL).home.joinpath("carried.json").unlink()
-    assert npmdask.resume(Copy(URL).folder).data_passes == 0  # type: ignore[union-attr]
+    LocalCopy(URL).home.joinpath("carried.json").unlink()
+    assert npmdask.resume(LocalCopy(URL).folder).data_passes == 0  # type: ignore[union-attr]
     assert npmdask.resume(URL).data_passes == 0  # type: ignore[union-attr]
 
 
@@ -397,7 +397,7 @@ def test_an_answer_that_could_not_be_carried_is_before_it_is_given(tmp_path: Pat
         npmdask.top_k(tmp_path / "x.zarr", 4, store=URL, observer=refusing, **asked)  # type: ignore[arg-type]
     honest.fault("")
     told = Carried(honest, "result/manifest.json")
-    assert Copy(URL).folder.joinpath("result").is_dir() and not told.is_there()
+    assert LocalCopy(URL).folder.joinpath("result").is_dir() and not told.is_there()
     assert npmdask.resume(URL, observer=told).data_passes == 0  # type: ignore[union-attr]
     assert told.at_end is True
 

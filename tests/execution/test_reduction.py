@@ -21,7 +21,17 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Processes, Threads, single_threaded_blas
-from npmdask.execution.reduction import Keeper, Node, compute_node, inside, pack, root, runs_of, tasks_of, unpack
+from npmdask.execution.reduction import (
+    PassKeeper,
+    TreeNode,
+    compute_node,
+    inside,
+    pack,
+    root,
+    runs_of,
+    tasks_of,
+    unpack,
+)
 from npmdask.operators import (
     ColumnMoments,
     Dilation,
@@ -51,7 +61,7 @@ from tests.operators.test_operators import ignore, write_csr
 @pytest.mark.slow
 @given(count=st.integers(1, 300))
 def test_the_tree_covers_every_run_once(count: int) -> None:
-    def leaves(node: Node) -> list[int]:
+    def leaves(node: TreeNode) -> list[int]:
         halves = node.children(count)
         return [i for half in halves for i in leaves(half)] if halves else list(node.runs(count))
 
@@ -133,10 +143,10 @@ def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, na
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
         done = unpack(operator, *pack(operator, done))
         told: list[SlabRecord] = []
-        product, other = Threads(2).run_pass(operator, block, told.append, Keeper(done))
+        product, other = Threads(2).run_pass(operator, block, told.append, PassKeeper(done))
         assert (product == whole).all()
         assert other == record
-        assert total(told) == record.bytes_read - Keeper(done).record().bytes_read
+        assert total(told) == record.bytes_read - PassKeeper(done).record().bytes_read
 
 
 @pytest.mark.slow
@@ -147,7 +157,7 @@ def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) 
         told: list[SlabRecord] = []
         product, record = Threads(2).run_pass(operator, block, told.append)
         assert len(told) == 1 and told[0].bytes_read == record.bytes_read == operator.pass_bytes
-        keeper = Keeper({root(1): compute_node(operator, [run], root(1), block)})
+        keeper = PassKeeper({root(1): compute_node(operator, [run], root(1), block)})
         again, known = Threads(2).run_pass(operator, block, ignore, keeper)
         assert (again == product).all() and known == record
 
@@ -156,18 +166,18 @@ def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) 
 def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(tmp_path: Path, monkeypatch: Any) -> None:
     many_runs(monkeypatch)
     operator = operators(tmp_path)["gram"]
-    kept: list[dict[Node, Partial]] = []
+    kept: list[dict[TreeNode, Partial]] = []
     block = np.random.default_rng(1).standard_normal((30, 3))
-    keeper = Keeper(keep=lambda parts: kept.append(dict(parts)), seconds=0)
+    keeper = PassKeeper(keep=lambda parts: kept.append(dict(parts)), seconds=0)
     whole, _ = Threads(2).run_pass(operator, block, ignore, keeper)
     assert len(kept) > 20
-    bytes_kept = [Keeper(parts).record().bytes_read for parts in kept]
+    bytes_kept = [PassKeeper(parts).record().bytes_read for parts in kept]
     assert bytes_kept == sorted(bytes_kept), "never less than before"
     assert bytes_kept[-1] == operator.pass_bytes
     for parts in kept[:: len(kept) // 6]:
         assert not any(a != b and inside(a, b) for a in parts for b in parts)
         assert len(parts) < 10, "neighbours are merged: a few sums stand for all that is done"
-        product, _ = Threads(1).run_pass(operator, block, ignore, Keeper(parts))
+        product, _ = Threads(1).run_pass(operator, block, ignore, PassKeeper(parts))
         assert (product == whole).all()
 
 
@@ -223,13 +233,13 @@ def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_kno
     assert len(runs) >= 8
     one, record = Threads(1).run_pass(operator, block, ignore)
     with single_threaded_blas():
-        known = {node: compute_node(operator, runs, node, block) for node in (Node(1, 1), Node(0, 6))}
+        known = {node: compute_node(operator, runs, node, block) for node in (TreeNode(1, 1), TreeNode(0, 6))}
     before = dict(os.environ)
     for workers in (1, 2, 4):
         executor = Processes(workers, 1)
         try:
-            kept: list[dict[Node, Partial]] = []
-            keeper = Keeper(known, kept.append, seconds=0)
+            kept: list[dict[TreeNode, Partial]] = []
+            keeper = PassKeeper(known, kept.append, seconds=0)
             told: list[SlabRecord] = []
             product, other = executor.run_pass(operator, block, told.append, keeper)
         finally:
@@ -237,7 +247,7 @@ def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_kno
         assert (product == one).all()
         assert other == record
         assert total(told) == record.bytes_read - keeper.record().bytes_read
-        assert kept and Keeper(kept[-1]).record().bytes_read == record.bytes_read
+        assert kept and PassKeeper(kept[-1]).record().bytes_read == record.bytes_read
         assert all(not any(a != b and inside(a, b) for a in parts for b in parts) for parts in kept)
         lost = [node for parts in kept for node in known if not any(inside(node, other) for other in parts)]
         assert not lost, "what was known is in every commit, also before it reaches a worker"
@@ -289,10 +299,10 @@ def test_parts_of_another_pass_or_rotten_ones_are_not_used(tmp_path: Path) -> No
     operator = Gram(reader=open_source(np.ones((3, 3))).reader)  # type: ignore[arg-type]
     with RunStore(tmp_path / "run") as store:
         key = {"label": "step 1", "block": 1}
-        store.keep_pass(key, *pack(operator, {Node(0, 0): part}))
+        store.keep_pass(key, *pack(operator, {TreeNode(0, 0): part}))
         found = store.read_pass(key)
         assert found is not None
-        assert unpack(operator, *found)[Node(0, 0)].record == part.record
+        assert unpack(operator, *found)[TreeNode(0, 0)].record == part.record
         assert store.read_pass({**key, "block": 2}) is None
         file = next((tmp_path / "run" / "pass").glob("*/0-product.npy"))
         file.write_bytes(file.read_bytes()[:-1] + b"\x01")

@@ -24,6 +24,7 @@ from npmdask.experiments.compared_methods import CHECKED, DELTA, EPSILON, EXACT,
 from npmdask.experiments.figures import Setting
 from npmdask.experiments.matrix_streams import ROWS, MatrixStream, violation
 from npmdask.experiments.oracles import (
+    batch_summary,
     black_box_pca,
     epsilon_of_k_dp_pca,
     images,
@@ -35,7 +36,6 @@ from npmdask.experiments.oracles import (
     plain_oja,
     proven_mean_cost,
     steps,
-    summary,
     tight,
     tight_matched,
 )
@@ -164,7 +164,7 @@ def test_a_batch_in_blocks_is_the_batch() -> None:
     close = 1e-5  # images of the product are exact products of rounded records, those of a simulation are floats
     np.testing.assert_allclose(np.concatenate(blocks), expected, atol=close)
     np.testing.assert_allclose(
-        summary(query, stream), mean.summary(expected, query.centre), atol=12 * close / mean.grid
+        batch_summary(query, stream), mean.summary(expected, query.centre), atol=12 * close / mean.grid
     )
 
 

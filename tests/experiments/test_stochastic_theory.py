@@ -12,7 +12,7 @@ from npmdask.errors import BadInputError
 from npmdask.experiments.matrix_streams import MatrixStream, gaussian, signal_and_noise
 from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.theory import (
-    Model,
+    AssumptionA,
     condition_number,
     dpojas_zeta,
     dppca_learning_rate,
@@ -26,7 +26,7 @@ from npmdask.theory import (
 )
 
 AT: dict[str, Any] = {"n": 100_000, "d": 200, "k": 2, "epsilon": 1.0, "delta": 0.01}
-MODEL = Model(kappa=2.0, V=0.5, gamma=0.1, M=3.0)
+MODEL = AssumptionA(kappa=2.0, V=0.5, gamma=0.1, M=3.0)
 
 
 def stream(seed: int = 0) -> MatrixStream:
@@ -93,7 +93,7 @@ def test_without_privacy_the_statistical_error_is_left() -> None:
 
 def test_adaptive_noise_vanishes_with_the_spread_of_the_data_and_that_of_ojas_does_not() -> None:
     """Mutant: (gamma + 1) in place of gamma, or the other way round."""
-    still = Model(kappa=2.0, V=0.0, gamma=0.0)
+    still = AssumptionA(kappa=2.0, V=0.0, gamma=0.0)
     assert dppca_zeta(still, **AT).value == 0
     assert dpojas_zeta(still, **AT).value == pytest.approx(2 * 200 * 2 * math.log(100) / 1e5)
 
@@ -128,13 +128,13 @@ def test_the_papers_own_experiments_are_outside_its_theorems() -> None:
 def test_min_n_is_the_largest_of_three_and_free_of_units() -> None:
     """ERR-16. Mutant: kappa^2 for kappa^4, which needs lambda_1^2 to balance its unit."""
     common = {"d": 200, "k": 2, "epsilon": 1.0, "delta": 0.01}
-    assert dppca_min_n(Model(3.0, 1e6, 0.0), **common).value == pytest.approx(81 * 8 * 1e6)
+    assert dppca_min_n(AssumptionA(3.0, 1e6, 0.0), **common).value == pytest.approx(81 * 8 * 1e6)
     log = math.sqrt(math.log(100))
-    assert dppca_min_n(Model(3.0, 0.0, 1e6), **common).value == pytest.approx(9 * 1e6 * 4 * 200 * log)
+    assert dppca_min_n(AssumptionA(3.0, 0.0, 1e6), **common).value == pytest.approx(9 * 1e6 * 4 * 200 * log)
     alone = math.exp(4) + 200 * 2 * 0.1 * log + math.sqrt(200) * log**3 + 2 * 3 + 4 * 1e-9
-    one = dppca_min_n(Model(2.0, 1e-9, 0.1, 3.0), **(common | {"k": 1}))
+    one = dppca_min_n(AssumptionA(2.0, 1e-9, 0.1, 3.0), **(common | {"k": 1}))
     assert one.value == pytest.approx(alone)
-    assert dppca_min_n(Model(100.0, 0.0, 0.0), **common).value == math.inf
+    assert dppca_min_n(AssumptionA(100.0, 0.0, 0.0), **common).value == math.inf
     units = [signal_and_noise(10, 12, np.array([10.0, 5.0]) * c, 0.3 * math.sqrt(c), 0).model for c in (1, 1e4)]
     assert dppca_min_n(units[0], **common).value == pytest.approx(dppca_min_n(units[1], **common).value)
 

@@ -22,7 +22,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, decode, encode
 from npmdask.manage.report import summary, write_report
-from npmdask.operators.exact_sums import prepare
+from npmdask.operators.exact_sums import on_grid
 from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.bundle import read_bundle
 from npmdask.theory.diagnostics import max_sin_theta
@@ -72,7 +72,7 @@ def test_nothing_but_blocks_and_noisy_products_crosses(sites: Sites, tmp_path: P
         about = [e for e in tap.exchanges if not e.asked.startswith(b"POST")]
         assert len(asked) == L and len(about) == 1
         _require_public(about[0])
-        noise = [answer - part.T @ (part @ prepare(x)) for x, answer in asked]
+        noise = [answer - part.T @ (part @ on_grid(x)) for x, answer in asked]
         levels.append(float(np.std(noise)))
         blocks.append([x for x, _ in asked])
         for (x, answer), kept in zip(asked, releases_of(site), strict=True):

@@ -14,8 +14,8 @@ from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link
-from npmdask.federated.node import Node, open_node
-from npmdask.federated.protocol import Announcement, decode, encode, size_of
+from npmdask.federated.node import Node, make_node
+from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
 from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.ledger import open_ledger
@@ -42,7 +42,7 @@ class Direct(Link):
 
     def ask(self, which: int, block: Block) -> tuple[Block, int]:
         answer = self.nodes[which].answer(self.job, self.step, encode(block))
-        return decode(answer, block.shape), size_of(block.shape)
+        return decode(answer, block.shape), encoded_size(block.shape)
 
 
 def source_of(nodes: list[Node]) -> Source:
@@ -98,4 +98,4 @@ def node_of(folder: Path, rows: np.ndarray) -> Node:
             change=1.0,
             budget=Budget(40 * EPSILON, 1e-5),
         )
-    return open_node(load_config(folder / "node.toml"))
+    return make_node(load_config(folder / "node.toml"))

@@ -23,8 +23,8 @@ from npmdask.federated.protocol import (
     UnansweredError,
     decode,
     encode,
+    encoded_size,
     node_token,
-    size_of,
     tokens_for,
 )
 from npmdask.federated.release import Group, NodesRecipe
@@ -63,7 +63,7 @@ def test_a_block_is_a_npy_file_that_others_read() -> None:
     """Mutant: a header with another order or length."""
     block = np.asfortranarray(np.random.default_rng(0).standard_normal((D, P)))
     body = encode(block)
-    assert len(body) == size_of((D, P)) == 128 + 8 * D * P
+    assert len(body) == encoded_size((D, P)) == 128 + 8 * D * P
     np.testing.assert_array_equal(np.load(io.BytesIO(body), allow_pickle=False), block)
     np.testing.assert_array_equal(decode(body, (D, P)), block)
 

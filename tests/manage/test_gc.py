@@ -17,7 +17,7 @@ import npmdask.privacy.account as account
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.gc import Rule, Swept, sweep
+from npmdask.manage.gc import Retention, Swept, sweep
 from npmdask.manage.report import export, write_report
 from npmdask.manage.status import inspect
 from npmdask.models.latent.answers import read_latent
@@ -28,8 +28,8 @@ from tests.manage.common import content, hanging, make_data
 from tests.manage.job import mixture, run, stream
 from tests.privacy.runs.conftest import STEPS, World, world  # noqa: F401
 
-OLD = Rule(seconds=30 * 86400)
-ALL = Rule(seconds=30 * 86400, results=True, unfinished=True)
+OLD = Retention(seconds=30 * 86400)
+ALL = Retention(seconds=30 * 86400, results=True, unfinished=True)
 
 
 def let_everything_age(folder: Path, days: float = 40) -> None:
@@ -106,7 +106,7 @@ def test_jobs_lose_the_steps_of_their_stages_and_streams_nothing(tmp_path: Path)
     stream(tmp_path, runs / "s")
     before, weights = content(runs / "s"), read_latent(runs / "m").weights
     let_everything_age(runs)
-    swept = sweep(runs, Rule(seconds=30 * 86400, unfinished=True))
+    swept = sweep(runs, Retention(seconds=30 * 86400, unfinished=True))
     assert {"/".join(name.split("/")[:2]) for name in names(swept, runs)} == {
         "m/covariance",
         "m/decomposition",
@@ -140,12 +140,12 @@ def test_whole_runs_go_only_if_asked_for(tmp_path: Path) -> None:
         let_everything_age(folder)
     let_everything_age(runs / "b", days=1)
     far = content(tmp_path / "elsewhere")
-    assert names(sweep(runs, Rule(seconds=30 * 86400, unfinished=True), dry=True), runs) >= {"u"}
-    swept = sweep(runs, Rule(seconds=30 * 86400, results=True))
+    assert names(sweep(runs, Retention(seconds=30 * 86400, unfinished=True), dry=True), runs) >= {"u"}
+    swept = sweep(runs, Retention(seconds=30 * 86400, results=True))
     assert {name.split("/")[0] for name in names(swept, runs)} == {"c"}, "nothing goes through a link"
     assert any(f"{runs}/.npmdask-gc is a symbolic link" in sentence for sentence in swept.left)
     (runs / ".npmdask-gc").unlink()
-    swept = sweep(runs, Rule(seconds=30 * 86400, results=True))
+    swept = sweep(runs, Retention(seconds=30 * 86400, results=True))
     assert {name for name in names(swept, runs) if "/" not in name} == {"a", "m"}
     assert any("holds notes.txt, which is no part of a run" in sentence for sentence in swept.left)
     assert sorted(p.name for p in runs.iterdir()) == ["b", "c", "link", "papers", "s", "u", "x.zarr.partial"]
@@ -163,7 +163,7 @@ def test_the_newest_are_kept_in_each_folder(tmp_path: Path) -> None:
             store = tmp_path / "runs" / folder / f"{number:06d}"
             shutil.copytree(tmp_path / "first", store)
             let_everything_age(store, days=50 - number)
-    sweep(tmp_path / "runs", Rule(seconds=86400, keep=2, results=True))
+    sweep(tmp_path / "runs", Retention(seconds=86400, keep=2, results=True))
     left = {str(p.relative_to(tmp_path / "runs")) for p in (tmp_path / "runs").glob("*/*")}
     assert left == {"one/000001", "one/000002", "two/000000"}
     assert list((tmp_path / "runs" / "one" / "000001" / "steps").iterdir()), "nothing of them goes"

@@ -18,7 +18,7 @@ import npmdask.checkpoint.lease as ownership
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.status import RunStatus, lines, status_below
+from npmdask.manage.status import RunStatus, runs_as_lines, status_below
 from npmdask.planning.forecast import seconds_left, steps_to
 from npmdask.streaming import stream_pca
 from tests.manage.common import OWNER, ROOT, content, hanging, let_age, make_data
@@ -74,7 +74,7 @@ def test_a_run_that_runs_hangs_and_is_killed(tmp_path: Path) -> None:
         let_age(runs / "run")
         s = states(runs)["run"]
         assert s.state == "hung" and s.holder is not None and 70 < s.holder["silent_seconds"] < 90
-        said = "\n".join(lines([s]))
+        said = "\n".join(runs_as_lines([s]))
         assert f"process {process.pid} on" in said and f", for {OWNER}; sign of life 75 s ago" in said
         assert content(runs / "run") == before
         process.kill()
@@ -91,7 +91,7 @@ npmdask.resume({str(runs / "run")!r})
         subprocess.run([sys.executable, "-c", program], cwd=ROOT)
     s = states(runs)["run"]
     assert (s.state, s.crashes, s.crashed_at) == ("crashed", 2, "step 6")
-    assert "died 2 times in a row without a commit, at step 6" in "\n".join(lines([s]))
+    assert "died 2 times in a row without a commit, at step 6" in "\n".join(runs_as_lines([s]))
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_stores_that_are_damaged_or_were_hardly_begun(tmp_path: Path) -> None:
         "torn": "damaged",
     }
     assert "run.json is damaged" in found["torn"].error and "missing or corrupt" in found["rotten"].error
-    assert len(lines(list(found.values()))) == 1 + 6 + 3  # damage is said below
+    assert len(runs_as_lines(list(found.values()))) == 1 + 6 + 3  # damage is said below
 
 
 @pytest.mark.slow

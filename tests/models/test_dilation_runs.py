@@ -20,7 +20,7 @@ import npmdask
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
-from npmdask.execution.reduction import Node, compute_run, pack, runs_of, unpack
+from npmdask.execution.reduction import TreeNode, compute_run, pack, runs_of, unpack
 from npmdask.models.dilation import singular_triplets
 from npmdask.operators import Dilation, SparseDilation
 from npmdask.storage.source import open_source
@@ -152,8 +152,8 @@ def test_a_part_that_was_kept_on_disk_joins_in_the_same_bits(
     joined = operator.join(one, two)
     whole = operator.join(joined, three)
     for left, right in ((joined, three), (operator.join(one, two), three)):
-        kept = unpack(operator, *pack(operator, {Node(1, 0): left, Node(0, 2): right}))
-        again = operator.join(kept[Node(1, 0)], kept[Node(0, 2)])
+        kept = unpack(operator, *pack(operator, {TreeNode(1, 0): left, TreeNode(0, 2): right}))
+        again = operator.join(kept[TreeNode(1, 0)], kept[TreeNode(0, 2)])
         assert (operator.stacked(again.sums) == operator.stacked(whole.sums)).all()
         assert [f.row for f in again.fragments] == [f.row for f in whole.fragments]
 

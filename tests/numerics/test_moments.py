@@ -13,10 +13,10 @@ import zarr
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads, single_threaded_blas
-from npmdask.execution.reduction import Keeper, compute_node, pack, root, runs_of, tasks_of, unpack
+from npmdask.execution.reduction import PassKeeper, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.moments import (
-    ICA,
     LDA,
+    IndependentSources,
     SingleTopic,
     SphericalMixture,
     embedded,
@@ -353,7 +353,7 @@ def test_samples_give_the_same_bits_with_any_threads_and_parts(tmp_path: Path, m
         for node in tasks_of(root(len(runs)), len(runs), [], 1)
         if rng.random() < 0.6
     }
-    again, other = Threads(2).run_pass(operator, block, ignore, Keeper(unpack(operator, *pack(operator, done))))
+    again, other = Threads(2).run_pass(operator, block, ignore, PassKeeper(unpack(operator, *pack(operator, done))))
     assert (again == whole).all()
     assert other == record
 
@@ -484,7 +484,7 @@ def test_independent_components_of_both_signs_of_kurtosis(tmp_path: Path) -> Non
     white = whiten(*np.linalg.eigh(run(Gram(reader=reader, view=View(shift=mean), weight=1 / n), np.eye(d))), 3)
     operator = SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix)
     weights, vectors = power_pairs(lambda u: run(operator, u), 3, 3, order=4, steps=8)
-    found = ICA().unwhiten(white, weights, vectors)
+    found = IndependentSources().unwhiten(white, weights, vectors)
     matched = match(mixing, kappa, found.components, found.weights, either_sign=True, within=0.05)
     assert matched.recovered == 3
     assert matched.weight_errors.max() < 0.1

@@ -27,7 +27,7 @@ from npmdask.operators import clipped_rows as clipped
 from npmdask.operators import clipped_rows as clipped_sparse_rows
 from npmdask.operators import clipped_rows as clipping
 from npmdask.operators.clipped_rows import Clipping, clip_records
-from npmdask.operators.exact_sums import round_to, unit_of
+from npmdask.operators.exact_sums import grid_unit, round_to
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr
@@ -90,7 +90,7 @@ def nearest(value: Fraction) -> int:
 
 def by_integers(x: np.ndarray, block: np.ndarray, clip_norm: float) -> np.ndarray:
     """What the sum over records that need no clipping must be, to the last bit."""
-    unit = Fraction(unit_of(clip_norm))
+    unit = Fraction(grid_unit(clip_norm))
     grids = [unit / 2**24, unit / 2**20, unit**2 / 2**29]
     columns = [[nearest(Fraction(v) * 2**28) for v in block[:, j]] for j in range(block.shape[1])]
     total = np.zeros(block.shape, object)
@@ -437,7 +437,7 @@ def test_bad_numbers_are_refused() -> None:
 
 
 def test_units_are_the_next_power_of_two() -> None:
-    assert [unit_of(c) for c in (1.0, 0.5, 0.7, 1.0000001, 3.0, 4.0)] == [1.0, 0.5, 1.0, 2.0, 4.0, 4.0]
+    assert [grid_unit(c) for c in (1.0, 0.5, 0.7, 1.0000001, 3.0, 4.0)] == [1.0, 0.5, 1.0, 2.0, 4.0, 4.0]
     assert clipping.Clipping(0.1, 3).largest_square <= Fraction(0.1) ** 2
 
 

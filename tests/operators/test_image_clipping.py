@@ -20,7 +20,7 @@ from npmdask.execution.executor import Threads
 from npmdask.numerics.random import Rounding
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators.clipped_rows import Records
-from npmdask.operators.exact_sums import IMAGE_GRID, clip_images, round_to, unit_of
+from npmdask.operators.exact_sums import IMAGE_GRID, clip_images, grid_unit, round_to
 from npmdask.privacy.neighbors import RecordReplace, make_relation
 from tests.operators.test_clipped_rows import (
     KINDS,
@@ -163,7 +163,7 @@ def test_more_columns_than_squares_are_exact_for_are_refused() -> None:
 
 def by_integers(x: np.ndarray, block: np.ndarray, clip_norm: float, image_norm: float) -> np.ndarray:
     """The sum over records that need no clipping, of which the images do, to the last bit."""
-    unit = Fraction(unit_of(clip_norm))
+    unit = Fraction(grid_unit(clip_norm))
     record, image, release = unit / 2**24, unit / 2**20, unit**2 / 2**29
     columns = [[Fraction(nearest(Fraction(v) * 2**28), 2**28) for v in block[:, j]] for j in range(block.shape[1])]
     total = np.zeros(block.shape, object)

@@ -27,7 +27,7 @@ from npmdask.operators import Gram
 from npmdask.planning import plan as planning
 from npmdask.planning.plan import plan_run
 from npmdask.planning.row_sample import spectrum_of
-from npmdask.planning.throughput import Measurement, spread
+from npmdask.planning.throughput import Throughput, spread_positions
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
@@ -314,8 +314,8 @@ def test_the_spectrum_of_a_sample_is_that_of_the_whole_with_its_bias_taken_off()
 
 def test_places_are_spread_and_all_there() -> None:
     for count in (1, 2, 5, 64, 100):
-        assert sorted(spread(count)) == list(range(count))
-    assert max(np.diff(sorted(spread(1000)[:16]))) < 150
+        assert sorted(spread_positions(count)) == list(range(count))
+    assert max(np.diff(sorted(spread_positions(1000)[:16]))) < 150
 
 
 # iteration_rank = "auto"
@@ -323,13 +323,13 @@ def test_places_are_spread_and_all_there() -> None:
 
 def times(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     """The real measurement, as if on a machine whose arithmetic is ``factor`` times as slow."""
-    real = planning.measure
+    real = planning.measure_throughput
 
-    def slower(*arguments: Any, **options: Any) -> Measurement:
+    def slower(*arguments: Any, **options: Any) -> Throughput:
         found = real(*arguments, **options)
         return replace(found, column=found.column * factor)
 
-    monkeypatch.setattr(planning, "measure", slower)
+    monkeypatch.setattr(planning, "measure_throughput", slower)
 
 
 def held_rank(store: Path) -> int:

@@ -37,7 +37,7 @@ def test_a_row_is_measured_once(client: Shop) -> None:
 
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from npmdask.prefect.benchmark import _known, _require_scale, choose, facts_of
+    from npmdask.prefect.benchmark import _known, _require_scale, choose, row_facts
 
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     choose = choose.__wrapped__  # without a task around it: no server is needed to refuse
@@ -47,9 +47,9 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(RefusedError, match="of scale small, not full"):
         _require_scale(tmp_path / "runs", "full")
     line = {"row": "a", "figure": None, "failures": ["x"], "holds": False, "scale": "small"}
-    assert facts_of([line], "runs")["sentence"] == "1 rows; broken: a"
+    assert row_facts([line], "runs")["sentence"] == "1 rows; broken: a"
     missed = {"row": "b", "figure": 1.0, "failures": [], "holds": False, "scale": "small"}
-    assert facts_of([missed], "runs")["answered"] and not facts_of([missed | {"scale": "full"}], "runs")["answered"]
+    assert row_facts([missed], "runs")["answered"] and not row_facts([missed | {"scale": "full"}], "runs")["answered"]
     monkeypatch.setitem(sys.modules, "benchmarks", None)  # as where only the package is installed
     with pytest.raises(RefusedError, match="no part of the installed package"):
         _known()

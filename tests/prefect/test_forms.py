@@ -122,17 +122,17 @@ def test_no_password_goes_through_prefect(query: str) -> None:
 
 def test_what_has_a_flow_of_its_own_is_sent_there() -> None:
     """Before anything is opened: nodes need not be there to be refused."""
-    from npmdask.prefect.parameters import require_plain
+    from npmdask.prefect.parameters import require_no_other_flow
 
     tables: dict[str, Any] = {"source": {"path": "a.zarr"}, "algorithm": {"target_rank": 3}}
-    require_plain(RunConfig.model_validate(tables))
+    require_no_other_flow(RunConfig.model_validate(tables))
     others = {
         "private_release": {"privacy": {"epsilon": 1.0, "delta": 1e-6}},
         "distributed_private_pca": {"source": {"nodes": ["http://127.0.0.1:9001"]}},
     }
     for flow, more in others.items():
         with pytest.raises(RefusedError, match=f"`python -m flows.{flow}`"):
-            require_plain(RunConfig.model_validate(tables | more))
+            require_no_other_flow(RunConfig.model_validate(tables | more))
 
 
 def test_every_flow_has_a_keeper_and_a_script() -> None:

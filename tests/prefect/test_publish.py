@@ -94,7 +94,7 @@ def test_settings_are_defaults_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("PREFECT_HOME", "/somewhere/else")
     monkeypatch.setenv("DO_NOT_TRACK", "0")
-    settings.apply()
+    settings.apply_settings()
     assert (os.environ["PREFECT_HOME"], os.environ["DO_NOT_TRACK"]) == ("/somewhere/else", "0")
 
 

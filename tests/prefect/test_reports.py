@@ -60,7 +60,7 @@ def test_a_page_is_served_as_it_is_now(root: Path, port: int) -> None:
     assert "script" not in headers["Content-Security-Policy"]
     (root / "a b" / "report.html").write_text("<p>new</p>")
     assert asked(port, "/a%20b/report.html", host=f"localhost:{port}")[1] == "<p>new</p>"
-    assert reports.answers(port)
+    assert reports.is_listening(port)
 
 
 @pytest.mark.parametrize(

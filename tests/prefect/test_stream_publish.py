@@ -40,8 +40,8 @@ def test_pages_of_streams_are_small_enough_for_the_database(count: int) -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """Fails when None is formatted, or a plot without a point is drawn."""
-    from npmdask.prefect.publish import measurements_table, pictures, sentence
+    from npmdask.prefect.publish import measurement_line, measurements_table, pictures
 
-    assert sentence(BARE) == "7 rows: rank 1" and pictures((BARE,)) == ""
+    assert measurement_line(BARE) == "7 rows: rank 1" and pictures((BARE,)) == ""
     assert measurements_table((BARE,)).splitlines()[-1] == "| 7 | 1 |  |  |  |"
-    assert "change, max sin θ 1.00e+00" in sentence(replace(BARE, change=1.0))
+    assert "change, max sin θ 1.00e+00" in measurement_line(replace(BARE, change=1.0))

@@ -9,10 +9,10 @@ from typing import Any
 import npmdask.prefect  # noqa: F401  (makes PREFECT_HOME)
 from infra.make_secrets import read_or_make
 from npmdask.api import solve
-from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.remote.mirror import LocalCopy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
-from npmdask.federated.node import open_node
+from npmdask.federated.node import make_node
 from npmdask.prefect.private_release import next_store
 from npmdask.prefect.processes import Service, Supervisor
 from npmdask.privacy.ledger import open_ledger
@@ -62,7 +62,7 @@ def node() -> None:
         '[source]\npath = "data/x.zarr"\n[algorithm]\ntarget_rank = 2\niteration_rank = 4\nmax_steps = 3\n'
         '[mechanism]\nname = "none"\n[run]\nstore = "node"\n'
     )
-    with open_node(load_config("node.toml")):
+    with make_node(load_config("node.toml")):
         assert Path("node", "node").exists()
 
 
@@ -74,7 +74,7 @@ if __name__ == "__main__":
     private_run()
     node()
     next_store(Path("releases"))
-    Copy("s3://bucket/run").make()
+    LocalCopy("s3://bucket/run").make()
     with RunStore(Path("begun")) as held:  # sums over the data, before any noise
         held.keep_pass({"step": 1}, {}, [])
     read_or_make(Path("secrets.env"))

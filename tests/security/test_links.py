@@ -15,17 +15,17 @@ import pytest
 import npmdask
 from npmdask.checkpoint.lease import STALE, count_start, holder_of
 from npmdask.checkpoint.reader import NO_LINKS
-from npmdask.checkpoint.remote.mirror import Copy
+from npmdask.checkpoint.remote.mirror import LocalCopy
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.manage.gc import Rule, sweep
+from npmdask.manage.gc import Retention, sweep
 from npmdask.manage.status import status_below
 from npmdask.prefect.private_release import next_store
 from npmdask.storage.ingest import ingest
 from npmdask.storage.paths import locked
 
-ALL = Rule(seconds=0, results=True, unfinished=True)
+ALL = Retention(seconds=0, results=True, unfinished=True)
 LINK = "is a symbolic link, and nothing is written through one"
 
 
@@ -165,7 +165,7 @@ def test_data_may_be_read_through_a_link(tmp_path: Path) -> None:
 
 def test_the_local_copy_of_a_url_is_no_link(tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path))
-    copy = Copy("s3://bucket/run")
+    copy = LocalCopy("s3://bucket/run")
     copy.home.parent.mkdir(parents=True)
     copy.home.symlink_to(victim)
     before = content(victim)

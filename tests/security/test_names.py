@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.remote.mirror import Copy, fetch_files, place_of_store
+from npmdask.checkpoint.remote.mirror import LocalCopy, fetch_files, place_of_store
 from npmdask.checkpoint.remote.objects import Carried, Pointer
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import validate_config
 from npmdask.errors import BadInputError
-from npmdask.prefect.parameters import at_store, checked, place_of
+from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.staged_runs import topics
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
@@ -44,14 +44,14 @@ NO_NAMES = [
 def test_a_run_id_is_the_name_of_a_folder_and_nothing_else(name: str, tmp_path: Path) -> None:
     config = validate_config({"source": {"path": "x.zarr"}, "algorithm": {"target_rank": 2}})
     for door in (
-        lambda: place_of("runs", name),
-        lambda: place_of("s3://bucket/runs", name),
+        lambda: run_folder("runs", name),
+        lambda: run_folder("s3://bucket/runs", name),
         lambda: at_store(config, name),
         lambda: checked(topics, {"documents": "d", "count": 2, "run_id": name, "folder": str(tmp_path)}),
     ):
         with pytest.raises(BadInputError, match="use letters, digits, dots, dashes and underscores"):
             door()
-    assert place_of("runs", "a" * 200).endswith("/runs/" + "a" * 200)
+    assert run_folder("runs", "a" * 200).endswith("/runs/" + "a" * 200)
     assert not list(tmp_path.iterdir())
 
 
@@ -61,7 +61,7 @@ def test_a_store_is_a_path_that_can_be_shown(name: str, tmp_path: Path) -> None:
         lambda: RunStore(tmp_path / name).open(),
         lambda: place_of_store(name),
         lambda: place_of_store(f"s3://bucket/{name}"),
-        lambda: place_of(str(tmp_path / name), "run") if len(name) < 9 else place_of_store(name),
+        lambda: run_folder(str(tmp_path / name), "run") if len(name) < 9 else place_of_store(name),
         lambda: npmdask.top_k(np.eye(5), 2, store=tmp_path / name),
         lambda: generate(tmp_path / name, problem="spectrum", rows=10, columns=5, rank=2, spectrum="harmonic"),
     ):
@@ -120,7 +120,7 @@ def test_a_manifest_names_files_of_its_own_folder(name: str, part: str, tmp_path
 def test_a_bucket_brings_no_key_and_no_lock(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path))
     with pytest.raises(BadInputError, match=r"which no run carries: who wrote it is not to be trusted"):
-        fetch_files(Copy("s3://b/x"), None, Pointer(files={path: Carried("c", 1, 1)}))  # type: ignore[arg-type]
+        fetch_files(LocalCopy("s3://b/x"), None, Pointer(files={path: Carried("c", 1, 1)}))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 

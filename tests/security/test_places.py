@@ -13,7 +13,7 @@ import pytest
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
-from npmdask.manage.gc import Rule, sweep
+from npmdask.manage.gc import Retention, sweep
 from npmdask.manage.report import export, write_report
 from npmdask.manage.status import inspect, status_below
 from npmdask.models.third_moment import build_moments
@@ -128,7 +128,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "open_source": open_source,
     "inspect": inspect,
     "status_below": status_below,
-    "sweep": lambda place: sweep(place, Rule(seconds=1)),
+    "sweep": lambda place: sweep(place, Retention(seconds=1)),
     "report": write_report,
     "report to": lambda place: write_report("run", place),
     "export": lambda place: export(place, "a.npz"),

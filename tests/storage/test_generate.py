@@ -162,7 +162,7 @@ def test_left_factors_are_orthonormal_to_rounding(law: str, shape: tuple[int, in
     """On both sides of the height from which Cholesky takes QR's place. Mutants: TALL = 1; L in place of its transpose;
     of the sum of Gram matrices, one part left out."""
     rows, columns, r = shape
-    size = matrices.Size(rows=rows, columns=columns, rank=1, dtype=np.dtype("float64"), seed=3)
+    size = matrices.PlantedSize(rows=rows, columns=columns, rank=1, dtype=np.dtype("float64"), seed=3)
     made, turn = matrices._left_rows(size, np.eye(r), law)
     u = np.concatenate([made(*span) @ turn for span in matrices._spans(size)])
     np.testing.assert_allclose(u.T @ u, np.eye(r), atol=1e-14)
@@ -239,7 +239,7 @@ def test_blas_is_pinned_where_its_threads_would_change_the_bytes(tmp_path: Path)
 
 
 def test_every_slab_has_its_own_signs() -> None:
-    size = matrices.Size(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
+    size = matrices.PlantedSize(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
     assert (size.signs(0, 50) == size.signs(0, 50)).all()
     assert 10 < (size.signs(0, 50) == size.signs(1, 50)).sum() < 40
 

@@ -19,7 +19,7 @@ from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.manage.status import inspect
 from npmdask.operators import RecordImages
-from npmdask.operators.record_images import images_of_matrices, pack
+from npmdask.operators.record_images import images_of_matrices, pack_query
 from npmdask.privacy.dp_pca.private_mean import PlainMean
 from npmdask.storage.chunk_advice import advise
 from npmdask.storage.formats import grids, raw
@@ -216,7 +216,7 @@ def test_images_are_those_of_the_file(tmp_path: Path, chunks: Any) -> None:
     source = open_source(ingest(tmp_path / "a.npy", tmp_path / "a.zarr", kind="matrices", chunks=chunks).dest)
     w, u = rng.standard_normal(6), np.linalg.qr(rng.standard_normal((6, 2)))[0]
     operator = RecordImages(reader=source.reader, side=source.side, rows=range(3, 31), mechanism=PlainMean(count=28))  # type: ignore[arg-type]
-    found, _ = Threads(2).run_pass(operator, pack(w, np.zeros(6), u), lambda record: None)
+    found, _ = Threads(2).run_pass(operator, pack_query(w, np.zeros(6), u), lambda record: None)
     np.testing.assert_allclose(found, images_of_matrices(matrices[3:31], w, u).sum(0), atol=1e-12)
 
 

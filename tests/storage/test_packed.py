@@ -20,7 +20,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.manage.status import inspect
 from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.packed_symmetric import TriangleReader, place_of, triangle_number, unit_of
+from npmdask.storage.readers.packed_symmetric import TriangleReader, chunk_place, chunk_unit, triangle_number
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.writers import journal
@@ -48,16 +48,16 @@ def tree(store: Path) -> dict[str, bytes]:
 
 @given(n=st.integers(1, 60))
 def test_positions_count_the_upper_chunks_row_by_row(n: int) -> None:
-    places = [place_of(unit, n) for unit in range(triangle_number(n))]
+    places = [chunk_place(unit, n) for unit in range(triangle_number(n))]
     assert places == list(zip(*(part.tolist() for part in np.triu_indices(n)), strict=True))
-    assert [unit_of(i, j, n) for i, j in places] == list(range(len(places)))
+    assert [chunk_unit(i, j, n) for i, j in places] == list(range(len(places)))
 
 
 def test_positions_are_exact_in_large_grids() -> None:
     n = 10**9
     for i in (0, 1, n // 2, n - 2, n - 1):
         for j in {i, min(i + 1, n - 1), n - 1}:
-            assert place_of(unit_of(i, j, n), n) == (i, j)
+            assert chunk_place(chunk_unit(i, j, n), n) == (i, j)
 
 
 @pytest.mark.slow

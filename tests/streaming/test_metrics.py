@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from npmdask.algorithms import StreamInfo
 from npmdask.errors import BadInputError
-from npmdask.streaming.metrics import MOST, HeldOut, Measurement, Measures, last_step, measure
+from npmdask.streaming.metrics import MOST, HeldOut, Measurement, Measures, last_step, measure_model
 from npmdask.streaming.problem import StreamRequest, make_stream_problem
 from npmdask.streaming.source import Reading
 from tests.streaming.common import D, K, fed, model_of, rows_of
@@ -128,12 +128,12 @@ def test_a_measurement_says_what_is_known() -> None:
     model = model_of("mb-msg")
     rows = rows_of(60)
     early, info = model.absorb(model.init(), rows[:3])
-    found, basis = measure(model, early, info, before=None, truth=None, held_out=None)
+    found, basis = measure_model(model, early, info, before=None, truth=None, held_out=None)
     assert basis is None and found.values is None and (found.rows, found.steps, found.mean_batch_rows) == (3, 0, None)
     state = fed(model, rows, [20])
     truth = np.linalg.qr(rows_of(D))[0][:, :K]
     held = HeldOut(rows, K, D, center=False)
-    found, basis = measure(model, state, info, before=truth, truth=truth, held_out=held)
+    found, basis = measure_model(model, state, info, before=truth, truth=truth, held_out=held)
     assert basis is not None and found.change == found.max_sin_theta and found.rows == 60 and found.batches == 3
     assert found.mean_batch_rows == state.rows_used / state.steps
     assert (found.explained, found.suboptimality) == held.measure(basis)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npmdask.theory import (
-    Model,
+    AssumptionA,
     compare_forms,
     dist_rate,
     dppca_learning_rate,
@@ -30,7 +30,7 @@ from npmdask.theory import (
 )
 from npmdask.theory.private import ppm_error
 
-MODEL = Model(2.0, 3.0, 1.0, 2.0)
+MODEL = AssumptionA(2.0, 3.0, 1.0, 2.0)
 
 
 def test_the_conditions_of_theorem_1_are_those_of_its_number_of_matrices_too() -> None:

@@ -13,7 +13,7 @@ from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
 from npmdask.privacy.dp_pca.neighbors import parallel
 from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange
 from npmdask.theory import (
-    Model,
+    AssumptionA,
     condition_number,
     dppca_min_n,
     hist_threshold,
@@ -71,7 +71,7 @@ def test_err_16_a_number_of_records_has_no_unit() -> None:
     needed, printed = [], []
     for unit in (1.0, 10.0):
         kappa = condition_number(unit * values, k)
-        model = Model(kappa=kappa, V=V, gamma=1.0)
+        model = AssumptionA(kappa=kappa, V=V, gamma=1.0)
         needed.append(dppca_min_n(model, d=50, k=k, epsilon=0.5, delta=1e-6).value)
         printed.append((unit * values[0]) ** 2 * kappa**2 * k**3 * V)
     assert needed[0] == needed[1] == pytest.approx(kappa**4 * k**3 * V)

@@ -12,7 +12,7 @@ import pytest
 
 from npmdask import theory
 from npmdask.errors import BadInputError
-from npmdask.theory import Model
+from npmdask.theory import AssumptionA
 from npmdask.theory.power import likely_sine
 
 SIZES = np.array([3.0, 2.0, 1.0, 0.5, 0.2, 0.1])
@@ -123,7 +123,7 @@ def called(name: str, given: dict[str, Any]) -> Any:
     """With a Model made of its parts where there is one."""
     function: Callable[..., Any] = likely_sine if name == "likely_sine" else getattr(theory, name)
     if "kappa" in given:
-        model = Model(**{part: given[part] for part in MODEL})
+        model = AssumptionA(**{part: given[part] for part in MODEL})
         given = {part: value for part, value in given.items() if part not in MODEL} | {"model": model}
     return function(**given)
 

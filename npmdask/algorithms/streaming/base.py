@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block
 
 
@@ -98,12 +98,6 @@ def _surely_finite(rows: Block) -> bool:
     """One product with BLAS; a sum of squares that overflows is looked at entry by entry."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.vdot(rows, rows)))
-
-
-def require(holds: bool, sentence: str) -> None:
-    """Refuse a configuration with one sentence. Raises BadInputError."""
-    if not holds:
-        raise BadInputError(sentence)
 
 
 def require_rank(k: int, d: int, name: str = "target_rank") -> None:

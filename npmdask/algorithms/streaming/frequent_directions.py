@@ -19,12 +19,11 @@ from npmdask.algorithms.streaming.base import (
     StreamInfo,
     StreamResult,
     checked_batch,
-    require,
     require_memory,
     require_rank,
 )
 from npmdask.algorithms.streaming.low_rank_update import completed, gram_of_sides, updated_eigen
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block, add_product, fix_signs
 
 

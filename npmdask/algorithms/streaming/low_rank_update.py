@@ -133,7 +133,7 @@ def _largest(matrix: Block) -> float:
     return float(np.abs(matrix).max(initial=0.0))
 
 
-def spectrum(rows: Block) -> np.ndarray:
+def scatter_spectrum(rows: Block) -> np.ndarray:
     """The eigenvalues of ``rows^T rows`` by falling size, min(n, d) of them, from the smaller Gram matrix."""
     gram = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
     return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
@@ -201,7 +201,7 @@ def carried_moment(moment: Block, turn: Block, images: Block, weight: float) -> 
     return turned
 
 
-def leading_pairs(basis: Block, moment: Block, k: int) -> ThinEigen:
+def leading_eigenpairs(basis: Block, moment: Block, k: int) -> ThinEigen:
     """The basis (d x r) turned to the eigenvectors of its moment: k pairs; missing columns are drawn, of value 0."""
     values, rotation = np.linalg.eigh((moment + moment.T) / 2)
     levels = np.zeros(k)

@@ -26,20 +26,19 @@ from npmdask.algorithms.streaming.base import (
     StreamResult,
     checked_batch,
     effective_steps,
-    require,
     require_memory,
     require_rank,
 )
 from npmdask.algorithms.streaming.low_rank_update import (
     SumEigen,
     carried_moment,
+    leading_eigenpairs,
     leading_of_sum,
-    leading_pairs,
-    spectrum,
+    scatter_spectrum,
     straightened,
     updated_eigen,
 )
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.convex import Schedule, mbrmsg_params
 
@@ -232,7 +231,7 @@ class MSG:
         if not state.rows:
             raise BadInputError("no rows were streamed: there is nothing to answer with yet")
         k = self.target_rank
-        pairs = leading_pairs(state.vectors[:, :k], state.moment[:k, :k], k)
+        pairs = leading_eigenpairs(state.vectors[:, :k], state.moment[:k, :k], k)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> ConvexState:
@@ -456,7 +455,7 @@ class MiniBatchMSG:
         k, eta, n = self.target_rank, self.step_size(t), len(rows)
         images = rows @ vectors
         mixed = leading_of_sum(vectors, max(1 - self.shrinkage * eta, 0.0), rows, eta / n, images, k)
-        values = spectrum(rows) / n if self.test != "exact" else np.zeros(0)
+        values = scatter_spectrum(rows) / n if self.test != "exact" else np.zeros(0)
         holds = RankTest(images, values, mixed.values, k, self.shrinkage).holds(self.test)
         return mixed, holds, images
 
@@ -481,7 +480,7 @@ class MiniBatchMSG:
                 f"{len(state.pending)} rows are fewer than the warm start needs ({state.wanted} for its next test): "
                 "stream more rows, or choose a smaller warm_rows"
             )
-        pairs = leading_pairs(state.vectors, state.moment, self.target_rank)
+        pairs = leading_eigenpairs(state.vectors, state.moment, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> BatchState:

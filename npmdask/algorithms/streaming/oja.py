@@ -23,12 +23,11 @@ from npmdask.algorithms.streaming.base import (
     StreamResult,
     checked_batch,
     effective_steps,
-    require,
     require_memory,
     require_rank,
 )
-from npmdask.algorithms.streaming.low_rank_update import carried_moment, leading_pairs
-from npmdask.errors import BadInputError
+from npmdask.algorithms.streaming.low_rank_update import carried_moment, leading_eigenpairs
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, random_orthonormal
 from npmdask.theory import oja_shift
@@ -152,7 +151,7 @@ class Oja:
         """U_t turned to the eigenvectors of the moment along it. Raises BadInputError before the first row."""
         if not state.rows:
             raise BadInputError("no rows were streamed: there is nothing to answer with yet")
-        pairs = leading_pairs(state.basis, state.moment, self.target_rank)
+        pairs = leading_eigenpairs(state.basis, state.moment, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> OjaState:

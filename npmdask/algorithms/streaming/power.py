@@ -30,12 +30,11 @@ from npmdask.algorithms.streaming.base import (
     StreamInfo,
     StreamResult,
     checked_batch,
-    require,
     require_memory,
     require_rank,
 )
-from npmdask.algorithms.streaming.low_rank_update import leading_pairs
-from npmdask.errors import BadInputError
+from npmdask.algorithms.streaming.low_rank_update import leading_eigenpairs
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, add_product, orth, random_orthonormal
 
@@ -159,7 +158,7 @@ class StreamPower:
             raise BadInputError(
                 f"{state.filled} rows do not make a block of {self.block_rows}: stream more, or choose fewer block_rows"
             )
-        pairs = leading_pairs(state.basis, state.core / state.weight, self.target_rank)
+        pairs = leading_eigenpairs(state.basis, state.core / state.weight, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> StreamPowerState:

@@ -197,7 +197,7 @@ def picked(group: G, which: slice | np.ndarray | list[int]) -> G:
     return replace(group, **{f.name: getattr(group, f.name)[..., which] for f in fields(group)})
 
 
-def joined(first: G, second: G) -> G:
+def joined_columns(first: G, second: G) -> G:
     """The arrays of two groups, one behind the other."""
     both = {f.name: (getattr(first, f.name), getattr(second, f.name)) for f in fields(first)}
     return replace(first, **{name: np.concatenate(pair, axis=-1) for name, pair in both.items()})
@@ -205,7 +205,9 @@ def joined(first: G, second: G) -> G:
 
 def put(group: G, start: int, part: G) -> G:
     """A copy of the group with ``part`` in its columns or entries from ``start`` on."""
-    return joined(joined(picked(group, slice(0, start)), part), picked(group, slice(start + _size(part), None)))
+    return joined_columns(
+        joined_columns(picked(group, slice(0, start)), part), picked(group, slice(start + _size(part), None))
+    )
 
 
 def _size(group: DataclassInstance) -> int:
@@ -224,7 +226,7 @@ def seen(products: Block, block: Block) -> Sight:
     return Sight(products, scores, np.linalg.norm(products - block * scores, axis=0))
 
 
-def watched(columns: Columns, sight: Sight) -> Columns:
+def watched_columns(columns: Columns, sight: Sight) -> Columns:
     """The columns with what their last residual says."""
     relative = sight.relative
     ratio = np.ones(len(relative))
@@ -422,7 +424,7 @@ def settled(state: TensorState, tol: float, order: int) -> bool:
     return state.finished and "open" not in statuses(state, tol, order)
 
 
-def said_of(state: TensorState, tol: float, order: int, *, measured: bool = True) -> str:
+def ending_of(state: TensorState, tol: float, order: int, *, measured: bool = True) -> str:
     """The end in a sentence; nothing before. ``measured``: ||T|| is known, not estimated."""
     if not state.finished:
         return ""
@@ -496,7 +498,7 @@ def sorted_by_weight(state: TensorState, tol: float, order: int) -> np.ndarray:
     return np.lexsort((-np.abs(state.components.weights), surplus))
 
 
-def facts_of(state: TensorState, numbers: np.ndarray, tol: float, order: int) -> dict[str, Any]:
+def component_facts(state: TensorState, numbers: np.ndarray, tol: float, order: int) -> dict[str, Any]:
     """What is known besides the components, in their order: plain numbers and strings."""
     status = statuses(state, tol, order)
     known = state.norm > 0

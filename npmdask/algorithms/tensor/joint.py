@@ -26,7 +26,7 @@ from npmdask.algorithms.tensor.components import (
     errors_of,
     fitted,
     fresh,
-    joined,
+    joined_columns,
     like_noise,
     nearest,
     no_components,
@@ -41,7 +41,7 @@ from npmdask.algorithms.tensor.components import (
     statuses,
     stepped,
     unbiased,
-    watched,
+    watched_columns,
 )
 from npmdask.numerics.subspaces import Block
 
@@ -209,7 +209,7 @@ class Harvest(Joint):
         sight = seen(deflated(released[:, m:], searching, held, fit.weights, self.order), searching)
         columns = picked(state.columns, slice(0, searching.shape[1]))
         state = self.with_norms(state, fit, sight.products[:, columns.ages == 0])
-        columns = watched(columns, sight)
+        columns = watched_columns(columns, sight)
         taken = self._taken(state, columns, sight, (held, released[:, :m], fit), released[:, m:])
         restless = state.let_go >= MOST_LET_GO * self.target_rank
         if restless or (not taken and self.silent(state, sight, fit.norms)):
@@ -324,7 +324,7 @@ class Harvest(Joint):
             stage="search",
             count=len(kept),
             let_go=state.let_go + len(gone),
-            columns=picked(joined(again, state.columns), slice(0, self.width)),
+            columns=picked(joined_columns(again, state.columns), slice(0, self.width)),
             components=put(no_components(state.d, self.target_rank), 0, stay),
         )
         every = np.concatenate([kept, gone, np.arange(m, block.shape[1])])

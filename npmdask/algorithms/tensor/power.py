@@ -25,27 +25,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms.base import Info, Query, Result, restored, state_fields
+from npmdask.algorithms.base import Info, Query, Result, laid_out, restored
 from npmdask.algorithms.tensor.components import (
     MARGIN,
     Components,
     Sight,
     TensorState,
     advanced,
+    component_facts,
     deflated,
-    facts_of,
+    ending_of,
     fitted,
     fresh,
     nearest,
     no_components,
     put,
     random_units,
-    said_of,
     seen,
     settled,
     sorted_by_weight,
     statuses,
-    watched,
+    watched_columns,
     with_scale,
 )
 from npmdask.algorithms.tensor.joint import CLEAR, PROBES, Harvest, Joint
@@ -72,7 +72,7 @@ class Rounds(Joint):
         fit = fitted(vectors, parts.products[:, :m], self.order, weights)
         sight = seen(deflated(released, block, vectors, weights, self.order), block)
         state = self.with_norms(state, fit, sight.products[:, state.columns.ages == 0])
-        columns = watched(state.columns, sight)
+        columns = watched_columns(state.columns, sight)
         best = int(np.argmax(self.sizes(sight.scores)))
         if self._ends(state, sight, best):
             return self._boosted(replace(state, columns=columns), released, sight, best)
@@ -244,7 +244,7 @@ class TensorPower:
             precision="float64",
             finished=after.finished,
             settled=settled(after, self.tol, self.order),
-            said=said_of(after, self.tol, self.order, measured=self.squared_norm is not None),
+            said=ending_of(after, self.tol, self.order, measured=self.squared_norm is not None),
         )
 
     def finalize(self, state: TensorState) -> Result:
@@ -256,17 +256,10 @@ class TensorPower:
             vectors=np.ascontiguousarray(parts.vectors[:, numbers]),
             products=np.ascontiguousarray(parts.products[:, numbers]),
             residual_norms=parts.norms[numbers],
-            facts=facts_of(state, numbers, self.tol, self.order),
+            facts=component_facts(state, numbers, self.tol, self.order),
         )
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> TensorState:
         """The state of a checkpoint."""
         state: TensorState = restored(self._state(1), arrays, scalars)
         return state
-
-
-def laid_out(state: TensorState) -> TensorState:
-    """The state with every array as a checkpoint gives it back: the last bits of products depend on strides."""
-    arrays, scalars = state_fields(state)
-    same: TensorState = restored(state, {name: np.ascontiguousarray(a) for name, a in arrays.items()}, scalars)
-    return same

@@ -65,7 +65,7 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
     return url
 
 
-class Copy:
+class LocalCopy:
     """The local copy of the run at ``url``."""
 
     def __init__(self, url: str) -> None:
@@ -131,12 +131,12 @@ class Copy:
         return dict(sorted(found.items()))
 
 
-def copy_at(folder: Path) -> Copy | None:
+def copy_at(folder: Path) -> LocalCopy | None:
     """The copy that ``folder`` is; None for every other folder."""
     note = read_note(folder.parent)
     if note is None or str(note["url"]).rpartition("/")[2] != folder.name:
         return None
-    copy = Copy(str(note["url"]))
+    copy = LocalCopy(str(note["url"]))
     copy.home, copy.folder = folder.parent, folder
     return copy
 
@@ -185,7 +185,7 @@ SMALL = 2**22  # bytes of a file that is read whole
 Signatures = dict[str, Signature]
 
 
-def fetch_files(copy: Copy, objects: Objects, pointer: Pointer) -> Signatures:
+def fetch_files(copy: LocalCopy, objects: Objects, pointer: Pointer) -> Signatures:
     """Make the folder of a copy what a commit has: whatever else counted in it goes.
 
     Raises
@@ -215,7 +215,7 @@ def fetch_files(copy: Copy, objects: Objects, pointer: Pointer) -> Signatures:
     return {path: signature_of(copy.folder / path) for path in pointer.files}
 
 
-def _fetch(copy: Copy, objects: Objects, path: str, carried: Carried) -> None:
+def _fetch(copy: LocalCopy, objects: Objects, path: str, carried: Carried) -> None:
     target, key = copy.folder / path, key_of(path, carried)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
@@ -235,7 +235,7 @@ def _drop_empty(folder: Path) -> None:
 
 
 def send_files(
-    workers: ThreadPoolExecutor, copy: Copy, objects: Objects, before: Pointer, signatures: Signatures, commit: str
+    workers: ThreadPoolExecutor, copy: LocalCopy, objects: Objects, before: Pointer, signatures: Signatures, commit: str
 ) -> tuple[dict[str, Carried], Signatures]:
     """The files of a copy as the next ``commit`` will have them, those that are new or changed written.
 
@@ -283,7 +283,7 @@ class ChangedError(Exception):
 class Bringer:
     """Fills the local copy of a run from the object store."""
 
-    def __init__(self, copy: Copy) -> None:
+    def __init__(self, copy: LocalCopy) -> None:
         self.copy, self.url = copy, copy.url
         with self._in_sentences():
             self._objects = Objects(self.url)
@@ -368,7 +368,7 @@ def _last_step(files: Iterable[str]) -> int:
     return max((int(name.partition(".")[0]) for name in steps), default=-1)
 
 
-def _said(error: ObjectError, copy: Copy, committing: bool) -> NpmdaskError:
+def _said(error: ObjectError, copy: LocalCopy, committing: bool) -> NpmdaskError:
     if error.kind in ("lost", "changed"):
         return LostError(
             f"{copy.url} does not answer ({error}): check the network and AWS_ENDPOINT_URL, then go on with the same "

@@ -21,7 +21,7 @@ from npmdask.models.latent.fit import (
     fit_mixture,
 )
 from npmdask.report import Plot, Report
-from npmdask.report.blocks import parameters, section, series, spectrum, table, tiles, warnings
+from npmdask.report.blocks import parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
@@ -162,7 +162,7 @@ def latent_report(run: RunStore, spec: dict[str, Any]) -> Report:
         *warnings(answer.warnings),
         tiles((name, f"{value:.6g}") for name, value in numbers.items()),
         _convergence(decomposition_history(run)),
-        spectrum(np.array(answer.facts["spectrum"]), "eigenvalue of the second moment"),
+        spectrum_plot(np.array(answer.facts["spectrum"]), "eigenvalue of the second moment"),
     )
     return Report(
         title=run.path.name,

@@ -13,7 +13,7 @@ import numpy as np
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
 from npmdask.models.third_moment import cube_of, polarising_block
-from npmdask.numerics.moments import ICA, SphericalMixture, whiten
+from npmdask.numerics.moments import IndependentSources, SphericalMixture, whiten
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth
@@ -61,7 +61,7 @@ class SampleRequest:
         return {name: value for name, value in asked.items() if value is not None}
 
 
-def answer_of(
+def run_job(
     name: str,
     source: Any,
     request: SampleRequest,
@@ -207,7 +207,7 @@ def fit_mixture(
         The store belongs to other data or parameters; the memory does not suffice.
     """
     request = SampleRequest(components=components, **asked)
-    arrays, meta = answer_of(MIXTURE, source, request, store, resources, observer, _solved_mixture)
+    arrays, meta = run_job(MIXTURE, source, request, store, resources, observer, _solved_mixture)
     return GaussianMixture(
         means=arrays["means"], weights=arrays["weights"], variance=meta["variance"], facts=meta["facts"]
     )
@@ -306,7 +306,7 @@ def fit_independent_components(
         The store belongs to other data or parameters; the memory does not suffice.
     """
     request = SampleRequest(components=components, **asked)
-    arrays, meta = answer_of(INDEPENDENT, source, request, store, resources, observer, _solved_components)
+    arrays, meta = run_job(INDEPENDENT, source, request, store, resources, observer, _solved_components)
     return IndependentComponents(**arrays, facts=meta["facts"])
 
 
@@ -321,7 +321,7 @@ def _solved_components(job: Job, mean: np.ndarray, request: SampleRequest) -> tu
     lens = MomentLens(kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix))
     found = job.components_of(lens, k, TENSOR_TOL, request.options(), order=4)
     kept = found.kept
-    recovered = ICA().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
+    recovered = IndependentSources().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
     facts = {
         "spectrum": pairs.values.tolist(),
         "condition": white.condition,

@@ -12,7 +12,7 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.estimator import Estimator
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
+from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
 from npmdask.models.topics.run import Cut, run_topics
 from npmdask.models.topics.transform import MAX_ITERATIONS, TOL, for_model, shares_of
 from npmdask.numerics.subspaces import Block
@@ -217,7 +217,7 @@ class Topics(Estimator):
         """
         Measure whether the top words of a topic occur together in documents.
 
-        See :func:`npmdask.models.topics.quality.coherence`.
+        See :func:`npmdask.models.topics.quality.topic_coherence`.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class Topics(Estimator):
         Coherence
             Of each topic, and their mean.
         """
-        return coherence(self._known(), for_model(documents_of(X), self._known()), n)
+        return topic_coherence(self._known(), for_model(documents_of(X), self._known()), n)
 
     def perplexity(self, X: Any, background: Any, seed: int = 0) -> Perplexity:
         """

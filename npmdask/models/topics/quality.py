@@ -101,7 +101,7 @@ def _of_topic(both: np.ndarray, alone: np.ndarray) -> tuple[float, float]:
     return float(u_mass.mean()), float(np.where(always, 0.0, npmi).mean())
 
 
-def coherence(model: TopicModel, documents: Documents, n: int = 10) -> Coherence:
+def topic_coherence(model: TopicModel, documents: Documents, n: int = 10) -> Coherence:
     """Coherence of the ``n`` top words of each topic in ``documents`` (of the words of the model): one pass."""
     top = model.top_indices(min(n, model.words))
     return coherence_of(top, cooccurrence(documents.read(), top))

@@ -66,7 +66,7 @@ def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
     """
     answer = read_topics(run.path)
     facts, history = answer.model.facts, decomposition_history(run)
-    return report_of(
+    return report_from_facts(
         TopicFacts(
             name=run.path.name,
             sentence=answer.outcome.sentence,
@@ -91,7 +91,7 @@ def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
     )
 
 
-def report_of(facts: TopicFacts) -> Report:
+def report_from_facts(facts: TopicFacts) -> Report:
     """Build the report from what is known."""
     sections = [
         section("", *warnings([*facts.warnings, *_doubts(facts)]), tiles(_tiles(facts))),

@@ -25,7 +25,7 @@ from npmdask.models.topics.documents import (
 )
 from npmdask.models.topics.fit import OfWords, TopicRequest, fit_in
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.quality import Coherence, Perplexity, coherence, held_out_perplexity, word_counts
+from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
 from npmdask.models.topics.vocabulary import read_vocabulary, require_words
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
@@ -67,7 +67,7 @@ class Cut:
         return round(1 / self.held_out) if self.held_out else 0
 
 
-def prepare(held: RunStore, source: Any, vocabulary: Any, cut: Cut) -> None:
+def prepare_documents(held: RunStore, source: Any, vocabulary: Any, cut: Cut) -> None:
     """Write ``documents.zarr`` (and ``held-out.zarr``) below the job, once; the corpus may be gone afterwards.
 
     Raises
@@ -232,7 +232,7 @@ def run_topics(
         if isinstance(given, str | Path) and not is_remote(given):
             local_path(given, what)  # before anything is written
     with RunStore(store) as held:
-        prepare(held, source, vocabulary, cut or Cut())
+        prepare_documents(held, source, vocabulary, cut or Cut())
         return _answer(held, request, resources or Resources(), observer or Observer())
 
 
@@ -312,7 +312,7 @@ def of_words(held: RunStore) -> OfWords:
 
 def _measured(held: RunStore, model: TopicModel) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     training = documents_of(held.path / TRAINING)
-    found = coherence(model, training, TOP)
+    found = topic_coherence(model, training, TOP)
     arrays = {"u_mass": found.u_mass, "c_npmi": found.c_npmi}
     facts: dict[str, Any] = {"top": found.top, "documents": found.documents, "diversity": model.diversity()}
     if (held.path / HELD_OUT).exists():

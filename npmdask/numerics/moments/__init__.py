@@ -6,12 +6,12 @@ Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), JMLR 15, 2773. Pure NumPy: the
 
 from npmdask.numerics.moments.blocks import embedded, largest_form, multilinear, unique_blocks, unit_groups
 from npmdask.numerics.moments.matching import Match, match, on_simplex
-from npmdask.numerics.moments.models import ICA, LDA, Recovered, SingleTopic, SphericalMixture
+from npmdask.numerics.moments.models import LDA, IndependentSources, Recovered, SingleTopic, SphericalMixture
 from npmdask.numerics.moments.whitening import Whitening, whiten
 
 __all__ = [
-    "ICA",
     "LDA",
+    "IndependentSources",
     "Match",
     "Recovered",
     "SingleTopic",

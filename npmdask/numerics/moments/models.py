@@ -73,7 +73,7 @@ class LDA:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ICA:
+class IndependentSources:
     """``x = A h`` with independent sources of variance 1: ``M4 = sum kappa_i a_i^(x)4``, kappa the excess kurtosis.
 
     Whitened by the covariance: the eigenvalues are the kappa_i, of either sign.

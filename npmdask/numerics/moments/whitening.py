@@ -88,7 +88,7 @@ def whiten(eigenvalues: np.ndarray, eigenvectors: Block, k: int) -> Whitening:
     )
 
 
-def require_rows(matrix: Block | None, d: int) -> None:
+def require_whitening(matrix: Block | None, d: int) -> None:
     """That a whitening, where there is one, is of data with ``d`` columns."""
     if matrix is not None and len(matrix) != d:
         raise BadInputError(f"the whitening has {len(matrix)} rows and the data {d} columns: it is of other data")

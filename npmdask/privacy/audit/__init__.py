@@ -10,7 +10,7 @@ from npmdask.privacy.audit.audit import MECHANISMS, audit, examine, examine_orac
 from npmdask.privacy.audit.instances import Instance, instances
 from npmdask.privacy.audit.oracle_paths import PATHS, Once, OraclePath, oracle_paths, summary_of
 from npmdask.privacy.audit.release_path import ReleasePath
-from npmdask.privacy.audit.statistics import ALPHA, LIMITS, Finding, Interval, table
+from npmdask.privacy.audit.statistics import ALPHA, LIMITS, Finding, Interval, findings_table
 
 __all__ = [
     "ALPHA",
@@ -28,11 +28,11 @@ __all__ = [
     "audit",
     "examine",
     "examine_oracle",
+    "findings_table",
     "instances",
     "operator_of",
     "oracle_paths",
     "release_path",
     "summary_of",
-    "table",
     "without_noise",
 ]

@@ -56,7 +56,7 @@ NO_SUM = (0.0, False)
 
 
 @dataclass(frozen=True)
-class Seen:
+class AuditedRun:
     """What all checks need of a run: its two scores, what it spent, whether noise came twice, how many releases."""
 
     ratio: float
@@ -93,16 +93,16 @@ def examine_oracle(path: OraclePath, *, runs: int) -> Finding:
     )
 
 
-def _runs(path: OraclePath, world: str, runs: int) -> list[Seen]:
+def _runs(path: OraclePath, world: str, runs: int) -> list[AuditedRun]:
     with fresh_keys(runs) as keys:
         return [_seen(path.run(world, SecretNoise(key)), world) for key in keys]
 
 
-def _seen(run: Run, world: str) -> Seen:
+def _seen(run: Run, world: str) -> AuditedRun:
     """The releases whose noise an adversary that knows the data can subtract for a collision are clipped sums."""
     sums = [noisy_sum(told) for told in run if isinstance(told.query.mechanism, ClippedMean)]
     collided, repeated = (float(collision(sums)[0]), repeated_noise(sums, world)) if sums else NO_SUM
-    return Seen(sum(map(evidence, run)), collided, sum(map(spent, run), Spent()), repeated, len(run))
+    return AuditedRun(sum(map(evidence, run)), collided, sum(map(spent, run), Spent()), repeated, len(run))
 
 
 def _loss(path: OraclePath, total: Spent) -> float:
@@ -114,7 +114,7 @@ def _loss(path: OraclePath, total: Spent) -> float:
     return charge.epsilon_at(left) if left >= 0 else math.inf
 
 
-def _path_wise_of_oracle(path: OraclePath, seen: list[Seen], loss: float) -> Iterator[str]:
+def _path_wise_of_oracle(path: OraclePath, seen: list[AuditedRun], loss: float) -> Iterator[str]:
     """What is certain, whatever the noise came out as."""
     if loss > path.claimed * ALLOWANCE:
         yield f"path-wise check: a run published {loss:.4g}, claimed was {path.claimed:.4g}"
@@ -125,7 +125,7 @@ def _path_wise_of_oracle(path: OraclePath, seen: list[Seen], loss: float) -> Ite
     yield from (f"path-wise check: {problem}" for problem in path.fragile())
 
 
-def _attack_on_oracle(path: OraclePath, here: list[Seen], there: list[Seen]) -> list[Counts]:
+def _attack_on_oracle(path: OraclePath, here: list[AuditedRun], there: list[AuditedRun]) -> list[Counts]:
     """The likelihood ratio of all releases of a run, and the search for noise that was used twice."""
     ends = thresholds("l2" if path.gaussian else "l1", path.claimed)
     return [
@@ -134,7 +134,7 @@ def _attack_on_oracle(path: OraclePath, here: list[Seen], there: list[Seen]) -> 
     ]
 
 
-def _oracle_scores(seen: list[Seen], name: str) -> Scores:
+def _oracle_scores(seen: list[AuditedRun], name: str) -> Scores:
     return np.array([getattr(run, name) for run in seen])
 
 

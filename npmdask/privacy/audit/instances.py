@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.operators.exact_sums import RECORD_GRID, round_to, unit_of
+from npmdask.operators.exact_sums import RECORD_GRID, grid_unit, round_to
 from npmdask.privacy.dp_pca.base import BatchQuery
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PlainMean
 
@@ -195,7 +195,7 @@ def _on_edges(mechanism: Any, by_pass: Pass) -> Iterator[tuple[BatchQuery, np.nd
             wide = replace(mechanism, radius=4 * distance)
             yield replace(plain, mechanism=wide, centre=image - wide.grid / 2), record
         elif isinstance(mechanism, DistanceRange):
-            grid = RECORD_GRID * unit_of(2 * distance)
+            grid = RECORD_GRID * grid_unit(2 * distance)
             between = round_to(image.copy(), grid) + grid / 2
             even = round_to(between.copy(), grid)
             for side in (1 - 2.0**-40, 1 + 2.0**-40):

@@ -25,11 +25,11 @@ from npmdask.algorithms import Query
 from npmdask.execution.reduction import compute_run
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import RecordImages
-from npmdask.operators.exact_sums import RECORD_GRID, unit_of
-from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack
+from npmdask.operators.exact_sums import RECORD_GRID, grid_unit
+from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack_query
 from npmdask.privacy.audit.instances import follows_places
 from npmdask.privacy.audit.privacy_loss import Told
-from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Mechanism, Noise, SimulatedNoise, released
+from npmdask.privacy.dp_pca.base import Answer, BatchMechanism, BatchQuery, Noise, SimulatedNoise, released
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, Promise, Relation, promise_of
@@ -182,7 +182,7 @@ def summary_by_pass(query: BatchQuery, records: np.ndarray) -> np.ndarray:
         config={"write_empty_chunks": True},
     )
     held[...] = rows
-    block = pack(query.vector, query.centre, query.found)
+    block = pack_query(query.vector, query.centre, query.found)
     side = records.shape[1] if records.ndim == 3 else None
     every = RecordImages(reader=DenseReader(array=held), side=side, rows=range(len(records)))
     operator = every.asked(Query(block=block, batch=query))
@@ -205,7 +205,7 @@ def _batch(query: BatchQuery) -> slice:
 class Once:
     """An oracle that asks one mechanism once, of all records, at w = e_1 and a given centre: a mechanism by itself."""
 
-    mechanism: Mechanism
+    mechanism: BatchMechanism
     centre: np.ndarray
     promised: Promise
     target_rank: int = 1
@@ -315,13 +315,13 @@ def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:
 
 Maker = Callable[[Relation, Budget, int], Iterator[OraclePath]]
 EDGE = 4.0  # of a bin of distances from LARGEST
-BEYOND = EDGE + RECORD_GRID * unit_of(LARGEST)  # the next point of the grid of distances, in the bin above
+BEYOND = EDGE + RECORD_GRID * grid_unit(LARGEST)  # the next point of the grid of distances, in the bin above
 RANK, DIMENSION = 2, 3  # of whole runs: a round on all of the space, and one behind a projection
 TAIL = (0.01, 1.0)  # K and a of PrivMean: clipped closely, so that a record can move from end to end
 SURE = 3.0  # times the threshold, or scales of noise above it: where a bin is seen nearly always
 
 
-def tight(relation: Relation, budget: Budget, steps: int, *, reuse: bool = True) -> Iterator[OraclePath]:
+def tight_path(relation: Relation, budget: Budget, steps: int, *, reuse: bool = True) -> Iterator[OraclePath]:
     """With three times the records that a bin needs to be seen, so that a range is found in nearly every step."""
     oracle = TightOracle(
         records=2**20, target_rank=RANK, steps=steps, budget=budget, largest=LARGEST, relation=relation, reuse=reuse
@@ -335,7 +335,7 @@ def tight(relation: Relation, budget: Budget, steps: int, *, reuse: bool = True)
 
 def disjoint(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """Every step has a batch of its own, with the whole budget."""
-    return tight(relation, budget, steps, reuse=False)
+    return tight_path(relation, budget, steps, reuse=False)
 
 
 def ojas(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
@@ -478,7 +478,7 @@ def _first_mechanism(oracle: Any) -> Any:
 
 
 PATHS: dict[str, Maker] = {
-    "k-dp-pca": tight,
+    "k-dp-pca": tight_path,
     "k-dp-pca-disjoint": disjoint,
     "k-dp-ojas": ojas,
     "k-dp-ojas-reuse": ojas_reuse,

@@ -224,7 +224,7 @@ class Finding:
         return _finite(facts)
 
 
-def table(findings: Sequence[Finding]) -> list[str]:
+def findings_table(findings: Sequence[Finding]) -> list[str]:
     """Lines for people."""
     head = (
         "relation",

@@ -98,7 +98,7 @@ Answer = float | np.ndarray | None
 State = TypeVar("State")
 
 
-class Mechanism(Protocol):
+class BatchMechanism(Protocol):
     """What is released of the images of a batch. Its fields are public numbers.
 
     ``additive``: summaries of parts of a batch add up to that of the batch, so a batch need not be held at once.
@@ -131,7 +131,7 @@ class BatchQuery:
     vector: np.ndarray
     found: Block
     centre: np.ndarray
-    mechanism: Mechanism
+    mechanism: BatchMechanism
     number: int
 
     @property

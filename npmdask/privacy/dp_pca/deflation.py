@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Generic
 
 import numpy as np
 
-from npmdask.algorithms import Info, Query, Result, restored, state_fields
+from npmdask.algorithms import Info, Query, Result, restored
+from npmdask.algorithms.base import laid_out
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, fix_signs, project_out, unit
-from npmdask.operators.record_images import pack
+from npmdask.operators.record_images import pack_query
 from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Oracle, State
 from npmdask.privacy.dp_pca.neighbors import Promise
 
@@ -88,7 +89,7 @@ class RoundsState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounds:
+class DeflationRounds:
     """``oracle`` for its k rounds of deflation, in records of ``dimension`` d."""
 
     oracle: Oracle[Any]
@@ -126,11 +127,11 @@ class Rounds:
     def query(self, state: RoundsState) -> Query:
         """What is asked next; the block is [w, centre, U] (d x (2 + j))."""
         asked = self._deflation.query(state.deflation)
-        return Query(pack(asked.vector, asked.centre, asked.found), batch=asked)
+        return Query(pack_query(asked.vector, asked.centre, asked.found), batch=asked)
 
     def update(self, state: RoundsState, released: np.ndarray) -> tuple[RoundsState, Info]:
         """``released``: a column (d x 1) where a mean was asked for, else the number of a range, or nothing."""
-        answer = answer_of(released)
+        answer = oracle_answer(released)
         values, residuals = state.ritz_values, state.residual_norms
         if isinstance(answer, np.ndarray):
             round_, w = state.deflation.found.shape[1], self._deflation.query(state.deflation).vector
@@ -164,14 +165,7 @@ class Rounds:
         return state
 
 
-def laid_out(state: RoundsState) -> RoundsState:
-    """The state with every array as a checkpoint gives it back: the last bits of products depend on strides."""
-    arrays, scalars = state_fields(state)
-    same: RoundsState = restored(state, {name: np.ascontiguousarray(a) for name, a in arrays.items()}, scalars)
-    return same
-
-
-def answer_of(released: np.ndarray) -> Answer:
+def oracle_answer(released: np.ndarray) -> Answer:
     """What an oracle learns of a release as the driver knows it."""
     if released.ndim == 2:
         return released[:, 0].copy()

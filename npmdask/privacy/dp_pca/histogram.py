@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from npmdask.accounting import Charge, gaussian_charge
 from npmdask.errors import BadInputError
 from npmdask.privacy.dp_pca.base import Noise, whole_scale
-from npmdask.privacy.dp_pca.neighbors import up
+from npmdask.privacy.dp_pca.neighbors import next_up
 from npmdask.theory import hist_threshold
 
 NOWHERE = np.iinfo(np.int64).min
@@ -57,10 +57,10 @@ class StabilityHistogram:
         found, counts = np.unique(labels[labels != NOWHERE], return_counts=True)
         if not len(found):
             return None
-        scale = whole_scale(up(2 / self.epsilon) * COUNT)
+        scale = whole_scale(next_up(2 / self.epsilon) * COUNT)
         noisy = counts * COUNT + noise.laplace(scale, counts.shape, purpose)
         best = int(np.argmax(noisy))
-        return int(found[best]) if noisy[best] >= up(self.threshold) * COUNT else None
+        return int(found[best]) if noisy[best] >= next_up(self.threshold) * COUNT else None
 
     def cost(self) -> tuple[float, float]:
         """The (epsilon, delta) that it has."""
@@ -94,7 +94,7 @@ class LaplaceHistogram:
     @property
     def scale(self) -> int:
         """In units of 1 / COUNT of a count."""
-        return whole_scale(up(self.moved / self.epsilon) * COUNT)
+        return whole_scale(next_up(self.moved / self.epsilon) * COUNT)
 
     @property
     def threshold(self) -> float:
@@ -140,7 +140,7 @@ class GaussianHistogram:
 
     @property
     def stddev(self) -> int:
-        return whole_scale(up(self.multiplier * up(math.sqrt(self.moved))))
+        return whole_scale(next_up(self.multiplier * next_up(math.sqrt(self.moved))))
 
     @property
     def threshold(self) -> float:

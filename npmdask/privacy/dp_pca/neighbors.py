@@ -105,6 +105,6 @@ def promise_of(charge: Charge, relation: Relation, delta: float, remark: str = "
     return Promise(relation, charge.epsilon_at(delta), delta, mu, True, remark)
 
 
-def up(value: float) -> float:
+def next_up(value: float) -> float:
     """Above what was rounded to ``value``."""
     return math.nextafter(value, math.inf)

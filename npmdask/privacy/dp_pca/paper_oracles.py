@@ -19,7 +19,7 @@ import numpy as np
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier, release_charge, shuffled_multiplier
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block, project_out, unit
-from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Mechanism, number_of, random_start, spec_of, vector_of
+from npmdask.privacy.dp_pca.base import Answer, BatchMechanism, BatchQuery, number_of, random_start, spec_of, vector_of
 from npmdask.privacy.dp_pca.histogram import StabilityHistogram
 from npmdask.privacy.dp_pca.neighbors import (
     Promise,
@@ -37,7 +37,7 @@ from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, PaperRan
 
 
 @dataclass(frozen=True)
-class OjaState:
+class OjaRoundState:
     """Step t of the round (answers come after it), omega_{t-1}, U, and a range that was released for this step."""
 
     step: int
@@ -89,31 +89,31 @@ class OjaOracle(ABC):
     def remembered(self) -> int:
         return 0
 
-    def init(self, found: Block, earlier: OjaState | None) -> OjaState:
-        return OjaState(1, random_start(self.seed, found), found)
+    def init(self, found: Block, earlier: OjaRoundState | None) -> OjaRoundState:
+        return OjaRoundState(1, random_start(self.seed, found), found)
 
-    def query(self, state: OjaState) -> BatchQuery:
+    def query(self, state: OjaRoundState) -> BatchQuery:
         zero = np.zeros_like(state.vector)
         return BatchQuery(self._rows(state), state.vector, state.found, zero, self._mechanism(state), 0)
 
-    def update(self, state: OjaState, answer: Answer) -> OjaState:
+    def update(self, state: OjaRoundState, answer: Answer) -> OjaRoundState:
         """An Oja step."""
         offset, slope = self.rates[state.found.shape[1]]
         moved = state.vector + vector_of(answer) / (offset + slope * state.step)
-        return OjaState(state.step + 1, unit(project_out(moved, state.found)), state.found)
+        return OjaRoundState(state.step + 1, unit(project_out(moved, state.found)), state.found)
 
-    def direction(self, state: OjaState) -> np.ndarray | None:
+    def direction(self, state: OjaRoundState) -> np.ndarray | None:
         return state.vector if state.step > self.steps else None
 
-    def _rows(self, state: OjaState) -> range | None:
+    def _rows(self, state: OjaRoundState) -> range | None:
         return self._batch(state)
 
-    def _batch(self, state: OjaState) -> range:
+    def _batch(self, state: OjaRoundState) -> range:
         first = state.found.shape[1] * (self.records // self.target_rank) + (state.step - 1) * self.batch
         return range(first, first + self.batch)
 
     @abstractmethod
-    def _mechanism(self, state: OjaState) -> Mechanism: ...
+    def _mechanism(self, state: OjaRoundState) -> BatchMechanism: ...
 
 
 NOISES = ("sound", "reuse", "shuffle", "paper")
@@ -131,7 +131,7 @@ class PlainOja(OjaOracle):
     Cost: every record once, O(d k); O(d k) memory.
     """
 
-    def _mechanism(self, state: OjaState) -> Mechanism:
+    def _mechanism(self, state: OjaRoundState) -> BatchMechanism:
         return PlainMean(count=self.batch)
 
     def widest_noise(self) -> float:
@@ -220,10 +220,10 @@ class DPOjas(OjaOracle):
         each = shuffled_multiplier(self.budget, self.records) * math.sqrt(self.batch)
         return each * 2 / sum_sensitivity(self.relation, 1.0)
 
-    def _rows(self, state: OjaState) -> range | None:
+    def _rows(self, state: OjaRoundState) -> range | None:
         return None if self.noise == "reuse" else super()._rows(state)
 
-    def _mechanism(self, state: OjaState) -> Mechanism:
+    def _mechanism(self, state: OjaRoundState) -> BatchMechanism:
         return self._mean
 
     @property
@@ -292,7 +292,7 @@ class ModifiedDPPCA(OjaOracle):
                 "halves is 'same', 'disjoint' or 'whole', a batch has two records or more, delta is positive"
             )
 
-    def update(self, state: OjaState, answer: Answer) -> OjaState:
+    def update(self, state: OjaRoundState, answer: Answer) -> OjaRoundState:
         """After a range, a mean of the same step; after no range, the next step; after a mean, an Oja step."""
         if state.spread is not None:
             return super().update(state, answer)
@@ -332,7 +332,7 @@ class ModifiedDPPCA(OjaOracle):
         share = 1.0 if self.halves == "disjoint" else 0.5
         return share * self.budget.epsilon, share * self.budget.delta
 
-    def _rows(self, state: OjaState) -> range:
+    def _rows(self, state: OjaRoundState) -> range:
         rows, half = self._batch(state), self._count
         second = self.halves == "disjoint" and state.spread is not None
         return rows[half : 2 * half] if second else rows[:half]
@@ -342,7 +342,7 @@ class ModifiedDPPCA(OjaOracle):
         """Records of a call."""
         return self.batch if self.halves == "whole" else self.batch // 2
 
-    def _mechanism(self, state: OjaState) -> Mechanism:
+    def _mechanism(self, state: OjaRoundState) -> BatchMechanism:
         epsilon, delta = self._share
         fail_prob = self.fail_prob / (2 * self.steps)
         if state.spread is None:

@@ -25,7 +25,7 @@ from npmdask.privacy.dp_pca.private_mean import ClippedMean
 
 
 @dataclass(frozen=True)
-class PowerState:
+class PowerRoundState:
     """Step t of the round (1..T; its answer comes next), w and U."""
 
     step: int
@@ -81,18 +81,18 @@ class PowerOracle:
         """The same in every step."""
         return self._mean().stddev
 
-    def init(self, found: Block, earlier: PowerState | None) -> PowerState:
-        return PowerState(1, random_start(self.seed, found), found)
+    def init(self, found: Block, earlier: PowerRoundState | None) -> PowerRoundState:
+        return PowerRoundState(1, random_start(self.seed, found), found)
 
-    def query(self, state: PowerState) -> BatchQuery:
+    def query(self, state: PowerRoundState) -> BatchQuery:
         zero = np.zeros_like(state.vector)
         return BatchQuery(None, state.vector, state.found, zero, self._mean(), 0)
 
-    def update(self, state: PowerState, answer: Answer) -> PowerState:
+    def update(self, state: PowerRoundState, answer: Answer) -> PowerRoundState:
         """The answer, at length 1."""
         return replace(state, step=state.step + 1, vector=unit(project_out(vector_of(answer), state.found)))
 
-    def direction(self, state: PowerState) -> np.ndarray | None:
+    def direction(self, state: PowerRoundState) -> np.ndarray | None:
         return state.vector if state.step > self.steps else None
 
     def promise(self) -> Promise:

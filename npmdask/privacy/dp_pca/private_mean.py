@@ -22,10 +22,10 @@ from npmdask.accounting import Charge, gaussian_charge, pure_as_gaussian
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import present
 from npmdask.operators.clipped_rows import Clipping, clip_records
-from npmdask.operators.exact_sums import RECORD_GRID, round_to, unit_of
+from npmdask.operators.exact_sums import RECORD_GRID, grid_unit, round_to
 from npmdask.privacy.dp_pca.base import Noise, purpose_of, whole_scale
 from npmdask.privacy.dp_pca.histogram import NOWHERE, ROUNDED, GaussianHistogram, StabilityHistogram
-from npmdask.privacy.dp_pca.neighbors import Relation, moved_counts, require_relation, sum_sensitivity, up
+from npmdask.privacy.dp_pca.neighbors import Relation, moved_counts, next_up, require_relation, sum_sensitivity
 from npmdask.theory import privmean_histogram, privrange_groups
 
 MOST_RECORDS = 1 << 28  # of which sums of multiples of 2^-24 are exact in float64
@@ -63,12 +63,12 @@ class ClippedMean:
 
     @property
     def grid(self) -> float:
-        return RECORD_GRID * unit_of(self.radius)
+        return RECORD_GRID * grid_unit(self.radius)
 
     @property
     def units(self) -> int:
         """Standard deviation of the noise on the sum, in units of the grid."""
-        return whole_scale(up(up(self.multiplier * sum_sensitivity(self.relation, self.radius)) / self.grid))
+        return whole_scale(next_up(next_up(self.multiplier * sum_sensitivity(self.relation, self.radius)) / self.grid))
 
     @property
     def stddev(self) -> float:
@@ -186,12 +186,12 @@ class PaperMean:
     def release(self, summary: np.ndarray, centre: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
         """float64[d]: the noisy mean. ``centre`` is not used: Algorithm 7 looks for its own."""
         d = summary.shape[1]
-        radius, grid = self.radius(d), RECORD_GRID * unit_of(self.radius(d))
+        radius, grid = self.radius(d), RECORD_GRID * grid_unit(self.radius(d))
         purpose = purpose_of({**self.spec(), "of": purpose})
         found = self.located(summary, noise, purpose)
         clipped = np.clip(summary - found, grid - radius, radius - grid)  # its rounding cannot lead beyond the radius
         total = (round_to(clipped, grid).sum(axis=0) / grid).astype(np.int64)
-        units = whole_scale(up(self.stddev(d) * self.count / grid))
+        units = whole_scale(next_up(self.stddev(d) * self.count / grid))
         drawn = noise.gaussian(units, (d,), purpose_of({"of": purpose}, found))
         return found + (total + drawn) * grid / self.count
 
@@ -327,7 +327,7 @@ class DistanceRange:
     def _squares(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
         """``|g - centre|^2``: exact sums of squares on a grid, finer for images that are nearer, so that no order of
         summation shows in them. Beyond 5 ``largest`` they may round, and stay beyond it."""
-        squares, which, unit = np.zeros(len(images)), np.arange(len(images)), unit_of(self.largest)
+        squares, which, unit = np.zeros(len(images)), np.arange(len(images)), grid_unit(self.largest)
         for level in range(LEVELS):
             with np.errstate(over="ignore", invalid="ignore"):
                 rounded = (images[which] if level else images) - centre

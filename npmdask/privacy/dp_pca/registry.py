@@ -31,7 +31,7 @@ NEEDED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class OracleQuestion:
     """What is public of a run before it starts.
 
     Parameters
@@ -50,7 +50,7 @@ class Question:
     seed: int
 
 
-def make_oracle(name: str, options: Mapping[str, Any], question: Question) -> Oracle[Any]:
+def make_oracle(name: str, options: Mapping[str, Any], question: OracleQuestion) -> Oracle[Any]:
     """The oracle called ``name``; ``options`` are its public parameters.
 
     Raises
@@ -94,7 +94,7 @@ def _kind(name: str, options: dict[str, Any]) -> type[Any]:
     return VARIANTS[variant]
 
 
-def _public(kind: type[Any], question: Question) -> dict[str, Any]:
+def _public(kind: type[Any], question: OracleQuestion) -> dict[str, Any]:
     """What the run says, for those parameters that this kind of oracle has."""
     bound = {} if question.largest is None else {"largest": question.largest, "radius": question.largest}
     said = {
@@ -113,11 +113,11 @@ def _public(kind: type[Any], question: Question) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name in own}
 
 
-def _guessed(name: str, question: Question) -> bool:
+def _guessed(name: str, question: OracleQuestion) -> bool:
     return name == "records" and question.relation == GUESSED
 
 
-def _defaults(kind: type[Any], question: Question, options: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(kind: type[Any], question: OracleQuestion, options: Mapping[str, Any]) -> dict[str, Any]:
     """T = ceil(log2 d) where every record is used in every step: a random start has a tangent of sqrt(d). B = sqrt(n)
     of the paper where batches are disjoint."""
     steps = max(1, math.ceil(math.log2(max(question.dimension, 2))))

@@ -9,9 +9,9 @@ from typing import Any
 
 import npmdask.privacy.ledger.messages as text
 from npmdask.errors import RefusedError
-from npmdask.privacy.ledger.journal import GENESIS, Entry, canonical
+from npmdask.privacy.ledger.journal import GENESIS, LedgerEntry, canonical
 from npmdask.privacy.ledger.ledger import Ledger
-from npmdask.privacy.ledger.status import Run, Status, unit
+from npmdask.privacy.ledger.status import Run, Status, relation_unit
 
 
 def facts(ledger: Ledger, dataset: str | None = None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def facts(ledger: Ledger, dataset: str | None = None) -> dict[str, Any]:
 def _status_facts(status: Status) -> dict[str, Any]:
     return {
         "dataset": status.dataset,
-        "relation": unit(status.grant.relation),
+        "relation": relation_unit(status.grant.relation),
         "granted": status.grant.content()["budget"],
         "spent": status.spent.as_dict(),
         "spent_epsilon": status.spent_epsilon,
@@ -66,7 +66,7 @@ def status_lines(status: Status) -> list[str]:
     """One account."""
     budget = status.grant.budget
     return [
-        f"{status.dataset}: {text.relation_words(unit(status.grant.relation))}",
+        f"{status.dataset}: {text.relation_words(relation_unit(status.grant.relation))}",
         f"  granted  {text.amount(budget)}",
         f"  spent    {text.cost(status.spent, budget)}, by {len(status.runs)} runs",
         f"  left     {text.left(status.left_epsilon)} for one more run",
@@ -106,7 +106,7 @@ def require_whole_export(lines: Iterable[str], name: str | Path = "the export") 
     number, previous = 0, GENESIS
     for line in lines:
         try:
-            entry = Entry(witness={}, **json.loads(line))
+            entry = LedgerEntry(witness={}, **json.loads(line))
             whole = (entry.number, entry.previous, entry.computed_hash()) == (number + 1, previous, entry.hash)
         except (ValueError, TypeError):
             whole = False

@@ -39,7 +39,7 @@ def keyed(key: str, purpose: str, text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """One line of the book. ``witness`` (time, pid, host) is empty in an entry that was read from an export."""
 
     number: int
@@ -194,12 +194,12 @@ class Book:
         found = (last.number, last.hash) if last else (0, GENESIS)
         self.require(found == (self.count, self.head), "its last entry is not the one that it ends with")
 
-    def entries(self, **where: Any) -> Iterator[Entry]:
+    def entries(self, **where: Any) -> Iterator[LedgerEntry]:
         """Those that match, oldest first, each checked against its own hash."""
         for row in self._connection.execute(_matching(where).order_by(ENTRIES.c.number)):
             yield self._checked(row)
 
-    def last(self, **where: Any) -> Entry | None:
+    def last(self, **where: Any) -> LedgerEntry | None:
         """The newest that matches, or None."""
         query = _matching(where).order_by(ENTRIES.c.number.desc()).limit(1)
         row = self._connection.execute(query).one_or_none()
@@ -207,10 +207,10 @@ class Book:
 
     def append(
         self, dataset: str, kind: str, content: dict[str, Any], run_id: str | None = None, step: int = 0
-    ) -> Entry:
+    ) -> LedgerEntry:
         """Write one entry at the end."""
         witness = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "pid": os.getpid(), "host": _host()}
-        entry = Entry(
+        entry = LedgerEntry(
             number=self.count + 1,
             dataset=dataset,
             kind=kind,
@@ -243,10 +243,10 @@ class Book:
             number, previous = entry.number, entry.hash
         self.require_end()
 
-    def _checked(self, row: Any) -> Entry:
+    def _checked(self, row: Any) -> LedgerEntry:
         try:
             fields = row._asdict() | {"content": json.loads(row.content), "witness": json.loads(row.witness)}
-            entry = Entry(**fields)
+            entry = LedgerEntry(**fields)
             sealed = keyed(self._key, "witness", f"{entry.number} {canonical(entry.witness)}")
             if (entry.hash, entry.seal) == (entry.computed_hash(), sealed):
                 return entry

@@ -15,7 +15,7 @@ import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BudgetError, RefusedError
 from npmdask.privacy.ledger.database import Database, find_database
-from npmdask.privacy.ledger.journal import Book, Entry, canonical
+from npmdask.privacy.ledger.journal import Book, LedgerEntry, canonical
 from npmdask.privacy.ledger.sketch import SHARE, Overlap, Sketch
 from npmdask.privacy.ledger.status import (
     Grant,
@@ -24,15 +24,15 @@ from npmdask.privacy.ledger.status import (
     grant_in,
     grant_of,
     names_in,
+    relation_unit,
     remaining_epsilon,
     require_charge,
     require_grant,
-    require_name,
-    require_plain,
+    require_ledger_name,
+    require_plain_json,
     run_in,
     spent_in,
     status_in,
-    unit,
 )
 
 
@@ -86,10 +86,10 @@ class Ledger:
             One of the three was meant and not said; the data are known under another name; the relation is another
             than that of what was spent; the budget is below what was spent.
         """
-        require_name("data set", dataset)
-        require_plain(relation=relation)
+        require_ledger_name("data set", dataset)
+        require_plain_json(relation=relation)
         if other_people is not None:
-            require_name("reason", other_people)
+            require_ledger_name("reason", other_people)
         with self._database.writing(make=True) as book:
             new = Grant(relation=relation, budget=budget, data=book.mark(fingerprint))
             old = grant_in(book, dataset)
@@ -151,9 +151,9 @@ class Ledger:
         RefusedError
             ``run_id`` has reserved something else; or the ledger cannot be used.
         """
-        require_name("run", run_id)
+        require_ledger_name("run", run_id)
         require_charge(charge, releases)
-        require_plain(relation=relation, event=event)
+        require_plain_json(relation=relation, event=event)
         with self._database.writing() as book:
             asked = {
                 "data": book.mark(fingerprint),
@@ -198,7 +198,7 @@ class Ledger:
         RefusedError
             It was committed with other bytes before, or never begun.
         """
-        require_name("digest", digest)
+        require_ledger_name("digest", digest)
         with self._database.writing() as book:
             reserved = _reservation(book, run_id, step)
             known = book.last(run_id=run_id, kind="commit", step=step)
@@ -261,7 +261,7 @@ class Ledger:
         with self._database.reading() as book:
             return run_in(book, run_id)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """The whole book, after walking its chain and its sums.
 
         Raises
@@ -320,15 +320,15 @@ def _require_regrant(book: Book, dataset: str, old: Grant, new: Grant, *, data_c
     spent = spent_in(book, dataset)
     if new.data != old.data and not data_changed:
         raise BudgetError(text.data_changed(dataset))
-    if unit(new.relation) != unit(old.relation) and any(spent.as_dict().values()):
-        raise BudgetError(text.other_relation(dataset, unit(old.relation), unit(new.relation)))
+    if relation_unit(new.relation) != relation_unit(old.relation) and any(spent.as_dict().values()):
+        raise BudgetError(text.other_relation(dataset, relation_unit(old.relation), relation_unit(new.relation)))
     if (new.budget.epsilon > old.budget.epsilon or new.budget.delta > old.budget.delta) and not larger:
         raise BudgetError(text.larger(dataset, old.budget, new.budget))
     if not spent.within(new.budget):
         raise BudgetError(text.below_spent(dataset, new.budget, spent))
 
 
-def _require_same(known: Entry, dataset: str, asked: dict[str, Any]) -> None:
+def _require_same(known: LedgerEntry, dataset: str, asked: dict[str, Any]) -> None:
     before = {name: value for name, value in known.content.items() if name != "spent"}
     if known.dataset != dataset or canonical(before) != canonical(asked):
         raise RefusedError(text.other_content(str(known.run_id)))
@@ -339,8 +339,10 @@ def _require_covered(book: Book, dataset: str, asked: dict[str, Any], charge: Ch
     granted = require_grant(book, dataset)
     if asked["data"] != granted.data:
         raise BudgetError(text.data_changed(dataset))
-    if unit(asked["relation"]) != unit(granted.relation):
-        raise BudgetError(text.other_relation(dataset, unit(granted.relation), unit(asked["relation"])))
+    if relation_unit(asked["relation"]) != relation_unit(granted.relation):
+        raise BudgetError(
+            text.other_relation(dataset, relation_unit(granted.relation), relation_unit(asked["relation"]))
+        )
     spent = spent_in(book, dataset)
     if not (spent + charge).within(granted.budget):
         remaining = remaining_epsilon(spent, granted.budget)
@@ -348,7 +350,7 @@ def _require_covered(book: Book, dataset: str, asked: dict[str, Any], charge: Ch
     return spent + charge
 
 
-def _reservation(book: Book, run_id: str, step: int | None = None) -> Entry:
+def _reservation(book: Book, run_id: str, step: int | None = None) -> LedgerEntry:
     """The entry that lets ``run_id`` make its release ``step``."""
     reserved = book.last(run_id=run_id, kind="reserve")
     if reserved is None:

@@ -10,7 +10,7 @@ from typing import Any
 import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.privacy.ledger.journal import Book, Entry, canonical
+from npmdask.privacy.ledger.journal import Book, LedgerEntry, canonical
 
 # What a grant covers: pure functions of what was granted, what was spent and what is asked for.
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-9  # epsilon_at rounds up by less
 NAME_LENGTH = 200
 
 
-def unit(relation: Mapping[str, Any]) -> dict[str, Any]:
+def relation_unit(relation: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a relation that says who is a neighbour of whom; budgets add up only where it is equal.
 
     Its name, and for the matrix relations by how much the neighbours differ (``change``). ``clip_norm`` scales the
@@ -70,7 +70,7 @@ def _largest(fits: Callable[[float], bool], top: float) -> float:
     return low
 
 
-def require_name(what: str, name: str) -> None:
+def require_ledger_name(what: str, name: str) -> None:
     """Names are typed and read by people."""
     if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
         raise BadInputError(f"{what} {name!r} is not a name: use printable characters, without spaces at the ends")
@@ -78,7 +78,7 @@ def require_name(what: str, name: str) -> None:
         raise BadInputError(f"{what} {name[:20]!r}... is longer than {NAME_LENGTH} characters; choose a shorter one")
 
 
-def require_plain(**parts: dict[str, Any]) -> None:
+def require_plain_json(**parts: dict[str, Any]) -> None:
     """What is written down must read back as it was: plain JSON, every float finite."""
     for what, value in parts.items():
         try:
@@ -171,7 +171,7 @@ def grant_in(book: Book, dataset: str) -> Grant | None:
     return None if entry is None else grant_of(entry)
 
 
-def grant_of(entry: Entry) -> Grant:
+def grant_of(entry: LedgerEntry) -> Grant:
     """What an entry of this kind grants."""
     return Grant(**{**entry.content, "budget": Budget.from_dict(entry.content["budget"])})
 
@@ -193,7 +193,7 @@ def spent_in(book: Book, dataset: str) -> Charge:
 def status_in(book: Book, dataset: str) -> Status:
     """The account, its balance added up again from every reservation."""
     grant = require_grant(book, dataset)
-    entries: dict[str, list[Entry]] = {}
+    entries: dict[str, list[LedgerEntry]] = {}
     spent = Charge()
     for entry in book.entries(dataset=dataset):
         if entry.run_id is not None:
@@ -212,7 +212,7 @@ def run_in(book: Book, run_id: str) -> Run:
     return _run(lines)
 
 
-def _run(lines: list[Entry]) -> Run:
+def _run(lines: list[LedgerEntry]) -> Run:
     first = lines[0]
     return Run(
         run_id=str(first.run_id),

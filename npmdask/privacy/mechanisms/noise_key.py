@@ -73,7 +73,7 @@ class Keystream(_Secret):
 
     def aside(self, *purpose: str | int | bytes) -> Keystream:
         """Another stream, named by ``purpose``, that does not move this one."""
-        return Keystream(hmac.digest(self._key, _LABEL + encode(*purpose), hashlib.sha256))
+        return Keystream(hmac.digest(self._key, _LABEL + encode_purpose(*purpose), hashlib.sha256))
 
 
 class Entropy(_Secret):
@@ -146,7 +146,7 @@ class Entropy(_Secret):
     def _derive(self, *purpose: str | int | bytes) -> bytes:
         if not any(self._key):
             raise RefusedError(f"the secret key {self.path} was destroyed: start a new run")
-        return hmac.digest(self._key, _LABEL + encode(self._bound_to, *purpose), hashlib.sha256)
+        return hmac.digest(self._key, _LABEL + encode_purpose(self._bound_to, *purpose), hashlib.sha256)
 
 
 def destroy_key(path: str | Path) -> None:
@@ -169,7 +169,7 @@ def destroy_key(path: str | Path) -> None:
     _sync_folder(path.parent)
 
 
-def encode(*purpose: str | int | bytes) -> bytes:
+def encode_purpose(*purpose: str | int | bytes) -> bytes:
     """``purpose`` as bytes, no two alike: the number of parts, then of each its type, its length and itself."""
     parts = [len(purpose).to_bytes(8, "big")]
     for part in purpose:

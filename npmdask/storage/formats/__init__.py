@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.common import DenseSource, SparseSource, require_plain
+from npmdask.storage.formats.common import DenseSource, SparseSource, require_regular_file
 from npmdask.storage.formats.coordinate_text import open_docword, open_market
 from npmdask.storage.formats.cubes import (
     TensorSource,
@@ -93,7 +93,7 @@ def tell_format(path: Path) -> str:
     """The format's name, by suffix and else by content."""
     if path.is_dir():
         return _tell_folder(path)
-    require_plain(path)
+    require_regular_file(path)
     name = path.name.lower()
     packed = name.endswith(".gz")
     known = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix, "")

@@ -21,7 +21,7 @@ Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class FileSource:
     """What is known of a file at once; ``rows`` is None where only reading to the end tells.
 
     ``facts``: what decided how its values are read, beside the options (attributes that decode them); ``header``: the
@@ -39,14 +39,14 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseSource(Source):
+class DenseSource(FileSource):
     """``batches(start)`` yields rows (b x columns) from row ``start`` on; memory is reused by the next batch."""
 
     batches: Callable[[int], Iterator[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseSource(Source):
+class SparseSource(FileSource):
     """``batches(start)`` yields canonical CSR matrices (b x columns) from row ``start`` on.
 
     Batches end at rows that depend on the file only, never on where reading began: the writer's column sums
@@ -88,7 +88,7 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def require_plain(path: Path) -> None:
+def require_regular_file(path: Path) -> None:
     """Raise BadInputError for a FIFO or a device: it would be waited for, and ends when it likes, if ever."""
     if path.exists() and not path.is_file():
         raise BadInputError(

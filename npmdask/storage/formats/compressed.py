@@ -120,7 +120,7 @@ Slices = dict[str, Callable[[int, int], np.ndarray]]
 OpenSlices = Callable[[], AbstractContextManager[Slices]]
 
 
-def canonical(
+def canonical_rows(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, columns: int, row: int, path: Path
 ) -> sparse.csr_matrix:
     """A CSR batch whose first row is ``row``: columns in range, ascending and different within a row."""
@@ -144,7 +144,7 @@ def csr_rows(
     for row, indptr, read in _pieces(slices, shape[0], path, start):
         first, last = int(indptr[0]), int(indptr[-1])
         indices, data = read["indices"](first, last), read["data"](first, last).astype(dtype, copy=False)
-        yield canonical(indptr - first, indices, data, shape[1], row, path)
+        yield canonical_rows(indptr - first, indices, data, shape[1], row, path)
 
 
 def csc_triplets(slices: OpenSlices, shape: tuple[int, int], path: Path) -> Iterator[Triplets]:

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.common import DenseSource, SparseSource, after, require_rows, truncated
-from npmdask.storage.formats.compressed import Triplets, canonical, sorted_rows
+from npmdask.storage.formats.compressed import Triplets, canonical_rows, sorted_rows
 from npmdask.storage.formats.raw import (
     batch_rows,
     column_major,
@@ -81,7 +81,7 @@ def _check_docword(held: list[np.ndarray], documents: int, path: Path) -> None:
 
 def _docword_batch(held: list[np.ndarray], rows: tuple[int, int], words: int, path: Path) -> sparse.csr_matrix:
     indptr = np.searchsorted(held[0], np.arange(rows[0], rows[1] + 1))
-    return canonical(indptr, held[1], held[2].astype(np.int32), words, rows[0], path)
+    return canonical_rows(indptr, held[1], held[2].astype(np.int32), words, rows[0], path)
 
 
 # MatrixMarket, coordinate (sparse) and array (dense).

@@ -21,7 +21,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import stored_shape
-from npmdask.storage.conventions import decoded, facts_of, refuse_marked
+from npmdask.storage.conventions import convention_facts, decoded, refuse_marked
 from npmdask.storage.formats.common import DenseSource, choose_array, require_numbers, truncated
 from npmdask.storage.formats.compressed import array_shapes
 from npmdask.storage.formats.grids import grid_rows, that_fit
@@ -162,7 +162,7 @@ def _chunked_matrices(path: Path, array: Any, missing: str, spool: Path) -> Dens
         rows=n,
         columns=d * d,
         dtype=dtype,
-        facts=facts_of(array),
+        facts=convention_facts(array),
         refuse_marked=lambda: refuse_marked(array),
         batches=batches,
     )
@@ -281,7 +281,7 @@ def _chunked_tensor(path: Path, array: Any, missing: str, spool: Path) -> Tensor
         format="zarr",
         size=size,
         dtype=dtype,
-        facts=facts_of(array),
+        facts=convention_facts(array),
         refuse_marked=lambda: refuse_marked(array),
         boxes=boxes,
     )

@@ -22,8 +22,8 @@ from npmdask.errors import BadInputError
 from npmdask.storage.conventions import (
     Conventions,
     DecodedArray,
+    convention_facts,
     conventions_of,
-    facts_of,
     refuse_marked,
     require_plain_parts,
 )
@@ -140,7 +140,7 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
         rows=shape[0],
         columns=shape[1],
         dtype=dtype,
-        facts=facts_of(meant(array)),
+        facts=convention_facts(meant(array)),
         refuse_marked=refuse,
         batches=batches,
     )

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.common import DenseSource, after, require_plain
+from npmdask.storage.formats.common import DenseSource, after, require_regular_file
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.kinds import storage_dtype
 
@@ -239,7 +239,7 @@ def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[i
     dtypes: list[np.dtype] = []
     counts = []
     for part in parts:
-        require_plain(part)
+        require_regular_file(part)
         with pa.parquet.ParquetFile(part) as file:
             schema, meta = file.schema_arrow, file.metadata
             counts.append([meta.row_group(g).num_rows for g in range(meta.num_row_groups)])

@@ -13,12 +13,12 @@ import zarr
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import Boxes
 from npmdask.storage.conventions import (
+    convention_facts,
     decoded,
-    facts_of,
     refuse_gap,
     refuse_marked,
-    require_plain,
     require_plain_parts,
+    require_undecoded,
 )
 from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
 from npmdask.storage.formats.compressed import (
@@ -70,7 +70,7 @@ def open_zarr(
     if known is not None and record.get("layout") == "packed":
         return _packed(node[name], int(record["shape"][0]), known)
     if known is not None:
-        require_plain(dict(node[name].attrs), node[name].dtype, str(path), "an npmdask store")
+        require_undecoded(dict(node[name].attrs), node[name].dtype, str(path), "an npmdask store")
         return dense_array(path, node[name], known, missing, spool)
     return dense_array(path, decoded(node[name], gaps), None, missing, spool)
 
@@ -110,7 +110,7 @@ def dense_array(path: Path, array: Any, checksums: np.ndarray | None, missing: s
         rows=shape[0],
         columns=shape[1],
         dtype=dtype,
-        facts=facts_of(array),
+        facts=convention_facts(array),
         refuse_marked=lambda: refuse_marked(array),
         batches=batches,
     )

@@ -26,8 +26,8 @@ from npmdask.storage.checksum import ChunkSums
 from npmdask.storage.chunk_access import (
     Access,
     access_of,
+    array_folder,
     chunk_exists,
-    folder_of,
     missing_chunk,
     open_chunk_file,
     read_ahead,
@@ -299,7 +299,7 @@ class DenseReader(InTiles):
                 read_chunk(array, self.access, name, whole)
                 return whole[: rows.stop - rows.start, : columns.stop - columns.start]
             block = read_through_zarr(array, [name], lambda: array[rows, columns])
-            if folder_of(array) is None and not chunk_exists(array, block, name):
+            if array_folder(array) is None and not chunk_exists(array, block, name):
                 raise FileNotFoundError(name)
         return np.ascontiguousarray(block)
 
@@ -322,7 +322,7 @@ class DenseReader(InTiles):
                 "backup or ingest the source again"
             )
         if self.digests is not None and found.differ_from(self.digests[slab, column]):
-            raise other_content(self.chunk_name(slab, column), self.where)
+            raise changed_content(self.chunk_name(slab, column), self.where)
 
 
 def position_of_non_finite(tiles: Iterator[tuple[slice, Tile]]) -> str | None:
@@ -356,7 +356,7 @@ class AsIfChunked(DenseReader):
         return (min(self.rows, self.shape[0]), super().whole[1])
 
 
-def other_content(name: str, where: str) -> BadInputError:
+def changed_content(name: str, where: str) -> BadInputError:
     """What to say of a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
     return BadInputError(
         f"chunk {name} of {where} is not the one that was ingested, although its checksum agrees (its SHA-256 does "

@@ -30,12 +30,12 @@ def triangle_number(n: int) -> int:
     return n * (n + 1) // 2
 
 
-def unit_of(i: int, j: int, n: int) -> int:
+def chunk_unit(i: int, j: int, n: int) -> int:
     """Position of chunk (i, j >= i) in row-major order of the upper triangle."""
     return i * n - i * (i - 1) // 2 + j - i
 
 
-def place_of(unit: int, n: int) -> tuple[int, int]:
+def chunk_place(unit: int, n: int) -> tuple[int, int]:
     """The chunk (i, j >= i) at a position: counted from the end, rows have 1, 2, 3, ... chunks."""
     left = triangle_number(n) - 1 - unit
     row = (math.isqrt(8 * left + 1) - 1) // 2
@@ -76,7 +76,7 @@ class PackedArray:
         """The values of one chunk on or above the diagonal."""
         (i, j), n = (part.start // self.chunks[0] for part in region), -(-self.size // self.chunks[0])
         height, width = (part.stop - part.start for part in region)
-        return np.asarray(self.packed[unit_of(i, j, n), :height, :width])
+        return np.asarray(self.packed[chunk_unit(i, j, n), :height, :width])
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _PackedMetadata:
         i, j = place
         if j < i:
             raise ValueError(f"chunk {place} is below the diagonal: a packed array has its mirror image only")
-        return str(self.packed.encode_chunk_key((unit_of(i, j, self.n), 0, 0)))
+        return str(self.packed.encode_chunk_key((chunk_unit(i, j, self.n), 0, 0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class TriangleReader(InTiles):
 
     def place(self, unit: int) -> tuple[int, int]:
         """Row and column, in chunks, of a unit."""
-        return place_of(unit, self.grid[0])
+        return chunk_place(unit, self.grid[0])
 
     def tiles(self, unit: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the matrix, tile of one column of chunks). A tile's memory is reused by the next one."""

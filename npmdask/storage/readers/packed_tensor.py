@@ -21,8 +21,8 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location, said_place
 from npmdask.storage.readers.dense import DenseReader, SlabRecord, impute
-from npmdask.storage.readers.packed_symmetric import place_of as place_in_triangle
-from npmdask.storage.readers.packed_symmetric import unit_of as unit_in_triangle
+from npmdask.storage.readers.packed_symmetric import chunk_place as place_in_triangle
+from npmdask.storage.readers.packed_symmetric import chunk_unit as unit_in_triangle
 
 Place = tuple[int, int, int]
 BLOCK_BYTES = 8 * 10**6  # of a block at most, where its side is chosen

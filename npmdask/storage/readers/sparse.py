@@ -23,7 +23,7 @@ from npmdask.storage.chunk_access import (
     said_place,
     unreadable,
 )
-from npmdask.storage.readers.dense import SlabRecord, impute, other_content
+from npmdask.storage.readers.dense import SlabRecord, changed_content, impute
 
 INDPTR_BATCH = 2**22
 REMEDY = "restore it from a backup or ingest the source again"
@@ -226,7 +226,7 @@ class CsrReader:
                 f"{int(self.checksums[name][slab]):08x}; restore it from a backup or ingest the source again"
             )
         if self.digests is not None and (digest_of(values) != self.digests[name][slab]).any():
-            raise other_content(str(slab), f"{self.where}/{name}")
+            raise changed_content(str(slab), f"{self.where}/{name}")
         record.checksums[slab, int(name == "data")] = crc
         record.bytes_read += values.nbytes
         return values
@@ -275,7 +275,7 @@ def _require_digests(reader: CsrReader, begin: int, pointers: np.ndarray, table:
     for start in range(0, len(pointers), chunk):
         at = (begin + start) // chunk
         if (digest_of(pointers[start : start + chunk]) != table[at]).any():
-            raise other_content(str(at), f"{reader.where}/indptr")
+            raise changed_content(str(at), f"{reader.where}/indptr")
 
 
 def open_csr(

@@ -22,19 +22,18 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_limits
 
-from npmdask.errors import RefusedError, closest
+from npmdask.errors import RefusedError, closest, require
 from npmdask.storage.kinds import choose_layout, require_cubic
 from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.synthetic.matrices import (
-    Plan,
-    Problem,
+    PlantedProblem,
+    PlantedSize,
+    PlantedSpectrum,
+    PlantedSymmetric,
     RankDeficient,
-    Size,
+    SlabPlan,
     Sparse,
-    Spectrum,
     Spiked,
-    Symmetric,
-    require,
 )
 from npmdask.storage.synthetic.tensors import Tensor
 from npmdask.storage.writers.dense import DenseWriter
@@ -46,10 +45,10 @@ VERSION = 1  # of the bytes: a write that another version began is not continued
 UNNAMED = (("left_factor", "cosine"),)  # what stores hold that were made before there was a choice
 Progress = Callable[[int, int, int], None]
 
-REGISTRY: dict[str, type[Problem]] = {
+REGISTRY: dict[str, type[PlantedProblem]] = {
     "spiked": Spiked,
-    "spectrum": Spectrum,
-    "symmetric": Symmetric,
+    "spectrum": PlantedSpectrum,
+    "symmetric": PlantedSymmetric,
     "rank_deficient": RankDeficient,
     "sparse": Sparse,
     "tensor": Tensor,
@@ -137,7 +136,7 @@ def generate(
     )
 
 
-def _configure(problem: str, options: dict[str, Any]) -> Problem:
+def _configure(problem: str, options: dict[str, Any]) -> PlantedProblem:
     require(problem in REGISTRY, f"unknown problem {problem!r}: {closest(str(problem), list(REGISTRY))}")
     known = {option.name: str(option.type) for option in fields(REGISTRY[problem]) if option.init}
     for name, value in options.items():
@@ -147,7 +146,7 @@ def _configure(problem: str, options: dict[str, Any]) -> Problem:
     return REGISTRY[problem](**listed)
 
 
-def _cut(planted: Problem, chunks: tuple[int, ...] | None) -> Problem:
+def _cut(planted: PlantedProblem, chunks: tuple[int, ...] | None) -> PlantedProblem:
     """The problem, a tensor with the side of its blocks."""
     if not isinstance(planted, Tensor):
         require(chunks is None or len(chunks) == 2, f"chunks={chunks}: rows and columns are needed")
@@ -169,7 +168,7 @@ def _fits(value: Any, annotation: str) -> bool:
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 
-def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, planted: Problem) -> Size:
+def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, planted: PlantedProblem) -> PlantedSize:
     if rows is None:
         require(planted.kind in ("symmetric", "tensor"), "rows: say how many to make")
         rows = columns
@@ -184,10 +183,10 @@ def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, plan
     require(rank <= min(rows, columns), f"rank {rank} exceeds the smaller side of {rows} x {columns}: lower it")
     name = getattr(dtype, "__name__", str(dtype))
     require(name in ("float32", "float64"), f"dtype must be float32 or float64, not {name}")
-    return Size(rows=int(rows), columns=int(columns), rank=int(rank), dtype=np.dtype(name), seed=int(seed))
+    return PlantedSize(rows=int(rows), columns=int(columns), rank=int(rank), dtype=np.dtype(name), seed=int(seed))
 
 
-def _require_room(dest: Path, planted: Problem, size: Size, total: int) -> None:
+def _require_room(dest: Path, planted: PlantedProblem, size: PlantedSize, total: int) -> None:
     """Disk for the data and the truth, memory for the factors."""
     partial = dest.with_name(dest.name + ".partial")
     written = sum(f.stat().st_size for f in partial.rglob("*") if f.is_file())
@@ -208,8 +207,8 @@ def _require_room(dest: Path, planted: Problem, size: Size, total: int) -> None:
 
 def _writer(
     dest: Path | str,
-    planted: Problem,
-    size: Size,
+    planted: PlantedProblem,
+    size: PlantedSize,
     generated: dict[str, Any],
     chunks: tuple[int, int] | None,
     overwrite: bool,
@@ -228,7 +227,7 @@ def _writer(
     return DenseWriter(dest, kind=planted.kind, rows=size.rows, chunks=chunks, **common)
 
 
-def _slabs(plan: Plan, rows: int, first: int, workers: int) -> Iterator[tuple[np.ndarray, ...]]:
+def _slabs(plan: SlabPlan, rows: int, first: int, workers: int) -> Iterator[tuple[np.ndarray, ...]]:
     """The slabs from row ``first`` on, in order, as arguments of ``write``; at most ``workers`` are ahead."""
 
     def make(index: int) -> tuple[np.ndarray, ...]:

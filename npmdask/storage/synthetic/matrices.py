@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import closest, require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 
@@ -33,7 +33,7 @@ PARTS = 16  # of the pass that sums this Gram matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class PlantedSize:
     """What every problem gets: the shape, how many vectors are the truth, the dtype and the seed."""
 
     rows: int
@@ -56,7 +56,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class SlabPlan:
     """Rows ``span`` of slab ``index`` on demand (thread safe), ``height`` rows a slab, and the truth.
 
     ``upper``: the same rows with anything left of the diagonal block of the slab (a symmetric matrix).
@@ -70,40 +70,35 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class PlantedProblem:
     """Base of the problems: the fields are the options."""
 
     kind: str = field(default="matrix", init=False)
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         """Raise BadInputError for options that do not fit the size."""
 
-    def data_bytes(self, size: Size) -> int:
+    def data_bytes(self, size: PlantedSize) -> int:
         return size.rows * size.columns * size.dtype.itemsize
 
-    def count(self, size: Size) -> int:
+    def count(self, size: PlantedSize) -> int:
         """Of the pieces that are written: rows, or blocks of a tensor."""
         return size.rows
 
-    def width(self, size: Size) -> int:
+    def width(self, size: PlantedSize) -> int:
         """Columns of the right factor, which is held in memory."""
         return size.rank
 
-    def held_bytes(self, size: Size) -> int:
+    def held_bytes(self, size: PlantedSize) -> int:
         """Memory for the right factor and its QR: about five copies."""
         return 5 * 8 * size.columns * self.width(size)
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: PlantedSize) -> SlabPlan:
         raise NotImplementedError
 
 
-def require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise BadInputError(sentence)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Spiked(Problem):
+class Spiked(PlantedProblem):
     """Samples x = V Lambda g + stddev z, g and z standard normal (Hardt and Price, section 3).
 
     ``strengths`` is Lambda (rank, falling); V is columns x rank, Haar distributed. The truth is that of the
@@ -114,18 +109,18 @@ class Spiked(Problem):
     strengths: tuple[float, ...] | None = None
     stddev: float = 0.05
 
-    def _strengths(self, size: Size) -> Block:
+    def _strengths(self, size: PlantedSize) -> Block:
         given = self.strengths
         return np.linspace(20.0, 10.0, size.rank) if given is None else np.array(given, float)
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         given = self._strengths(size)
         require(given.shape == (size.rank,), f"strengths: give {size.rank} of them, one for each of rank")
         falling = bool((given > 0).all() and (np.diff(given) <= 0).all() and np.isfinite(given).all())
         require(falling, "strengths must be positive and in falling order")
         require(0 <= self.stddev < math.inf, f"stddev must be at least 0, not {self.stddev}")
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: PlantedSize) -> SlabPlan:
         basis = random_orthonormal(size.columns, size.rank, size.rng("basis"))
         spikes = np.ascontiguousarray((basis * self._strengths(size)).T.astype(size.dtype))
 
@@ -143,11 +138,11 @@ class Spiked(Problem):
             "vector k by about stddev * sqrt(columns / rows) / strengths[k]"
         )
         truth = {"basis": basis, "values": self._strengths(size) ** 2 + self.stddev**2}
-        return Plan(height=size.height, slab=slab, truth=truth, note=note)
+        return SlabPlan(height=size.height, slab=slab, truth=truth, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decaying(Problem):
+class Decaying(PlantedProblem):
     """A chosen spectrum, falling from 1.
 
     ``power``: i^-alpha. ``harmonic``: i^-1/2. ``step``: 1 up to rank, then tail. ``logspace``: 1 down to
@@ -161,7 +156,7 @@ class Decaying(Problem):
     group: int = 4
     spread: float = 1e-3
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         known = f"unknown spectrum {self.spectrum!r}: {closest(str(self.spectrum), list(SPECTRA))}"
         require(self.spectrum in SPECTRA, known)
         require(self.alpha > 0 and self.decades > 0, "alpha and decades must be positive")
@@ -208,7 +203,7 @@ def draw_rows(law: str, rng: np.random.Generator, span: range, m: int, r: int) -
     return rows
 
 
-def _spans(size: Size) -> list[tuple[int, range]]:
+def _spans(size: PlantedSize) -> list[tuple[int, range]]:
     starts = enumerate(range(0, size.rows, size.height))
     return [(index, range(start, min(start + size.height, size.rows))) for index, start in starts]
 
@@ -228,7 +223,7 @@ def _gram_of(draw: Callable[[int, range], Block], slabs: list[tuple[int, range]]
         return np.sum(list(pool.map(part, pairwise(ends))), axis=0)
 
 
-def _left_rows(size: Size, scaled: Block, law: str) -> tuple[Callable[[int, range], Block], Block]:
+def _left_rows(size: PlantedSize, scaled: Block, law: str) -> tuple[Callable[[int, range], Block], Block]:
     """Rows of G by slab and index, and M with G M = U ``scaled``, the r columns of U orthonormal to rounding.
 
     U = G R^-1, R being the Cholesky factor of G^T G: for Gaussian rows U is Haar distributed. A matrix that is not
@@ -250,7 +245,7 @@ def _left_rows(size: Size, scaled: Block, law: str) -> tuple[Callable[[int, rang
     return draw, np.linalg.solve(lower.T, scaled)
 
 
-def _factored(size: Size, sigma: Block, kind: str, law: str) -> Plan:
+def _factored(size: PlantedSize, sigma: Block, kind: str, law: str) -> SlabPlan:
     """A = U diag(sigma) V^T, V columns x r Haar, the rows of U by ``law``."""
     right = random_orthonormal(size.columns, len(sigma), size.rng("right"))
     rows, turn = _left_rows(size, np.ascontiguousarray((right * sigma).T), law)
@@ -263,11 +258,11 @@ def _factored(size: Size, sigma: Block, kind: str, law: str) -> Plan:
         values = sigma**2 / size.rows
         note = "eigenvectors and eigenvalues of X^T X / rows (not centred), exact to rounding"
     truth = {"basis": right[:, : size.rank].copy(), "values": values[: size.rank], "spectrum": values}
-    return Plan(height=size.height, slab=slab, truth=truth, note=note)
+    return SlabPlan(height=size.height, slab=slab, truth=truth, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spectrum(Decaying):
+class PlantedSpectrum(Decaying):
     """A = U diag(sigma) V^T with exact truth; ``length`` singular values are not zero.
 
     ``kind`` samples makes the values those of the second moment X^T X / rows instead.
@@ -285,47 +280,47 @@ class Spectrum(Decaying):
     length: int | None = None
     left_factor: str = "gaussian"
 
-    def width(self, size: Size) -> int:
+    def width(self, size: PlantedSize) -> int:
         return self.length or min(size.rows, size.columns, max(LENGTH, size.rank))
 
-    def held_bytes(self, size: Size) -> int:
+    def held_bytes(self, size: PlantedSize) -> int:
         r = self.width(size)
         return super().held_bytes(size) + (3 * 8 * size.rows * r if size.rows <= TALL * r else 0)
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         super().check(size)
         law = self.left_factor
         require(law in LEFT_FACTORS, f"unknown left_factor {law!r}: {closest(str(law), list(LEFT_FACTORS))}")
         require(self.kind in ("matrix", "samples"), f"kind must be matrix or samples, not {self.kind!r}")
         _check_length(self.width(size), size)
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: PlantedSize) -> SlabPlan:
         return _factored(size, self._falling(self.width(size), size.rank), self.kind, self.left_factor)
 
 
-def _check_length(length: int, size: Size) -> None:
+def _check_length(length: int, size: PlantedSize) -> None:
     most = min(size.rows, size.columns)
     require(size.rank <= length <= most, f"length must be from rank {size.rank} to {most}, not {length}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankDeficient(Spectrum):
+class RankDeficient(PlantedSpectrum):
     """Like ``spectrum`` with only ``true_rank`` < rank non-zero values; the other vectors are arbitrary."""
 
     length: int | None = field(default=None, init=False)
     true_rank: int | None = None
 
-    def width(self, size: Size) -> int:
+    def width(self, size: PlantedSize) -> int:
         return size.rank
 
-    def _true(self, size: Size) -> int:
+    def _true(self, size: PlantedSize) -> int:
         return size.rank // 2 if self.true_rank is None else self.true_rank
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         super().check(size)
         require(1 <= self._true(size) < size.rank, f"true_rank must be at least 1 and below rank {size.rank}")
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: PlantedSize) -> SlabPlan:
         true = self._true(size)
         sigma = np.pad(self._falling(true, size.rank), (0, size.rank - true))
         plan = _factored(size, sigma, self.kind, self.left_factor)
@@ -334,7 +329,7 @@ class RankDeficient(Spectrum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Symmetric(Decaying):
+class PlantedSymmetric(Decaying):
     """A = V diag(lambda) V^T, d x d, signs alternating unless ``definite``; symmetric bit for bit.
 
     Tiles (I, J) and (J, I) are the same product, transposed. The truth is ordered by falling magnitude.
@@ -344,16 +339,16 @@ class Symmetric(Decaying):
     length: int | None = None
     definite: bool = False
 
-    def width(self, size: Size) -> int:
+    def width(self, size: PlantedSize) -> int:
         return self.length or min(size.columns, max(LENGTH, size.rank))
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         super().check(size)
         shape = f"{size.rows} x {size.columns}"
         require(size.rows == size.columns, f"a symmetric matrix is square, not {shape}: leave rows out")
         _check_length(self.width(size), size)
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: PlantedSize) -> SlabPlan:
         values = self._falling(self.width(size), size.rank)
         values[1::2] *= 1.0 if self.definite else -1.0
         basis = random_orthonormal(size.columns, len(values), size.rng("basis"))
@@ -369,7 +364,7 @@ class Symmetric(Decaying):
 
         note = "eigenvectors and signed eigenvalues of the matrix by falling magnitude, exact to rounding"
         truth = {"basis": basis[:, : size.rank].copy(), "values": values[: size.rank], "spectrum": values}
-        return Plan(height=TILE, slab=slab, truth=truth, note=note, upper=upper)
+        return SlabPlan(height=TILE, slab=slab, truth=truth, note=note, upper=upper)
 
 
 def _tile(basis: Block, values: Block, i: int, j: int) -> Block:
@@ -391,19 +386,19 @@ class Sparse(Decaying):
     kind: str = field(default="sparse", init=False)
     row_entries: int = 16
 
-    def _blocks(self, size: Size) -> int:
+    def _blocks(self, size: PlantedSize) -> int:
         return max(size.rank, min(size.rows, size.columns // self.row_entries))
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         super().check(size)
         require(self.row_entries >= 1, f"row_entries must be at least 1, not {self.row_entries}")
 
-    def data_bytes(self, size: Size) -> int:
+    def data_bytes(self, size: PlantedSize) -> int:
         blocks = self._blocks(size)
         entries = int(np.diff(_starts(size.rows, blocks)) @ np.diff(_starts(size.columns, blocks)))
         return entries * (size.dtype.itemsize + 4) + 8 * (size.rows + 1)
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: PlantedSize) -> SlabPlan:
         blocks = self._blocks(size)
         sigma, first = self._falling(blocks, size.rank), _starts(size.columns, blocks)
         block_rows, widths = np.diff(_starts(size.rows, blocks)), np.diff(first)
@@ -426,7 +421,7 @@ class Sparse(Decaying):
         note = "right singular vectors and singular values of the matrix, exact to rounding"
         truth = {"basis": basis, "values": sigma[: size.rank], "spectrum": sigma}
         height = max(16, SLAB_BYTES // (int(widths.max()) * 16))
-        return Plan(height=height, slab=slab, truth=truth, note=note)
+        return SlabPlan(height=height, slab=slab, truth=truth, note=note)
 
 
 def _starts(count: int, blocks: int) -> np.ndarray:
@@ -434,7 +429,7 @@ def _starts(count: int, blocks: int) -> np.ndarray:
     return -(-np.arange(blocks + 1) * count // blocks)
 
 
-def _scattered_vectors(size: Size, first: np.ndarray) -> tuple[np.ndarray, Block]:
+def _scattered_vectors(size: PlantedSize, first: np.ndarray) -> tuple[np.ndarray, Block]:
     """The columns of every block, one block after the other, ascending within, and a unit vector on each."""
     rng = size.rng("columns")
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
@@ -444,7 +439,7 @@ def _scattered_vectors(size: Size, first: np.ndarray) -> tuple[np.ndarray, Block
     return columns, vector / np.sqrt(np.add.reduceat(vector**2, first[:-1]))[owner]
 
 
-def _affine(size: Size) -> tuple[int, int]:
+def _affine(size: PlantedSize) -> tuple[int, int]:
     """A step and a shift: i -> (step i + shift) mod rows is a permutation that leaves no block together."""
     rng, limit = size.rng("rows"), min(size.rows, 2**31) + 1
     step = int(rng.integers(1, limit))

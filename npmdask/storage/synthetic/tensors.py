@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from npmdask.errors import closest
+from npmdask.errors import closest, require
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.storage.readers.packed_tensor import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
 from npmdask.storage.symmetric_tensor import in_order
-from npmdask.storage.synthetic.matrices import Plan, Problem, Size, require
+from npmdask.storage.synthetic.matrices import PlantedProblem, PlantedSize, SlabPlan
 
 STRIP_BYTES = 4 * 2**20  # of the products of two factors, in cache until they meet the third
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tensor(Problem):
+class Tensor(PlantedProblem):
     """T = sum_r weight_r v_r (x) v_r (x) v_r + noise, d x d x d, with ``rank`` components.
 
     ``orthogonal``: the v_r are Haar distributed; otherwise independent directions, uniform on the sphere (and
@@ -50,7 +50,7 @@ class Tensor(Problem):
     noise_level: float = 0.01
     side: int | None = None
 
-    def check(self, size: Size) -> None:
+    def check(self, size: PlantedSize) -> None:
         d = size.columns
         require(size.rows == d, f"a tensor is {d} x {d} x {d}: leave rows out")
         require(self.spacing in SPACINGS, f"unknown spacing {self.spacing!r}: {closest(self.spacing, list(SPACINGS))}")
@@ -62,21 +62,21 @@ class Tensor(Problem):
         outside = self.noise in ("weak", "adversarial") and size.rank >= d
         require(not outside, f"noise {self.noise!r} needs directions outside the components: take rank below {d}")
 
-    def cut(self, size: Size) -> int:
+    def cut(self, size: PlantedSize) -> int:
         """Side of a block."""
         return self.side or choose_side(size.columns, size.dtype.itemsize)
 
-    def count(self, size: Size) -> int:
+    def count(self, size: PlantedSize) -> int:
         return tetrahedral_number(-(-size.columns // self.cut(size)))
 
-    def data_bytes(self, size: Size) -> int:
+    def data_bytes(self, size: PlantedSize) -> int:
         return packed_tensor_bytes(size.columns, self.cut(size), size.dtype.itemsize)
 
-    def weights(self, size: Size) -> np.ndarray:
+    def weights(self, size: PlantedSize) -> np.ndarray:
         """The weight of every component, falling."""
         return SPACINGS[self.spacing](self.largest, self.smallest, size.rank)
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: PlantedSize) -> SlabPlan:
         components, weights, side = self._components(size), self.weights(size), self.cut(size)
         noise, grid = NOISES[self.noise](self, size, components), -(-size.columns // side)
 
@@ -90,12 +90,12 @@ class Tensor(Problem):
             return (in_order(values, place).astype(size.dtype),)
 
         note = "components and weights of the tensor without noise, exact to rounding"
-        return Plan(height=1, slab=block, truth={"basis": components, "values": weights}, note=note)
+        return SlabPlan(height=1, slab=block, truth={"basis": components, "values": weights}, note=note)
 
-    def _components(self, size: Size) -> Block:
+    def _components(self, size: PlantedSize) -> Block:
         if self.orthogonal:
             return random_orthonormal(size.columns, size.rank, size.rng("basis"))
-        return unit(size.rng("basis").standard_normal((size.columns, size.rank)))
+        return normalized(size.rng("basis").standard_normal((size.columns, size.rank)))
 
 
 SPACINGS: dict[str, Callable[[float, float, int], np.ndarray]] = {
@@ -117,11 +117,11 @@ def _signal(left: Block, middle: Block, right: Block, weights: np.ndarray) -> np
     return out
 
 
-def _gaussian(problem: Tensor, size: Size, components: Block) -> Noise:
+def _gaussian(problem: Tensor, size: PlantedSize, components: Block) -> Noise:
     return lambda unit, rows: size.rng("tensor noise", unit).standard_normal(_extent(rows))
 
 
-def _round(problem: Tensor, size: Size, components: Block) -> Noise:
+def _round(problem: Tensor, size: PlantedSize, components: Block) -> Noise:
     return lambda unit, rows: size.rng("tensor noise", unit).choice([-1.0, 1.0], _extent(rows))
 
 
@@ -129,20 +129,20 @@ def _extent(rows: Rows) -> list[int]:
     return [part.stop - part.start for part in rows]
 
 
-def _weak(problem: Tensor, size: Size, components: Block) -> Noise:
+def _weak(problem: Tensor, size: PlantedSize, components: Block) -> Noise:
     basis = np.linalg.qr(components)[0]
-    across = unit(size.rng("tensor noise").standard_normal(size.columns))
+    across = normalized(size.rng("tensor noise").standard_normal(size.columns))
     for _ in range(2):  # once leaves what rounding put in
-        across = unit(across - basis @ (basis.T @ across))
+        across = normalized(across - basis @ (basis.T @ across))
     return _with_projection(across, basis)
 
 
-def _adversarial(problem: Tensor, size: Size, components: Block) -> Noise:
-    mean = unit(components.sum(axis=1))
+def _adversarial(problem: Tensor, size: PlantedSize, components: Block) -> Noise:
+    mean = normalized(components.sum(axis=1))
     return _with_projection(-math.sqrt(27 / 4) * mean, np.linalg.qr(components)[0])
 
 
-def unit(vectors: Block) -> Block:
+def normalized(vectors: Block) -> Block:
     """A vector, or every column of a block, over its norm."""
     scaled: Block = vectors / np.linalg.norm(vectors, axis=0)
     return scaled
@@ -165,7 +165,7 @@ def _with_projection(vector: np.ndarray, basis: Block) -> Noise:
     return noise
 
 
-NOISES: dict[str, Callable[[Tensor, Size, Block], Noise | None]] = {
+NOISES: dict[str, Callable[[Tensor, PlantedSize, Block], Noise | None]] = {
     "none": lambda problem, size, components: None,
     "gaussian": _gaussian,
     "round": _round,

@@ -17,7 +17,7 @@ import zarr
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.storage.kinds import choose_layout, not_square, require_mirrored, size_of_matrix, storage_dtype
-from npmdask.storage.readers.packed_symmetric import PackedArray, TriangleReader, triangle_number, unit_of
+from npmdask.storage.readers.packed_symmetric import PackedArray, TriangleReader, chunk_unit, triangle_number
 from npmdask.storage.writers.dense import SlabWriter, choose_chunks
 from npmdask.storage.writers.journal import reopen
 
@@ -123,7 +123,7 @@ class PackedWriter(SlabWriter):
             self._require_mirrored(i, slab)
         with self._writing():
             for j, values in self._upper(i, slab):
-                unit, padded = unit_of(i, j, self._n), np.zeros((1, *self.chunks), self.dtype)
+                unit, padded = chunk_unit(i, j, self._n), np.zeros((1, *self.chunks), self.dtype)
                 padded[0, : values.shape[0], : values.shape[1]] = values
                 self._array[unit : unit + 1] = padded
                 self._sync_chunk(self._array, (unit, 0, 0))

@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 
 from npmdask.errors import BadInputError
 from npmdask.models.topics.documents import documents_of
-from npmdask.models.topics.quality import NEVER, Coherence, coherence, coherence_of, cooccurrence
+from npmdask.models.topics.quality import NEVER, Coherence, coherence_of, cooccurrence, topic_coherence
 from tests.models.topics.made import a_model, documents_from
 
 # What benchmarks/peer_scripts/topic_coherence.py prints (gensim 4.4.0).
@@ -76,7 +76,7 @@ def test_words_of_one_topic_cohere_and_random_words_do_not() -> None:
     """Fails when top words are taken from the rows of other topics."""
     model = a_model(v=200, k=5)
     documents = documents_of(documents_from(model, 600, 40))
-    true = coherence(model, documents).c_npmi
+    true = topic_coherence(model, documents).c_npmi
     rng = np.random.default_rng(0)
     tops = np.array([rng.choice(200, 10, replace=False) for _ in range(5)])
     assert true.min() > coherence_of(tops, cooccurrence(documents.read(), tops)).c_npmi.max()

@@ -12,7 +12,7 @@ import pytest
 
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
-from npmdask.models.topics.report import TopicFacts, condition, report_of, text_of
+from npmdask.models.topics.report import TopicFacts, condition, report_from_facts, text_of
 from npmdask.report import as_html
 from tests.models.topics.made import a_model
 
@@ -45,7 +45,7 @@ FULL = TopicFacts(
 
 
 def page_of(facts: TopicFacts) -> str:
-    return as_html(report_of(facts))
+    return as_html(report_from_facts(facts))
 
 
 @lru_cache

@@ -16,7 +16,17 @@ from npmdask.accounting.published_formulas import paper_stddev
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.privacy.audit import ALPHA, Finding, Interval, attacks, audit, examine, instances, release_path, table
+from npmdask.privacy.audit import (
+    ALPHA,
+    Finding,
+    Interval,
+    attacks,
+    audit,
+    examine,
+    findings_table,
+    instances,
+    release_path,
+)
 from npmdask.privacy.audit.attacks import Publication, without_noise
 from npmdask.privacy.audit.audit import operator_of
 from npmdask.privacy.audit.instances import Instance
@@ -168,7 +178,7 @@ def test_evidence_adds_up_and_bare_evidence_is_certain() -> None:
 def test_a_finding_is_a_table_and_json() -> None:
     good = next(iter(audit(relations=["entry"], mechanisms=["gaussian"], runs=100)))
     bad = replace(good, path_loss=np.inf, mu=Interval(3.0, np.inf), problems=("attack: mu is above",))
-    text = "\n".join(table([good, bad]))
+    text = "\n".join(findings_table([good, bad]))
     assert "entry" in text and "nothing found" in text and "REJECTED: attack" in text
     assert "lower bounds" in text and "does not prove" in text
     facts = json.loads(json.dumps(bad.facts(), allow_nan=False))

@@ -10,8 +10,8 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError
 from npmdask.privacy.dp_pca.base import SecretNoise, SimulatedNoise
-from npmdask.privacy.dp_pca.paper_oracles import OjaState, PlainOja
-from npmdask.privacy.dp_pca.power import PowerState
+from npmdask.privacy.dp_pca.paper_oracles import OjaRoundState, PlainOja
+from npmdask.privacy.dp_pca.power import PowerRoundState
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from tests.privacy.dp_pca.made import NOISE, VALUES, full_ojas, ojas, paper, power, tight
@@ -33,7 +33,7 @@ def test_plain_oja_finds_what_there_is() -> None:
 def test_an_oja_step_is_the_formula() -> None:
     """eta_3 of round 2 is 1 / (offset + 3 slope) of round 2. Fails with t from 0, or the rates of another round."""
     found = np.eye(4, 1)
-    state = OjaState(3, np.array([0.0, 1.0, 0.0, 0.0]), found)
+    state = OjaRoundState(3, np.array([0.0, 1.0, 0.0, 0.0]), found)
     oracle = ojas(rates=((9.0, 9.0), (2.0, 0.5)))
     after = oracle.update(state, np.array([5.0, 0.0, 7.0, 0.0]))
     np.testing.assert_allclose(after.vector, np.array([0.0, 1.0, 2.0, 0.0]) / 5**0.5, atol=1e-15)
@@ -57,7 +57,7 @@ def run_tight(**changed: object) -> list:
 
 def test_a_step_of_the_power_method_is_the_projected_answer() -> None:
     """Fails as an Oja step, without P, or where a round ends a step early."""
-    state = PowerState(3, np.array([0.0, 1.0, 0.0]), np.eye(3, 1))
+    state = PowerRoundState(3, np.array([0.0, 1.0, 0.0]), np.eye(3, 1))
     after = power().update(state, np.array([9.0, 3.0, 4.0]))
     np.testing.assert_allclose(after.vector, [0.0, 0.6, 0.8], atol=1e-15)
     assert power().direction(state) is None

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
-from npmdask.execution.reduction import Keeper, compute_node, root, runs_of, tasks_of
+from npmdask.execution.reduction import PassKeeper, compute_node, root, runs_of, tasks_of
 from npmdask.execution.reduction import pack as pack_parts
 from npmdask.execution.reduction import unpack as unpack_parts
 from npmdask.numerics.subspaces import present
 from npmdask.operators import RecordImages
-from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack, unpack
+from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack_query, unpack_query
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange, PlainMean
 from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr
@@ -62,7 +62,7 @@ def summary(operator: RecordImages, block: np.ndarray, executor: Any = None, kee
 def wanted(records: np.ndarray, rows: range, block: np.ndarray, mechanism: Any) -> np.ndarray:
     """The summary of the whole batch at once, in memory; ``records``: n x d, or n x d x d."""
     form = images_of_rows if records.ndim == 2 else images_of_matrices
-    w, centre, found = unpack(block)
+    w, centre, found = unpack_query(block)
     with np.errstate(invalid="ignore"):
         return mechanism.summary(form(records[rows.start : rows.stop], w, found), centre)
 
@@ -75,7 +75,7 @@ def require_same(found: np.ndarray, expected: np.ndarray) -> None:
 def exact_block(d: int, j: int, rng: np.random.Generator) -> np.ndarray:
     found = np.zeros((d, j))
     found[:4] = HADAMARD[:, :j]
-    return pack(rng.integers(-3, 4, d) / 4, rng.integers(-9, 9, d) / 2, found)
+    return pack_query(rng.integers(-3, 4, d) / 4, rng.integers(-9, 9, d) / 2, found)
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_a_pass_gives_the_summary_of_the_batch(
 def gaussian(n: int, d: int, j: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(n)
     x = rng.standard_normal((n, d))
-    return x, pack(rng.standard_normal(d), rng.standard_normal(d), np.linalg.qr(rng.standard_normal((d, j)))[0])
+    return x, pack_query(rng.standard_normal(d), rng.standard_normal(d), np.linalg.qr(rng.standard_normal((d, j)))[0])
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_any_number_of_threads_and_any_known_parts_give_the_same_bits(name: str,
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
         require_same(
-            summary(operator, block, keeper=Keeper(unpack_parts(operator, *pack_parts(operator, done)))), expected
+            summary(operator, block, keeper=PassKeeper(unpack_parts(operator, *pack_parts(operator, done)))), expected
         )
 
 
@@ -198,7 +198,7 @@ def test_images_are_those_of_the_whole_batch_in_order() -> None:
     x, block = gaussian(200, 6, 2)
     mechanism = mechanisms(120)["paper mean"]
     operator = RecordImages(reader=stored(x, (32, 6)), rows=range(50, 170), mechanism=mechanism)
-    w, _, found = unpack(block)
+    w, _, found = unpack_query(block)
     images = present(images_of_rows(x[50:170], w, found))[0]
     np.testing.assert_allclose(summary(operator, block), images, rtol=0, atol=1e-13)
 
@@ -266,7 +266,7 @@ def test_a_task_stays_within_what_it_says(
         reader=reader, rows=range(1, shape[0]), mechanism=mechanisms(shape[0], 1.0)[name], side=side
     )
     d = operator.block_rows
-    block = pack(np.ones(d) / d, np.ones(d), np.eye(d, 3))
+    block = pack_query(np.ones(d) / d, np.ones(d), np.eye(d, 3))
     said, peak = operator.task_bytes(5, runs_of(operator)), task_peak(operator, block)
     print(f"{name} {shape}: peak {peak / 2**20:.1f}, said {said / 2**20:.1f} MiB")
     assert said / 4 < peak < said < 2**26 + (2 * x.size * 8 if name == "paper mean" and not side else 0)

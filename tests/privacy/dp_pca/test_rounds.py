@@ -9,7 +9,7 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.algorithms import state_fields
-from npmdask.privacy.dp_pca.deflation import Rounds, as_released
+from npmdask.privacy.dp_pca.deflation import DeflationRounds, as_released
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import ModifiedDPPCA
 from npmdask.privacy.dp_pca.power import PowerOracle
@@ -26,7 +26,7 @@ ORACLES = {
 @pytest.mark.parametrize("name", ORACLES)
 def test_every_step_begins_alike_from_its_checkpoint(name: str) -> None:
     """Mutant: a state that is not laid out, whose vector is a column of a matrix in the second round of "tight"."""
-    rounds, rng = Rounds(oracle=ORACLES[name], dimension=D, name=name), np.random.default_rng(4)
+    rounds, rng = DeflationRounds(oracle=ORACLES[name], dimension=D, name=name), np.random.default_rng(4)
     state, asked, finished = rounds.init(D, rng=rng), 0, False
     while not finished:
         arrays, scalars = state_fields(state)

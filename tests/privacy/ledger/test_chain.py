@@ -12,7 +12,7 @@ from npmdask.accounting import epsilon_for
 from npmdask.errors import RefusedError
 from npmdask.privacy.ledger import Ledger, export_lines, open_ledger
 from npmdask.privacy.ledger.format import facts, require_whole_export, show_lines
-from npmdask.privacy.ledger.journal import Entry
+from npmdask.privacy.ledger.journal import LedgerEntry
 from tests.privacy.ledger.conftest import BUDGET, FINGERPRINT, RELATION, execute, reserve, share
 
 
@@ -79,7 +79,7 @@ def test_an_entry_cannot_be_exchanged_alone(used: Ledger) -> None:
     """Not even with the right hash, and the next one pointing to it: that one's hash would have to change too."""
     lines = [json.loads(line) for line in export_lines(used)]
     lines[1]["content"]["charge"]["mu_squared"] /= 2
-    lines[1]["hash"] = Entry(witness={}, **lines[1]).computed_hash()
+    lines[1]["hash"] = LedgerEntry(witness={}, **lines[1]).computed_hash()
     lines[2]["previous"] = lines[1]["hash"]
     with pytest.raises(RefusedError, match="line 3 does not follow"):
         require_whole_export(json.dumps(line) for line in lines)

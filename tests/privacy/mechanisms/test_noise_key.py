@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.privacy.mechanisms.noise_key import KEY_BYTES, Entropy, Keystream, destroy_key, encode
+from npmdask.privacy.mechanisms.noise_key import KEY_BYTES, Entropy, Keystream, destroy_key, encode_purpose
 
 # RFC 8439, appendix A.1, test vectors 1 and 2: key 0, nonce 0, blocks 0 and 1
 VECTOR = bytes.fromhex(
@@ -65,7 +65,7 @@ def test_one_purpose_one_stream(path: Path) -> None:
     assert again.commitment == entropy.commitment != Entropy.open(path, bound_to="a").commitment
     for wrong in (1.0, True, None, np.int64(3)):
         with pytest.raises(BadInputError, match="purpose"):
-            encode("noise", wrong)  # type: ignore[arg-type]
+            encode_purpose("noise", wrong)  # type: ignore[arg-type]
 
 
 def test_a_stream_aside_does_not_move_the_stream() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from npmdask.accounting import Budget, gaussian_multiplier, paper_charge, paper_tensor_stddev, require_sound
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.privacy.ledger.status import unit
+from npmdask.privacy.ledger.status import relation_unit
 from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation
 
 CHANGE = 0.8
@@ -108,7 +108,7 @@ def test_what_is_written_down_makes_the_relation_again() -> None:
     for name in TENSORS:
         relation = relation_of(name, TIGHT)
         assert make_relation(**relation.spec()) == relation and relation.kinds == ("tensor",)
-        assert unit(relation.spec()) == {"name": name, "change": CHANGE}, "clip_norm is the run's own"
+        assert relation_unit(relation.spec()) == {"name": name, "change": CHANGE}, "clip_norm is the run's own"
         assert replace(relation, scores=True, share=0.5).spec() == relation.spec()
 
 

@@ -14,7 +14,7 @@ from npmdask.accounting import Budget
 from npmdask.cli.main import main
 from npmdask.errors import RefusedError
 from npmdask.manage.report import write_report
-from npmdask.planning.private import lines, plan_private
+from npmdask.planning.private import plan_private, private_lines
 from npmdask.privacy.concerns import concerns, require_signal
 from npmdask.runs.build import make_problem
 from npmdask.runs.solution import Resources
@@ -41,7 +41,7 @@ def test_a_weak_promise_is_said_in_the_plan_the_log_the_solution_the_statement_a
     problem = world.problem()
     weak, loose = concerns(problem)
     assert "epsilon = 20 hardly promises anything" in weak and "1 / (number of records) = 2.2e-04" in loose
-    assert any(weak in line and loose in line for line in lines(plan_private(problem, Resources(), None)))
+    assert any(weak in line and loose in line for line in private_lines(plan_private(problem, Resources(), None)))
     with caplog.at_level(logging.WARNING, logger="npmdask"):
         found = world.solve("run", problem)
     assert {weak, loose} <= set(found.warnings) and found.statement is not None
@@ -86,7 +86,7 @@ def test_noise_that_buries_everything_is_refused_and_nothing_is_charged(tmp_path
     with pytest.raises(RefusedError, match="bury everything"):
         world.solve("run", problem)
     assert world.ledger.status("people").runs == ()
-    assert any("buries what is asked for" in line for line in lines(plan_private(problem, Resources(), None)))
+    assert any("buries what is asked for" in line for line in private_lines(plan_private(problem, Resources(), None)))
     require_signal(world.problem({"epsilon": 1.0}))
 
 

@@ -161,7 +161,7 @@ def blind(home: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(zarr.Array, "__getitem__", lambda a, key: (look if a.path == "data" else real)(a, key))
     monkeypatch.setattr(Threads, "run_pass", look)
     for module in (measurement, planning):
-        monkeypatch.setattr(module, "measure", look)
+        monkeypatch.setattr(module, "measure_throughput", look)
     return home
 
 

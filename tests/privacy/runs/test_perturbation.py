@@ -26,7 +26,7 @@ from npmdask.privacy.mechanisms import EntriesGaussian, Entropy
 from npmdask.privacy.mechanisms.tensor import unique_entries
 from npmdask.privacy.neighbors import TensorRelation, make_relation
 from npmdask.privacy.request import Privacy
-from npmdask.runs.perturb import concerns, perturb
+from npmdask.runs.perturb import concerns_of_copy, perturb
 from npmdask.storage.readers.dense import SlabRecord
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import open_source
@@ -206,12 +206,12 @@ def test_a_copy_of_which_little_can_be_promised_or_seen_says_so_before_it_is_cha
     """To the caller, the log, the command line and the record of the copy. Mutants: not said; delta compared with rows;
     a component compared with the noise on one entry."""
     ordinary, weak = world.privacy, replace(world.privacy, epsilon=20.0, delta=1e-3)
-    assert concerns(world.data, ordinary) == ()
-    strong, loose = concerns(world.data, weak)
+    assert concerns_of_copy(world.data, ordinary) == ()
+    strong, loose = concerns_of_copy(world.data, weak)
     assert "epsilon = 20 hardly" in strong and "1 / (number of records) = 6.5e-04" in loose  # of 1540 entries
-    (hidden,) = concerns(world.data, replace(ordinary, epsilon=3e-3))
+    (hidden,) = concerns_of_copy(world.data, replace(ordinary, epsilon=3e-3))
     assert "the noise hides every component" in hidden
-    assert concerns(world.data, replace(ordinary, epsilon=1e-1)) == ()
+    assert concerns_of_copy(world.data, replace(ordinary, epsilon=1e-1)) == ()
     asked = ["--epsilon", "20", "--delta", "1e-6", "--relation", "tensor_entry", "--clip-norm", "40", "--quiet"]
     ledger = ["--ledger", str(world.folder / "ledger.sqlite"), "--dataset", "people"]
     assert main(["perturb", str(world.data), str(world.folder / "no.zarr"), *asked, *ledger]) != 0
@@ -239,7 +239,7 @@ def test_a_component_is_hidden_where_it_is_said_to_be(tmp_path: Path) -> None:
     signal = np.full((d, d, d), clip)
     source = of_tensor(tmp_path, signal).data
     asked = Privacy(epsilon=1.0, delta=1e-6, neighboring_relation="tensor_orbit", clip_norm=clip, change=1.0)
-    lost = max(e for e in np.geomspace(1e-3, 10.0, 60) if concerns(source, replace(asked, epsilon=float(e))))
+    lost = max(e for e in np.geomspace(1e-3, 10.0, 60) if concerns_of_copy(source, replace(asked, epsilon=float(e))))
 
     def found(epsilon: float) -> float:
         stddev = made("tensor_orbit", clip, Budget(epsilon, 1e-6)).stddevs[0]

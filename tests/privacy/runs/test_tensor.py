@@ -19,7 +19,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.numerics.subspaces import symmetric_part
-from npmdask.planning.private import lines, plan_private
+from npmdask.planning.private import plan_private, private_lines
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
@@ -115,7 +115,7 @@ def test_the_plan_says_what_it_costs_and_looks_at_nothing(world: World, monkeypa
 
     monkeypatch.setattr("npmdask.storage.readers.packed_tensor.TensorReader.blocks", refuse)
     plan = plan_private(world.problem(), Resources(), None)
-    said = "\n".join(lines(plan))
+    said = "\n".join(private_lines(plan))
     assert plan.releases == RANK * (ITERATIONS + 1) and plan.expense.covered and plan.memory is not None
     assert f"restarts = {RESTARTS}" in said and "noisy contractions" in said
 

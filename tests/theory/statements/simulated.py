@@ -19,8 +19,8 @@ from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.run import Cut, run_topics
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.privacy.power_release import likely_sine, released_arrays
-from npmdask.streaming.metrics import HeldOut, Measures, measure
+from npmdask.privacy.power_release import likely_sine_of_release, released_arrays
+from npmdask.streaming.metrics import HeldOut, Measures, measure_model
 from npmdask.streaming.problem import StreamRequest, make_model
 from npmdask.theory.certificates.statements import (
     of_directions,
@@ -77,7 +77,7 @@ def streamed(seed: int, half_life: float | None = None) -> tuple[Any, dict[str, 
     while state.rows < n:
         state, info = model.absorb(state, rows(min(model.wanted(state, 256), n - state.rows)))
         if state.rows >= measures.due or state.rows == n:
-            found, before = measure(model, state, info, before=measures.basis, truth=None, held_out=held_out)
+            found, before = measure_model(model, state, info, before=measures.basis, truth=None, held_out=held_out)
             measures = measures.add(found, before)
     vectors = model.answer(state).vectors
     share = float(np.einsum("dk,d,dk->", axes.T @ vectors, values, axes.T @ vectors) / values.sum())
@@ -154,7 +154,7 @@ def private_planes(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:
             product = (axes * true) @ (axes.T @ method.query(state).block)
             state, _ = method.update(state, product + loud * rng.standard_normal((d, p)))
         arrays = released_arrays(state, method.finalize(state), p, scale=1.0, root=False)
-        said = of_release(arrays, {"predicted_error": likely_sine(state, p, k), "iteration_rank": p}).numbers
+        said = of_release(arrays, {"predicted_error": likely_sine_of_release(state, p, k), "iteration_rank": p}).numbers
         planes.append((max_sin_theta(arrays["basis"], axes[:, :k]), said["sine"]))
         values += [(float(np.abs(arrays["values"] - true[:k]).max()), said["value_spread"])] * (
             said["value_spread"] is not None
@@ -173,7 +173,9 @@ def private_ties(seeds: Iterable[int]) -> Pairs:
         for _ in range(4):
             product = true[:, None] * method.query(state).block
             state, _ = method.update(state, product + loud * rng.standard_normal((20, 8)))
-        pairs.append((max_sin_theta(method.finalize(state).vectors, np.eye(20)[:, :2]), likely_sine(state, 8, 2)))
+        pairs.append(
+            (max_sin_theta(method.finalize(state).vectors, np.eye(20)[:, :2]), likely_sine_of_release(state, 8, 2))
+        )
     return pairs
 
 
