@@ -23,12 +23,13 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Report
 from npmdask.runs.build import make_problem
 from npmdask.runs.left_vectors import left_blocks, left_height
-from npmdask.runs.loop import solve_in as run_loop
+from npmdask.runs.loop import solve_in
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
 from npmdask.runs.rank_search import solve_share
 from npmdask.runs.restore import problem_of, require_run, resources_of
+from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.kinds import KINDS
@@ -169,7 +170,8 @@ def drive(problem: Problem, held: RunStore, resources: Resources, observer: Obse
     """Run a problem to its end in a store that is held."""
     resources.require_possible()
     told = Observers(Predictor(), observer or Observer())
-    return (solve_share if problem.searches else run_loop)(problem, held, resources, told)
+    session = Session(held, resources, told, problem.disclosure)
+    return solve_share(problem, session) if problem.searches else solve_in(problem, session)
 
 
 def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from npmdask.operators import Operator, View
 from npmdask.operators.sample_moments import SampleBlocks
 from npmdask.operators.word_moments import HALF_LENGTH, TripleBlocks, WordTotals
 from npmdask.runs.observers import Observer
+from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import gather
 from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import Source, open_source
@@ -112,15 +112,8 @@ def build_moments(
             _forget_others(held, writer.identity)
 
             def collect(name: str, operator: Operator) -> np.ndarray:
-                return gather(
-                    name,
-                    opened,
-                    operator,
-                    np.zeros((operator.block_rows, 1)),
-                    held=held,
-                    resources=asked,
-                    observer=observer or Observer(),
-                )
+                with Session(held, asked, observer or Observer()) as session:
+                    return session.gather(name, opened, operator, np.zeros((operator.block_rows, 1)))
 
             made = _maker(opened, writer.side, alpha0, half_length, center, collect)
             passes = _write(writer, made, collect, held, _allowed(asked))

@@ -15,19 +15,17 @@ import numpy as np
 
 from npmdask.algorithms import Algorithm, Result, state_fields
 from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembered, view_of, views_of
-from npmdask.checkpoint.store import RunStore
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
 from npmdask.runs.left_vectors import left_is_whole
-from npmdask.runs.observers import Observer
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
 from npmdask.runs.restore import bind
 from npmdask.runs.results import in_units
 from npmdask.runs.session import Session, needs_of
-from npmdask.runs.solution import Resources, Solution, Step
+from npmdask.runs.solution import Solution, Step
 from npmdask.theory.certificates.statements import with_assurance
 
 
@@ -139,8 +137,8 @@ def step_of(line: dict[str, Any], kind: str, seconds: float) -> Step:
     )
 
 
-def solve_in(problem: Problem, held: RunStore, resources: Resources, observer: Observer) -> Solution:
-    """Run one problem in one store, from wherever the store is, and return the answer.
+def solve_in(problem: Problem, session: Session) -> Solution:
+    """Run one problem in the store of a session, from wherever the store is, and return the answer.
 
     Raises
     ------
@@ -151,9 +149,10 @@ def solve_in(problem: Problem, held: RunStore, resources: Resources, observer: O
     CommitError
         A checkpoint cannot be written; the last one is intact.
     """
-    with Session(held, resources, observer, problem.disclosure) as session:
+    held = session.store
+    with session:
         session.warnings += [problem.start.warning] if problem.start and problem.start.warning else []
-        session.warnings += bind(problem, held, resources)
+        session.warnings += bind(problem, held, session.resources)
         recipe = problem.recipe
         release: Any = PlainRelease(problem, session) if recipe is None else recipe.release_for(problem, session)
         with closing(release):

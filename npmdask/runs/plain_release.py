@@ -24,7 +24,7 @@ from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays, assure, recovery_of, told, with_excess
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading, settle, trace_of
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord, checksum_table, checksums_of
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import with_assurance
 from npmdask.theory.diagnostics import max_sin_theta
@@ -114,22 +114,6 @@ def require_symmetric_product(problem: Problem, asymmetry: float, *, first: bool
 
 
 # The checksums of a source that was never ingested: taken in the first pass, compared in all later ones.
-
-
-def checksums_of(record: SlabRecord, *, sparse: bool) -> dict[str, np.ndarray]:
-    """The checksums that a pass has taken, as the array (by row and column of chunks) that a survey keeps."""
-    rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
-    table = np.zeros((rows, columns), np.uint32)
-    for position, crc in record.checksums.items():
-        table[position] = crc
-    return {"checksums_csr" if sparse else "checksums": table}
-
-
-def checksum_table(arrays: dict[str, np.ndarray]) -> Any:
-    """The checksums of a survey in the form that the reader of the source takes, or None."""
-    if "checksums_csr" in arrays:
-        return {"indices": arrays["checksums_csr"][:, 0], "data": arrays["checksums_csr"][:, 1]}
-    return arrays.get("checksums")
 
 
 class PlainRelease:

@@ -20,13 +20,13 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
-from npmdask.runs.observers import Observer, OfStage
+from npmdask.runs.observers import OfStage
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import SEARCHED
 from npmdask.runs.problem import FIRST_STAGE, Problem, Start
 from npmdask.runs.restore import bind
 from npmdask.runs.session import Session, needs_of
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, ShareRule, next_columns
 from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 from npmdask.storage.source import Source
@@ -37,9 +37,7 @@ class _Search:
     """One search under way: what it works with and what it has cost in this call."""
 
     problem: Problem
-    held: RunStore
-    resources: Resources
-    observer: Observer
+    session: Session
     passes: int = 0
     bytes_read: int = 0
     seconds: float = 0.0
@@ -57,17 +55,17 @@ class _StageOfSearch(OfStage):
     """Report the stages of a search as parts of it, so that a prediction can be of the whole search."""
 
     def __init__(self, search: _Search) -> None:
-        super().__init__(search.observer)
+        super().__init__(search.session.told)
         self._search = search
 
     def on_ready(self, problem: Problem, session: Session) -> None:
-        self._search.observer.on_search(self._search.problem, problem, session, self._search.held)
+        self._search.session.told.on_search(self._search.problem, problem, session, self._search.session.store)
 
     def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
         """Not passed on: what a stage finds is not the answer."""
 
 
-def solve_share(problem: Problem, held: RunStore, resources: Resources, observer: Observer) -> Solution:
+def solve_share(problem: Problem, session: Session) -> Solution:
     """Find how many components reach ``problem.share``, and find them.
 
     Raises
@@ -77,11 +75,11 @@ def solve_share(problem: Problem, held: RunStore, resources: Resources, observer
     RefusedError
         The share needs more components than the memory allows, or than there are; the sentence says how far it came.
     """
-    search = _Search(problem, held, resources, OfStage(observer))
-    final = _chosen(problem, held)
+    search = _Search(problem, Session(session.store, session.resources, OfStage(session.told)))
+    final = _chosen(problem, session.store)
     if final is None:
         final = _bound(search, *_find(search))
-    solution = solve_in(final, held, resources, search.observer)
+    solution = solve_in(final, search.session)
     search.spend(solution)
     solution = replace(
         solution,
@@ -90,7 +88,7 @@ def solve_share(problem: Problem, held: RunStore, resources: Resources, observer
         seconds=search.seconds,
         peak_rss_bytes=search.peak,
     )
-    observer.on_end(solution)
+    session.told.on_end(solution)
     return solution
 
 
@@ -112,10 +110,11 @@ def _bound(search: _Search, rank: int, start: Start) -> Problem:
     # No fewer columns than the stage had: there was room for them, and passes cost more than columns.
     columns = max(default_rank(rank, search.problem.d), min(start.basis.shape[1], search.problem.d))
     final = _final(search.problem, rank, columns, start)
-    search.held.log(SEARCHED, steps=start.passes, rank=rank)
-    keep_start(search.held, start)
-    search.held.write_spec((search.held.read_spec() or {}) | final.spec())
-    search.observer.on_stage(f"search: {rank} components reach {search.problem.share:g}; now to full tolerance")
+    held = search.session.store
+    held.log(SEARCHED, steps=start.passes, rank=rank)
+    keep_start(held, start)
+    held.write_spec((held.read_spec() or {}) | final.spec())
+    search.session.told.on_stage(f"search: {rank} components reach {search.problem.share:g}; now to full tolerance")
     return final
 
 
@@ -125,10 +124,12 @@ def _find(search: _Search) -> tuple[int, Start]:
     columns, start, passes = min(FIRST_STAGE, min(source.shape)), None, 0
     while True:
         stage = _stage(search.problem, source, columns, trace, start)
-        place = search.held.stage(f"search/{columns:04d}")
+        place = f"search/{columns:04d}"
         solution, values = _run_stage(search, stage, place)
         passes += solution.total_data_passes
-        start = replace(start_of(place), warning=None, random_columns=0)  # half of a stage is random in any case
+        start = replace(
+            start_of(search.session.store.stage(place)), warning=None, random_columns=0
+        )  # half of a stage is random in any case
         rank = _rule(stage).rank(values)
         if rank is not None:
             return rank, replace(start, passes=passes, random_columns=RANDOM_COLUMNS)
@@ -141,8 +142,8 @@ def _find(search: _Search) -> tuple[int, Start]:
 def _survey(search: _Search) -> tuple[Source, float]:
     """The source with its moments, and the trace; of a matrix as samples, which need no left vectors."""
     problem = search.problem
-    with Session(search.held, search.resources, search.observer) as session:
-        bind(problem, search.held, search.resources)
+    with search.session as session:
+        bind(problem, session.store, session.resources)
         session.plan(needs_of(problem))
         session.start(problem.source.path, workers=False)  # processes are not worth one pass
         source, trace = PlainRelease(problem, session).survey()
@@ -177,21 +178,21 @@ def _rule(stage: Problem) -> ShareRule:
     return stage.rule
 
 
-def _run_stage(search: _Search, stage: Problem, place: RunStore) -> tuple[Solution, np.ndarray]:
+def _run_stage(search: _Search, stage: Problem, place: str) -> tuple[Solution, np.ndarray]:
     """A stage to its end: its facts and its Ritz values, in the units of the operator."""
-    search.observer.on_stage(
+    search.session.told.on_stage(
         f"search: does a run of {stage.algorithm.iteration_rank} columns reach {stage.rule.until_share:g}?"
     )
-    with place as held:
+    with search.session.stage(place, _StageOfSearch(search)) as inner:
         try:
-            solution = solve_in(stage, held, search.resources, _StageOfSearch(search))
+            solution = solve_in(stage, inner)
         except MemoryRefusedError as error:
             if not search.reached:
                 raise
             raise MemoryRefusedError(
                 f"{_needs_more(search)}; for the next {stage.algorithm.iteration_rank}: {error}"
             ) from error
-        part = held.read_part("result")
+        part = inner.store.read_part("result")
     assert part is not None
     search.spend(solution)
     return solution, part[0]["operator_values"]

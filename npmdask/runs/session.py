@@ -7,12 +7,14 @@ search for a rank and jobs of several stages are functions that are given one; t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
@@ -23,12 +25,15 @@ from npmdask.operators import LeftProduct, Operator, Partial
 from npmdask.privacy.release import EVERYTHING, Disclosure
 from npmdask.runs.left_vectors import flush_left
 from npmdask.runs.log_observer import watched
-from npmdask.runs.observers import Observer
+from npmdask.runs.observers import Observer, OfStage
 from npmdask.runs.problem import Problem
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import SlabRecord, checksums_of
+from npmdask.storage.source import Source
+
+GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, and what is made of them
 
 
 class Need(NamedTuple):
@@ -78,7 +83,7 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int) -> Memory
 
 
 class Session:
-    """One computation in one store, as a context manager.
+    """One computation in one store, as a context manager; entered again it counts anew.
 
     Parameters
     ----------
@@ -92,15 +97,16 @@ class Session:
         self, store: RunStore, resources: Resources, observer: Observer, disclosure: Disclosure = EVERYTHING
     ) -> None:
         self.store, self.resources, self.disclosure = store, resources, disclosure
+        self.told = observer  # as it was given: for stages, which have logs of their own
         self.observer = watched(observer, store, private=not disclosure.times)
-        self.warnings: list[str] = []
-        self.passes = self.bytes_read = 0  # of this call
-        self.peaks: list[ProcessPeak] = []  # of the workers of a cluster
-        self._meter, self._held = PeakMeter(), ExitStack()
         self._memory: MemoryPlan | None = None
         self._executor: Executor | None = None
 
     def __enter__(self) -> Self:
+        self.warnings: list[str] = []
+        self.passes = self.bytes_read = 0
+        self.peaks: list[ProcessPeak] = []  # of the workers of a cluster
+        self._meter, self._held = PeakMeter(), ExitStack()
         self._start = time.perf_counter()
         self._held.enter_context(self._meter)
         self._held.enter_context(single_threaded_blas())
@@ -203,6 +209,40 @@ class Session:
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
         self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
         return product, record, seconds
+
+    def gather(self, name: str, source: Source, operator: Operator, block: Block) -> np.ndarray:
+        """The product of one pass, kept as the part ``name`` of the store: what a longer job needs to know.
+
+        Killed it goes on inside its pass, and finished it answers without one. Of a source that was never ingested the
+        checksums are kept beside it (``plain_release.checksum_table`` reads them).
+
+        Raises
+        ------
+        RefusedError
+            The memory does not suffice.
+        BadInputError
+            The data turn out to be missing, corrupt or not finite.
+        CommitError
+            The product cannot be written.
+        """
+        found = self.store.read_part(name)
+        if found is None:
+            self.plan([Need(operator, block.shape[1], GATHERED)])
+            self.start(source.path)
+            product, record, _ = self.one_pass(name, operator, block)
+            self.stop()
+            facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}
+            sums = {} if source.registered else checksums_of(record, sparse=source.kind == "sparse")
+            self.store.write_part(name, {"product": product, **sums}, facts)
+            found = self.store.read_part(name)
+        assert found is not None
+        return found[0]["product"]
+
+    @contextmanager
+    def stage(self, name: str, observer: Observer | None = None) -> Iterator[Session]:
+        """A session in a folder of its own below this one's: a run of a longer job, whose end is not the job's."""
+        with self.store.stage(name) as held:
+            yield Session(held, self.resources, observer or OfStage(self.told))
 
     def commit(self, number: int, arrays: Arrays, meta: dict[str, Any]) -> None:
         """Commit a step; only then is it shown, so that what is shown survives a crash."""

@@ -19,18 +19,15 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import ResidualRule
-from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
 from npmdask.runs.loop import solve_in
-from npmdask.runs.observers import Observer, OfStage
-from npmdask.runs.plain_release import checksums_of
 from npmdask.runs.problem import DEFAULT_STEPS, Lens, Problem, Request
-from npmdask.runs.session import Need, Session
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.session import Session
+from npmdask.runs.solution import Solution
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import Source, open_source
@@ -71,50 +68,6 @@ class MomentLens:
         """Its name, its parameters, and checksums of what it was made from."""
         sums = [f"{crc32c(np.ascontiguousarray(array)):08x}" for array in self.arrays]
         return {"moment": self.name, **self.facts, "made_from": sums}
-
-
-# One pass over a data set whose product is kept: what a longer job needs to know before its next stage.
-#
-# A killed gathering goes on inside its pass, a finished one answers without one.
-
-STATE_BLOCKS = 4  # the block, the product, and what is made of them
-
-
-def gather(
-    name: str,
-    source: Source,
-    operator: Operator,
-    block: Block,
-    *,
-    held: RunStore,
-    resources: Resources,
-    observer: Observer,
-) -> np.ndarray:
-    """The product of ``operator`` with ``block`` in one pass, kept as the part ``name`` of the store.
-
-    Of a source that was never ingested the checksums are kept beside it (``survey.checksum_table`` reads them).
-
-    Raises
-    ------
-    RefusedError
-        The memory does not suffice.
-    BadInputError
-        The data turn out to be missing, corrupt or not finite.
-    CommitError
-        The product cannot be written.
-    """
-    found = held.read_part(name)
-    if found is None:
-        with Session(held, resources, observer) as session:
-            session.plan([Need(operator, block.shape[1], STATE_BLOCKS)])
-            session.start(source.path)
-            product, record, _ = session.one_pass(name, operator, block)
-        facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}
-        sums = {} if source.registered else checksums_of(record, sparse=source.kind == "sparse")
-        held.write_part(name, {"product": product, **sums}, facts)
-        found = held.read_part(name)
-    assert found is not None
-    return found[0]["product"]
 
 
 SAME = 0.99  # cosine of two directions that are one component found twice
@@ -159,17 +112,12 @@ class Decomposed:
 
 
 @dataclass
-class Job:
-    """A job under way: what it works with."""
+class Stages:
+    """The stages of a job on ``source``, below the store of its ``session``; ``seed`` of all starts."""
 
+    session: Session
     source: Source
-    held: RunStore
-    resources: Resources
-    observer: Observer
     seed: int
-
-    def __post_init__(self) -> None:
-        self.resources.require_possible()
 
     @property
     def reader(self) -> Any:
@@ -177,13 +125,11 @@ class Job:
 
     def gather(self, name: str, operator: Operator, block: Block) -> np.ndarray:
         """The product of one pass, kept in the store of the job."""
-        return gather(
-            name, self.source, operator, block, held=self.held, resources=self.resources, observer=self.observer
-        )
+        return self.session.gather(name, self.source, operator, block)
 
     def leading_pairs(self, lens: Lens, k: int, tol: float) -> Solution:
         """The k leading eigenpairs, by size, of a second moment: the stage "whitening"."""
-        self.observer.on_stage("whitening: leading pairs of the second moment")
+        self.session.told.on_stage("whitening: leading pairs of the second moment")
         d = lens.dimension(self.source)
         rank = min(k, d)
         algorithm = BlockKrylov(target_rank=rank, iteration_rank=default_rank(rank, d), tol=tol)
@@ -199,13 +145,13 @@ class Job:
 
     def leading_rows(self, name: str, k: int, tol: float, *, center: bool) -> Solution:
         """The k leading eigenpairs of ``E[x x^T]`` of samples, or of their covariance: the stage ``name``."""
-        self.observer.on_stage(f"{name}: leading pairs of the second moment")
+        self.session.told.on_stage(f"{name}: leading pairs of the second moment")
         request = Request(target_rank=k, tol=tol, seed=self.seed, center=center)
         return self._run(name, make_problem(self.source, request))
 
     def components_of_held(self, tensor: np.ndarray, k: int, tol: float, options: Mapping[str, Any]) -> Decomposed:
         """The components of a tensor in memory (m x m x m), stored beside the job: the stage "decomposition"."""
-        path = self.held.path / "moments.zarr"
+        path = self.session.store.path / "moments.zarr"
         if not path.exists():
             write_cube(path, tensor)
         request = Request(target_rank=k, algorithm=TENSOR, options={**options, **WHITE}, tol=tol, seed=self.seed)
@@ -228,13 +174,13 @@ class Job:
         return self._decomposed(problem)
 
     def _decomposed(self, problem: Problem) -> Decomposed:
-        self.observer.on_stage("decomposition: components of the tensor of moments")
+        self.session.told.on_stage("decomposition: components of the tensor of moments")
         solution = self._run("decomposition", problem)
         return Decomposed(solution=solution, where=self.source.path)
 
     def _run(self, name: str, problem: Problem) -> Solution:
-        with self.held.stage(name) as stage:
-            return solve_in(problem, stage, self.resources, OfStage(self.observer))
+        with self.session.stage(name) as stage:
+            return solve_in(problem, stage)
 
 
 def write_cube(dest: Path, cube: np.ndarray) -> None:

@@ -21,11 +21,12 @@ from npmdask.operators.view import View
 from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.request import unprotected
 from npmdask.runs.observers import Observer, Observers
-from npmdask.runs.plain_release import checksum_table
 from npmdask.runs.restore import bind_spec
+from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import Job, MomentLens
+from npmdask.runs.stages import MomentLens, Stages
 from npmdask.storage.bundle import Arrays
+from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.source import Source, open_source
 
 # What jobs on samples share: opening, binding, column means, and the answer that is kept.
@@ -68,7 +69,7 @@ def run_job(
     store: str | Path,
     resources: Resources | None,
     observer: Observer | None,
-    solve: Callable[[Job, np.ndarray, SampleRequest], tuple[Arrays, dict[str, Any]]],
+    solve: Callable[[Stages, np.ndarray, SampleRequest], tuple[Arrays, dict[str, Any]]],
 ) -> tuple[Arrays, dict[str, Any]]:
     """Run the job ``name`` in ``store``, go on with it, or read its answer. ``solve`` is given the column means.
 
@@ -86,9 +87,10 @@ def run_job(
         bind_spec(spec, held, {"resources": asdict(resources)}, once={"source": opened.path})
         found = held.read_part(ANSWER)
         if found is None:
-            told = Observers(Predictor(), observer)
-            job = Job(source=opened, held=held, resources=resources, observer=told, seed=request.seed)
-            arrays, meta = solve(job, with_means(job), request)
+            resources.require_possible()
+            with Session(held, resources, Observers(Predictor(), observer)) as session:
+                job = Stages(session, opened, request.seed)
+                arrays, meta = solve(job, with_means(job), request)
             meta["facts"]["warnings"] = [*unprotected(opened.budget), *meta["facts"]["warnings"]]
             held.write_part(ANSWER, arrays, meta)
             found = held.read_part(ANSWER)
@@ -96,12 +98,12 @@ def run_job(
     return found
 
 
-def with_means(job: Job) -> np.ndarray:
+def with_means(job: Stages) -> np.ndarray:
     """The means of the columns, as recorded at ingest or from one pass; later passes see them recorded, and the same
     bytes."""
     if job.source.column_mean is None:
         mean, std = job.gather("means", ColumnMoments(reader=job.source.reader), np.zeros((1, 1)))
-        found = job.held.read_part("means")
+        found = job.session.store.read_part("means")
         assert found is not None
         known = job.source.with_checksums(checksum_table(found[0]))
         job.source = replace(known, column_mean=mean, column_std=std)
@@ -213,7 +215,7 @@ def fit_mixture(
     )
 
 
-def _solved_mixture(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
+def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
     k, d = request.components, job.source.dimension
     if k >= d:
         raise BadInputError(
@@ -241,7 +243,7 @@ def _solved_mixture(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple
     return arrays, {"variance": variance, "facts": facts}
 
 
-def _spread(job: Job, mean: np.ndarray, k: int) -> np.ndarray:
+def _spread(job: Stages, mean: np.ndarray, k: int) -> np.ndarray:
     """(d + 1) x 1: M1 and sigma^2, measured across the k - 1 directions in which k means can differ."""
     differ: Block = np.zeros((len(mean), 0))
     if k > 1:
@@ -310,7 +312,7 @@ def fit_independent_components(
     return IndependentComponents(**arrays, facts=meta["facts"])
 
 
-def _solved_components(job: Job, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
+def _solved_components(job: Stages, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
     k = request.components
     pairs = job.leading_rows("whitening", k, PAIRS_TOL, center=True)
     white = whiten(pairs.values, pairs.basis, k)

@@ -30,8 +30,9 @@ from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.request import unprotected
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
+from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.stages import Decomposed, Job, MomentLens
+from npmdask.runs.stages import Decomposed, MomentLens, Stages
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 
@@ -117,9 +118,10 @@ def fit_in(
     bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once={"source": source.path})
     found = held.read_part(PART)
     if found is None:
-        told = Observers(Predictor(), observer)
-        job = Job(source=source, held=held, resources=resources, observer=told, seed=request.seed)
-        model, words = _fitted(job, reader, request), words or OfWords()
+        resources.require_possible()
+        with Session(held, resources, Observers(Predictor(), observer)) as session:
+            model = _fitted(Stages(session, source, request.seed), reader, request)
+        words = words or OfWords()
         held.write_part(PART, *replace(model, kept=words.kept, source_columns=words.columns).saved())
         found = held.read_part(PART)
     assert found is not None
@@ -159,7 +161,7 @@ def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
     }
 
 
-def _fitted(job: Job, reader: CsrReader, request: TopicRequest) -> TopicModel:
+def _fitted(job: Stages, reader: CsrReader, request: TopicRequest) -> TopicModel:
     k, d = request.topics, reader.shape[1]
     if k > d:
         raise BadInputError(f"topics = {k} of {d} words: at most as many topics as words can be told apart")
@@ -182,7 +184,7 @@ def _pairs_lens(sums: WordSums, request: TopicRequest) -> MomentLens:
     )
 
 
-def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, request: TopicRequest) -> Decomposed:
+def _components(job: Stages, reader: CsrReader, sums: WordSums, white: Whitening, request: TopicRequest) -> Decomposed:
     common: dict[str, Any] = {"sums": sums, "whitening": white.matrix, "alpha0": request.alpha0}
     k = request.topics
     if request.moments == "held":
@@ -201,7 +203,7 @@ def _components(job: Job, reader: CsrReader, sums: WordSums, white: Whitening, r
 
 
 def _model(
-    job: Job, sums: WordSums, pairs: Solution, white: Whitening, found: Decomposed, request: TopicRequest
+    job: Stages, sums: WordSums, pairs: Solution, white: Whitening, found: Decomposed, request: TopicRequest
 ) -> TopicModel:
     """Back to words: topics as the moments give them have small negative parts, and are projected on the simplex."""
     kept, decomposed = found.kept, found.solution

@@ -89,6 +89,22 @@ class InTiles:
         return None if position is None else self.bad_value(position)
 
 
+def checksums_of(record: SlabRecord, *, sparse: bool) -> dict[str, np.ndarray]:
+    """The checksums that a pass has taken, as the array (by row and column of chunks) that a survey keeps."""
+    rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
+    table = np.zeros((rows, columns), np.uint32)
+    for position, crc in record.checksums.items():
+        table[position] = crc
+    return {"checksums_csr" if sparse else "checksums": table}
+
+
+def checksum_table(arrays: dict[str, np.ndarray]) -> Any:
+    """The checksums of a survey in the form that the reader of the source takes, or None."""
+    if "checksums_csr" in arrays:
+        return {"indices": arrays["checksums_csr"][:, 0], "data": arrays["checksums_csr"][:, 1]}
+    return arrays.get("checksums")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DenseReader(InTiles):
     """Slab-wise reader of a 2-D Zarr array; small and picklable (it holds no data).
