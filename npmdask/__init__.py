@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
 
 if TYPE_CHECKING:
-    from npmdask.api import deflate, resume, top_k
+    from npmdask.api import deflate, resume, singular_triplets, top_k
     from npmdask.models.latent.estimators import ICA, Mixture
     from npmdask.models.topics.estimator import Topics
     from npmdask.privacy.request import Privacy
@@ -26,6 +26,7 @@ LATER = {
     "Topics": "npmdask.models.topics.estimator",
     "deflate": "npmdask.api",
     "resume": "npmdask.api",
+    "singular_triplets": "npmdask.api",
     "stream_components": "npmdask.streaming",
     "stream_pca": "npmdask.streaming",
     "top_k": "npmdask.api",
@@ -46,6 +47,7 @@ __all__ = [
     "Topics",
     "deflate",
     "resume",
+    "singular_triplets",
     "stream_components",
     "stream_pca",
     "top_k",

@@ -1,4 +1,4 @@
-"""The Python interface: ``top_k``, ``resume``, ``deflate``. The command line and flows end in the same driver."""
+"""The Python interface: ``top_k`` and what follows it. The command line and flows end in the same driver."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.federated import centre as _centre  # noqa: F401  (registers runs whose data lie with nodes)
 from npmdask.manage.kinds import kind_of
 from npmdask.manage.matrix import drive
+from npmdask.models.dilation import Triplets, dilated, triplets_of
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import resolve_rank
 from npmdask.privacy.request import Privacy
@@ -185,6 +186,97 @@ def top_k(
     opened = open_source(source, kind)
     problem = make_problem(opened, resolve_rank(request, opened, resources, store), start=begun)
     return solve(problem, store, resources, observer)
+
+
+def singular_triplets(
+    source: Any,
+    k: int,
+    *,
+    kind: str | None = None,
+    iteration_rank: int | None = None,
+    algorithm: str = "auto",
+    tol: float | None = None,
+    max_steps: int | None = None,
+    seed: int = 0,
+    store: str | Path | None = None,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+) -> Triplets:
+    """
+    Compute the k leading singular triplets of a stored matrix, small ones as well as large, from its dilation.
+
+    :func:`top_k` works with ``A^T A``, which loses singular values below 1e-8 of the largest; the dilation does not, at
+    the price of twice as many columns.
+
+    Parameters
+    ----------
+    source : str, Path, zarr.Array, zarr.Group or array_like, shape (m, n)
+        As for :func:`top_k`: dense or CSR; of samples the rows as they are stored.
+    k : int
+        How many, 1 <= k <= min(m, n).
+    kind : {"samples", "matrix", "sparse"}, optional
+        As for :func:`top_k`.
+    iteration_rank : int, optional
+        Columns that are iterated (p), 2 k <= p <= m + n; ``max(2 k + 10, min(4 k, 64))`` by default.
+    algorithm : {"auto", "krylov", "power"}, default "auto"
+        "auto" is "krylov". The certificate of "power" says what a random start cannot have missed.
+    tol : float, optional
+        Relative residual of every pair, ``||D x - theta x|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data, by
+        default. Rounding leaves a few times 1e-16 sigma_1 / sigma_i: with a smaller tolerance the run stops there, and
+        says so.
+    max_steps : int, optional
+        Give up (not converged) after so many passes, 200 by default.
+    seed : int, default 0
+        Of the random start block.
+    store : str or Path, optional
+        Folder of the run, or a URL. A run that was killed goes on when this is called again with its store.
+    memory : str or int, optional
+        Limit for all processes of the run together, like "1GiB" or a number of bytes.
+    workers : int, default 0
+        Processes; 0: none but this one.
+    threads : int, optional
+        Threads of each process; by default all cores that this process may use.
+    commit_seconds : float, default 30.0
+        Seconds between two commits inside a pass.
+    observer : Observer, optional
+        Told of plan, passes and steps.
+
+    Returns
+    -------
+    Triplets
+        ``values`` (k), ``left`` (m x k), ``right`` (n x k), their ``residual_norms``, and the ``solution`` of the run
+        on the dilation.
+
+    Raises
+    ------
+    BadInputError
+        Data without rows and columns, or numbers that do not fit them.
+    RefusedError
+        Too little memory, a store of another run, or a run held by another process.
+
+    See Also
+    --------
+    top_k : Half the columns, where small singular values do not matter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> left, right = (np.linalg.qr(rng.standard_normal((n, 4)))[0] for n in (200, 30))
+    >>> A = (left * [1, 1e-3, 1e-6, 1e-9]) @ right.T
+    >>> found = npmdask.singular_triplets(A, 4, tol=1e-4)
+    >>> np.allclose(found.values, [1, 1e-3, 1e-6, 1e-9], rtol=1e-5, atol=0)
+    True
+    """
+    opened = open_source(source, kind)
+    request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
+    problem = dilated(opened, request, iteration_rank)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
+    return triplets_of(solve(problem, store, resources, observer), opened.shape[0], k)
 
 
 def solve(

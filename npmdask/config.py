@@ -33,6 +33,7 @@ from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.source import Source, open_source
 
 if TYPE_CHECKING:
+    from npmdask.federated.node import Node
     from npmdask.planning.private import PrivatePlan
     from npmdask.streaming import StreamSolution
     from npmdask.streaming.problem import StreamProblem
@@ -378,6 +379,42 @@ class RunConfig(ConfigTable):
         if self.privacy is None:
             return []
         return list(concerns(self.check()))
+
+    def node(self) -> Node:
+        """The node that it describes: data, promise and limits of its owner.
+
+        ``max_steps`` and ``iteration_rank`` (or what follows from ``target_rank``) are what a centre may ask for.
+
+        Raises
+        ------
+        BadInputError, RefusedError
+            What is missing, or does not go together.
+        """
+        from npmdask.federated.node import make_node
+
+        self._require_node()
+        return make_node(self.source.open(), self.request(), Path(str(self.run.store)), self.resources())
+
+    def _require_node(self) -> None:
+        if self.source.nodes is not None:
+            raise BadInputError("a node has data of its own: give source.path, and source.nodes at the centre only")
+        if is_url(self.run.store):
+            raise RefusedError(PRIVATE.format(self.run.store))
+        said = "mechanism" in self.model_fields_set and "name" in self.mechanism.model_fields_set
+        if self.privacy is None and not (said and self.mechanism.name == "none"):
+            raise RefusedError(
+                'a node without a [privacy] table must say so: `[mechanism]` with `name = "none"` answers with exact '
+                "products, from which its data can be computed"
+            )
+        if self.source.center or self.source.scale:
+            raise RefusedError(
+                "a node does not centre or scale: it does not know the means of all; leave the options out"
+            )
+        rank = self.algorithm.target_rank
+        if self.algorithm.max_steps is None or isinstance(rank, float) or self.algorithm.iteration_rank == "auto":
+            raise BadInputError(
+                "a node says what may be asked for: max_steps, and whole numbers for target_rank and iteration_rank"
+            )
 
     def resources(self) -> Resources:
         """What the run may use."""

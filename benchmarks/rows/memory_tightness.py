@@ -17,7 +17,7 @@ import zarr
 import npmdask
 from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
-from npmdask.models.dilation import singular_triplets
+from npmdask import singular_triplets
 from npmdask.runs.observers import Observer
 from npmdask.storage.writers.sparse import SparseWriter
 from npmdask.streaming import stream_pca

@@ -242,7 +242,7 @@ class ResidualRule:
             name="stagnated",
             sentence=f"not converged: {open_} of {len(values)} singular values are not zero but below "
             f"{(4 * DOUBLE_EPS * self.d**0.5) ** 0.5:.0e} of the largest, where float64 cannot resolve their vectors "
-            "through A^T A; use a smaller target_rank, or npmdask.models.dilation.singular_triplets",
+            "through A^T A; use a smaller target_rank, or npmdask.singular_triplets",
         )
 
     def _rounding(self, view: StepView) -> float:

@@ -309,14 +309,13 @@ def _add_node(commands: Any) -> None:
 
 def _node(a: argparse.Namespace) -> int:
     from npmdask.config import load_config
-    from npmdask.federated.node import make_node
     from npmdask.federated.protocol import node_token
     from npmdask.federated.server import NodeCertificate, serve
 
     if (a.tls_cert is None) != (a.tls_key is None):
         raise BadInputError("a certificate needs its key: give both --tls-cert and --tls-key, or neither")
     token, tls = node_token(), None if a.tls_cert is None else NodeCertificate(Path(a.tls_cert), Path(a.tls_key))
-    with make_node(load_config(a.config)) as node:
+    with load_config(a.config).node() as node:
         serve(node, token, a.host, a.port, tls=tls, plain_http=a.plain_http)
     return 0
 

@@ -22,9 +22,8 @@ from uuid import uuid4
 import numpy as np
 
 from npmdask.algorithms import PrivateAlternating
-from npmdask.checkpoint.store import PRIVATE, RunStore
-from npmdask.config import RunConfig
-from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BudgetError, RefusedError
 from npmdask.execution.executor import make_executor, single_threaded_blas
 from npmdask.execution.memory import tree_rss
 from npmdask.federated.protocol import Announcement, UnansweredError, block_digest, decode, encode, encoded_size
@@ -33,13 +32,13 @@ from npmdask.operators import Gram
 from npmdask.privacy.account import Account, require_room
 from npmdask.privacy.concerns import concerns_of_node
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.problem import Problem
+from npmdask.runs.problem import Problem, Request
 from npmdask.runs.restore import bind
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.source import Source
 
 ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
 NO_BUDGET = "the privacy budget of this node does not allow another job; its owner can see why"
@@ -47,21 +46,17 @@ JOB = re.compile(r"[0-9a-f]{32}")
 Form = Callable[[Block], Any]  # the product with a block, before any noise
 
 
-def make_node(config: RunConfig) -> Node:
-    """The node that a configuration describes: data, promise and limits of its owner.
-
-    ``max_steps`` and ``iteration_rank`` (or what follows from ``target_rank``) are what a centre may ask for.
+def make_node(source: Source, request: Request, store: Path, resources: Resources) -> Node:
+    """The node that answers with products of ``source``, within what its owner's ``request`` allows a centre to ask.
 
     Raises
     ------
     BadInputError, RefusedError
         What is missing, or does not go together.
     """
-    _require_node(config)
-    source, request = config.source.open(), config.request()
     if not source.registered:
         raise RefusedError(
-            f"{source.path} was never ingested, so nobody would see it change: `npmdask ingest` it first"
+            f"{source.path} was never ingested, so that it could change unseen: `npmdask ingest` it first"
         )
     k, rank = int(request.target_rank), request.iteration_rank
     p = default_rank(k, source.shape[1]) if rank is None else int(rank)
@@ -71,27 +66,7 @@ def make_node(config: RunConfig) -> Node:
         raise RefusedError(
             "a node multiplies by A or by A^T A: a matrix with a private entry cannot be distributed yet"
         )
-    return Node(problem, Path(str(config.run.store)), config.resources())
-
-
-def _require_node(config: RunConfig) -> None:
-    if config.source.nodes is not None:
-        raise BadInputError("a node has data of its own: give source.path, and source.nodes at the centre only")
-    if is_url(config.run.store):
-        raise RefusedError(PRIVATE.format(config.run.store))
-    said = "mechanism" in config.model_fields_set and "name" in config.mechanism.model_fields_set
-    if config.privacy is None and not (said and config.mechanism.name == "none"):
-        raise RefusedError(
-            'a node without a [privacy] table must say so: `[mechanism]` with `name = "none"` answers with exact '
-            "products, from which its data can be computed"
-        )
-    if config.source.center or config.source.scale:
-        raise RefusedError("a node does not centre or scale: it does not know the means of all; leave the options out")
-    rank = config.algorithm.target_rank
-    if config.algorithm.max_steps is None or isinstance(rank, float) or config.algorithm.iteration_rank == "auto":
-        raise BadInputError(
-            "a node says what may be asked for: max_steps, and whole numbers for target_rank and iteration_rank"
-        )
+    return Node(problem, store, resources)
 
 
 class Node:

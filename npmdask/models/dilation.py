@@ -11,23 +11,18 @@ where those through ``B^T B`` have its square (Hardt and Price 2014, Theorem 2.4
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule
-from npmdask.api import solve
 from npmdask.errors import BadInputError
-from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import parse_memory
 from npmdask.operators import Dilation, Operator, SparseDilation
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
-from npmdask.runs.solution import Resources, Solution
-from npmdask.storage.source import Source, open_source
+from npmdask.runs.solution import Solution
+from npmdask.storage.source import Source
 
 DILATIONS = {"dense": Dilation, "csr": SparseDilation}
 KINDS = ("samples", "matrix", "sparse")  # whose stored array has rows and columns
@@ -69,57 +64,13 @@ class Triplets:
     solution: Solution
 
 
-def singular_triplets(
-    source: Any,
-    k: int,
-    *,
-    kind: str | None = None,
-    iteration_rank: int | None = None,
-    algorithm: str = "auto",
-    tol: float | None = None,
-    max_steps: int | None = None,
-    seed: int = 0,
-    store: str | Path | None = None,
-    memory: str | int | None = None,
-    workers: int = 0,
-    threads: int | None = None,
-    commit_seconds: float = COMMIT_SECONDS,
-    observer: Observer | None = None,
-) -> Triplets:
-    """The k leading singular triplets of a stored matrix, small ones as well as large, from its dilation.
-
-    Parameters
-    ----------
-    source, kind : as for :func:`npmdask.top_k`: m x n, dense or CSR; of samples the rows as they are stored.
-    k : how many, 1 <= k <= min(m, n).
-    iteration_rank : p, columns iterated, 2 k <= p <= m + n; ``max(2 k + 10, min(4 k, 64))`` if None.
-    algorithm : "krylov" (or "auto"); or "power", whose certificate says what a random start cannot have missed.
-    tol : relative residual of every pair, ``||D x - theta x|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data.
-        Rounding leaves a few times 1e-16 sigma_1 / sigma_i: with a smaller tolerance the run stops there, and says so.
-    max_steps, seed, store, memory, workers, threads, commit_seconds, observer : as for :func:`npmdask.top_k`. A run
-        that was killed goes on when this is called again with its ``store``.
-
-    Raises
-    ------
-    BadInputError
-        Data without rows and columns, or numbers that do not fit them.
-    RefusedError
-        Too little memory, a store of another run, or a run held by another process.
-    """
-    opened = open_source(source, kind)
-    request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
-    problem = dilated(opened, request, iteration_rank)
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
-    return _triplets(solve(problem, store, resources, observer), opened.shape[0], k)
-
-
 def dilated(source: Source, request: Request, iteration_rank: int | None) -> Problem:
     """The problem of the dilation: 2 k pairs for the k triplets of ``request``; ``iteration_rank`` of their columns.
 
     Raises
     ------
     BadInputError
-        As :func:`singular_triplets`.
+        As :func:`npmdask.singular_triplets`.
     """
     stored = source.kind in KINDS and source.reader.layout in DILATIONS
     if not stored or isinstance(request.target_rank, float):
@@ -145,8 +96,10 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
     )
 
 
-def _triplets(solution: Solution, m: int, k: int) -> Triplets:
-    """From pairs (theta, x = (u; v)): those of the positive theta, both parts at length 1.
+def triplets_of(solution: Solution, m: int, k: int) -> Triplets:
+    """The triplets of a finished run on the dilation: of its pairs (theta, x = (u; v)) those of positive theta.
+
+    Both parts are brought to length 1.
 
     Their residual is at most r = ||D x - theta x|| over the shorter length: what of D x - theta x is orthogonal to u
     and v grows by no more. Along them, with -alpha u and beta v (alpha |u|^2 = beta |v|^2, as x is a Ritz vector),

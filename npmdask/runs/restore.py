@@ -127,7 +127,7 @@ def problem_of(held: RunStore) -> Problem:
     if "dilation" in spec.get("lens", {}):
         raise BadInputError(
             f"{held.path} is a run on the dilation of a matrix: it goes on where "
-            "npmdask.models.dilation.singular_triplets is called again with this store"
+            "npmdask.singular_triplets is called again with this store"
         )
     if "lens" in spec or _is_of_job(held.path.parent):
         raise BadInputError(f"{held.path} is a stage of a longer job; go on with {held.path.parent} instead")

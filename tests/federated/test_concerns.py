@@ -14,7 +14,7 @@ import pytest
 from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
-from npmdask.federated.node import Node, make_node
+from npmdask.federated.node import Node
 from npmdask.manage.report import write_report
 from npmdask.privacy.concerns import concerns, require_signal
 from npmdask.privacy.ledger import open_ledger
@@ -32,7 +32,7 @@ def opened(stack: ExitStack, folder: Path, rows: np.ndarray, epsilon: float, del
     tables = private_tables(epsilon, **more).replace("delta = 1e-6", f"delta = {delta}")
     write_site(folder, rows, tables, p=3, steps=STEPS)
     grant(folder, 2 * epsilon, **more)
-    return stack.enter_context(make_node(load_config(folder / "node.toml")))
+    return stack.enter_context(load_config(folder / "node.toml").node())
 
 
 def centre(nodes: list[Node]) -> Problem:
@@ -131,7 +131,7 @@ def test_symmetric_matrices_are_bounded_by_their_entries(tmp_path: Path) -> None
         for epsilon, lost in ((0.05, True), (20.0, False)):
             folder = tmp_path / str(epsilon)
             write_site(folder, whole, private_tables(epsilon, "symmetric_entry"), p=3, steps=STEPS, kind="symmetric")
-            node = stack.enter_context(make_node(load_config(folder / "node.toml")))
+            node = stack.enter_context(load_config(folder / "node.toml").node())
             assert node.announcement.rows is None and refused(centre([node])) == lost
 
 

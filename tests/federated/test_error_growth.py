@@ -14,7 +14,7 @@ from npmdask.api import solve
 from npmdask.config import load_config
 from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link
-from npmdask.federated.node import Node, make_node
+from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
 from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
@@ -98,4 +98,4 @@ def node_of(folder: Path, rows: np.ndarray) -> Node:
             change=1.0,
             budget=Budget(40 * EPSILON, 1e-5),
         )
-    return make_node(load_config(folder / "node.toml"))
+    return load_config(folder / "node.toml").node()

@@ -9,7 +9,6 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.federated.node import make_node
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
@@ -33,7 +32,7 @@ def test_one_node_promises_and_adds_what_a_run_on_its_own_does(tmp_path: Path) -
     folder = tmp_path / "node"
     write_site(folder, rows, private_tables(EPSILON), p=4, steps=STEPS)
     grant(folder, 3 * EPSILON)
-    with make_node(load_config(folder / "node.toml")) as node:
+    with load_config(folder / "node.toml").node() as node:
         problem = make_problem(source_of([node]), Request(target_rank=2, seed=5))
         distributed = solve(problem, tmp_path / "centre", Resources(threads=1))
     privacy = Privacy(

@@ -12,7 +12,7 @@ import pytest
 
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.federated.node import Node, make_node
+from npmdask.federated.node import Node
 from npmdask.federated.protocol import UnansweredError, decode, encode
 from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.bundle import read_bundle
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def node(folder: Path) -> Iterator[Node]:
-    with make_node(load_config(folder / "node.toml")) as opened:
+    with load_config(folder / "node.toml").node() as opened:
         yield opened
 
 
@@ -107,14 +107,14 @@ def test_a_step_is_released_once_in_its_turn_and_for_one_block(node: Node, folde
 def test_a_node_that_was_started_again_gives_the_same_bytes(folder: Path) -> None:
     """Mutant: releases in memory only, so that a restart makes them anew or refuses."""
     config = load_config(folder / "node.toml")
-    with make_node(config) as node:
+    with config.node() as node:
         first = node.answer(JOB, 1, encode(orthonormal(1)))
         name = node.announcement.node
-    with make_node(config) as node:
+    with config.node() as node:
         assert node.announcement.node == name
         assert node.answer(JOB, 1, encode(orthonormal(1))) == first
         second = node.answer(JOB, 2, encode(orthonormal(2)))
-    with make_node(config) as node:
+    with config.node() as node:
         assert node.answer(JOB, 2, encode(orthonormal(2))) == second
 
 
@@ -131,13 +131,13 @@ def test_what_was_begun_is_done_again_bit_for_bit_and_for_no_other_block(
         kept.append(arrays["released"])
         raise KeyboardInterrupt
 
-    with make_node(config) as node, monkeypatch.context() as patch:
+    with config.node() as node, monkeypatch.context() as patch:
         patch.setattr(module.RunStore, "write_part", dies)
         with pytest.raises(KeyboardInterrupt):
             node.answer(JOB, 1, encode(orthonormal(1)))
-    with make_node(config) as node, pytest.raises(RefusedError):
+    with config.node() as node, pytest.raises(RefusedError):
         node.answer(JOB, 1, encode(orthonormal(2)))
-    with make_node(config) as node:
+    with config.node() as node:
         again = node.answer(JOB, 1, encode(orthonormal(1)))
     np.testing.assert_array_equal(decode(again, (D, P)), kept[0])
 
@@ -166,11 +166,11 @@ def test_jobs_that_are_refused_leave_nothing_behind(node: Node, folder: Path) ->
 
 def test_a_limit_that_was_changed_in_the_middle_of_a_job_is_refused(folder: Path) -> None:
     """Mutant: a job that goes on with other noise than it was charged for."""
-    with make_node(load_config(folder / "node.toml")) as node:
+    with load_config(folder / "node.toml").node() as node:
         node.answer(JOB, 1, encode(orthonormal(1)))
     file = folder / "node.toml"
     file.write_text(file.read_text().replace("max_steps = 2", "max_steps = 3"))
-    with make_node(load_config(file)) as node, pytest.raises(RefusedError, match="differ"):
+    with load_config(file).node() as node, pytest.raises(RefusedError, match="differ"):
         node.answer(JOB, 2, encode(orthonormal(2)))
 
 
@@ -187,7 +187,7 @@ def test_the_number_of_rows_is_announced_only_if_it_is_public(tmp_path: Path) ->
     for relation, rows in (("record_replace", 90), ("record_add_remove", None)):
         folder = tmp_path / relation
         write_site(folder, records(90, D), private_tables(2.0, relation), p=P, steps=L)
-        with make_node(load_config(folder / "node.toml")) as node:
+        with load_config(folder / "node.toml").node() as node:
             said = json.dumps(node.announcement.as_dict())
             assert node.announcement.rows == rows
             assert (90 in node.announcement.as_dict().values()) == (rows is not None)
@@ -205,9 +205,9 @@ def test_an_exact_answer_must_be_asked_for(folder: Path) -> None:
     ):
         (folder / "node.toml").write_text(plain + tables)
         with pytest.raises(error, match=said):
-            make_node(load_config(folder / "node.toml"))
+            load_config(folder / "node.toml").node()
     (folder / "node.toml").write_text(plain + '[mechanism]\nname = "none"\n')
-    with make_node(load_config(folder / "node.toml")) as node:
+    with load_config(folder / "node.toml").node() as node:
         block, rows = orthonormal(), records(90, D)
         product = decode(node.answer(JOB, 1, encode(block)), (D, P))
         np.testing.assert_allclose(product, rows.T @ (rows @ block), atol=1e-12)
@@ -228,7 +228,7 @@ def test_what_a_node_cannot_be(old: str, new: str, said: str, folder: Path) -> N
     file = folder / "node.toml"
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(NpmdaskError, match=said):
-        make_node(load_config(file))
+        load_config(file).node()
 
 
 def test_path_and_nodes_exclude_each_other() -> None:
@@ -244,7 +244,7 @@ def test_a_node_may_hold_a_symmetric_matrix(tmp_path: Path) -> None:
     write_site(folder, matrix, private_tables(8.0, "symmetric_entry"), p=P, steps=1, kind="symmetric")
     grant(folder, 8.0, "symmetric_entry")
     block = orthonormal()
-    with make_node(load_config(folder / "node.toml")) as node:
+    with load_config(folder / "node.toml").node() as node:
         assert (node.announcement.kind, node.announcement.rows) == ("symmetric", None)
         noise = decode(node.answer(JOB, 1, encode(block)), (D, P)) - matrix @ block
         level = node.problem.mechanism.noise_stddev(block)  # type: ignore[attr-defined]
@@ -254,4 +254,4 @@ def test_a_node_may_hold_a_symmetric_matrix(tmp_path: Path) -> None:
 def test_a_matrix_of_which_an_entry_is_protected_is_not_distributed(tmp_path: Path) -> None:
     write_site(tmp_path / "node", records(90, D), private_tables(2.0, "entry"), p=P, steps=2, kind="matrix")
     with pytest.raises(RefusedError, match="cannot be distributed"):
-        make_node(load_config(tmp_path / "node" / "node.toml"))
+        load_config(tmp_path / "node" / "node.toml").node()

@@ -20,7 +20,7 @@ def called(arguments: Sequence[str]) -> int:
 
 def triplets(source: str, store: str) -> None:
     """A run on the dilation of a matrix."""
-    from npmdask.models.dilation import singular_triplets
+    from npmdask import singular_triplets
 
     singular_triplets(source, 2, iteration_rank=6, store=store)
 

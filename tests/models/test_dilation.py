@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import npmdask
+from npmdask import singular_triplets
 from npmdask.algorithms import PowerMethod
 from npmdask.algorithms.private_power import PrivateAlternating
 from npmdask.execution.executor import Threads
-from npmdask.models.dilation import singular_triplets
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators import Dilation

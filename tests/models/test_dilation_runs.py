@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import npmdask
 import npmdask.operators._protocol as protocol
+from npmdask import singular_triplets
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import TreeNode, compute_run, pack, runs_of, unpack
-from npmdask.models.dilation import singular_triplets
 from npmdask.operators import Dilation, SparseDilation
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
@@ -248,7 +248,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_bits(tmp_path: Path, stop: i
     assert whole.solution.data_passes > 3
     with pytest.raises(Stop):
         singular_triplets(source, **asked, store=tmp_path / "cut", threads=2, observer=StopAfter(stop))
-    with pytest.raises(BadInputError, match=r"goes on where npmdask\.models\.dilation\.singular_triplets"):
+    with pytest.raises(BadInputError, match=r"goes on where npmdask\.singular_triplets"):
         npmdask.resume(tmp_path / "cut")
     again = singular_triplets(source, **asked, store=tmp_path / "cut", threads=2)
     assert again.solution.data_passes == whole.solution.data_passes - stop
@@ -258,7 +258,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_bits(tmp_path: Path, stop: i
 
 PROCESS = """
 import json, sys
-from npmdask.models.dilation import singular_triplets
+from npmdask import singular_triplets
 from npmdask.runs.observers import Observer
 
 class Plan(Observer):

@@ -12,7 +12,6 @@ from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import LocalCopy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
-from npmdask.federated.node import make_node
 from npmdask.prefect.private_release import next_store
 from npmdask.prefect.processes import Service, Supervisor
 from npmdask.privacy.ledger import open_ledger
@@ -62,7 +61,7 @@ def node() -> None:
         '[source]\npath = "data/x.zarr"\n[algorithm]\ntarget_rank = 2\niteration_rank = 4\nmax_steps = 3\n'
         '[mechanism]\nname = "none"\n[run]\nstore = "node"\n'
     )
-    with make_node(load_config("node.toml")):
+    with load_config("node.toml").node():
         assert Path("node", "node").exists()
 
 
