@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.certificate_cases import Drawn, Truth, certificate_of, draw, draw_ties
 from npmdask.theory.certificates import Certificate, Level
-from npmdask.theory.certificates.wording import tells
+from npmdask.theory.certificates.wording import bounds_values
 
 CLAIMS = ("value", "following", "low rank", "angle", "one component", "captured")
 ACTUAL_ROUNDING = 1e-14  # of the answer that bounds are compared with, of the largest eigenvalue
@@ -72,7 +72,7 @@ def measure(problems: int, first: int = 0, draws: Callable[[int], Drawn] = draw)
 def _levels(certificate: Certificate) -> list[tuple[str, Level]]:
     """By ground; "told": what the sentence of a run speaks of, where it does not say that too little is known."""
     grounds = [(level.ground, level) for level in certificate.levels]
-    return [*grounds, ("told", certificate.best)] if tells(certificate) else grounds
+    return [*grounds, ("told", certificate.best)] if bounds_values(certificate) else grounds
 
 
 def _pairs(

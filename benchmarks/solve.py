@@ -16,7 +16,7 @@ import numpy as np
 import npmdask
 from npmdask.execution.memory import high_water
 from npmdask.runs.observers import Observer
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.theory.diagnostics import max_sin_theta
 
 
@@ -29,7 +29,7 @@ class Progress(Observer):
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self._say(label=label, total=total_bytes)
 
-    def on_task(self, record: SlabRecord) -> None:
+    def on_task(self, record: ReadStats) -> None:
         self._say(bytes=record.bytes_read)
 
     def _say(self, **facts: Any) -> None:

@@ -17,7 +17,7 @@ from npmdask.algorithms.stopping import StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.planning.forecast import StepPrediction, predict_steps
-from npmdask.planning.row_sample import Allowance, draw_sample
+from npmdask.planning.row_sample import SampleBudget, draw_sample
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.storage.source import open_source
@@ -197,7 +197,7 @@ def compare_samples(number: int, samples: Sequence[int | None], law: str) -> lis
     for rows in samples:
         eigenvalues = case.eigenvalues
         if rows is not None:
-            sample = draw_sample(case.problem, plan, lambda: False, Allowance(side=rows, flops=0))
+            sample = draw_sample(case.problem, plan, lambda: False, SampleBudget(side=rows, flops=0))
             assert sample is not None
             eigenvalues = sample.eigenvalues
         predicted = predict_steps(case.problem, eigenvalues, case.p)

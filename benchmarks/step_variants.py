@@ -22,7 +22,7 @@ from npmdask.errors import RefusedError
 from npmdask.numerics.random import generator
 from npmdask.planning.forecast import StepPrediction, locked_values, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, LARGEST_SIDE, MEMORY, SIDE, with_locked
-from npmdask.planning.row_sample import Allowance, draw_sample
+from npmdask.planning.row_sample import SampleBudget, draw_sample
 from npmdask.runs.build import make_problem
 from npmdask.runs.predictions import FORESEEN, SEARCHED
 from npmdask.runs.problem import Locked, Start
@@ -82,8 +82,8 @@ def _sampled(case: StepCase, rows: int) -> np.ndarray | None:
     columns = 4 * (case.p + len(locked_values(case.problem)))
     if rows == SIDE and columns > LARGEST_SIDE:
         return None
-    own = Allowance(side=max(SIDE, columns), nbytes=MEMORY, flops=GRAM_FLOPS)
-    sample = draw_sample(case.problem, plan, lambda: False, own if rows == SIDE else Allowance(side=rows, flops=0))
+    own = SampleBudget(side=max(SIDE, columns), nbytes=MEMORY, flops=GRAM_FLOPS)
+    sample = draw_sample(case.problem, plan, lambda: False, own if rows == SIDE else SampleBudget(side=rows, flops=0))
     assert sample is not None
     return sample.eigenvalues
 

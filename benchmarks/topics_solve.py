@@ -21,7 +21,7 @@ from benchmarks.timing import clocked
 from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.fit import fit_topics
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import Cut, run_topics
+from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 
@@ -78,7 +78,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole(counts: csr_matrix, store: Path, job: dict[str, Any]) -> TopicModel:
-    cut = Cut(held_out=0.0)
+    cut = CorpusFilter(held_out=0.0)
     return run_topics(counts, job["topics"], store=store, cut=cut, resources=ONE, **job["asked"]).model
 
 

@@ -36,7 +36,7 @@ import psutil
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.reader import NO_LINKS, REPLACED, StoreReader
 from npmdask.checkpoint.remote.mirror import LocalCopy, copy_at, place_of_store
-from npmdask.checkpoint.remote.publish import Carrier
+from npmdask.checkpoint.remote.publish import CommitPublisher
 from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
 from npmdask.storage.bundle import MANIFEST, write_file_atomically
 from npmdask.storage.paths import is_url, open_plain, require_no_link
@@ -567,7 +567,7 @@ class HeldStore(StoreReader):
             file.write(line + "\n")
 
 
-def carrier_of(place: str) -> Carrier | None:
+def carrier_of(place: str) -> CommitPublisher | None:
     """What carries the store at ``place``, a URL or the local copy of one; None for a folder."""
     copy = LocalCopy(place) if is_url(place) else copy_at(Path(place))
-    return None if copy is None else Carrier(copy)
+    return None if copy is None else CommitPublisher(copy)

@@ -64,7 +64,7 @@ def _resources(a: argparse.Namespace) -> Any:
 
 
 def _topics(a: argparse.Namespace) -> int:
-    from npmdask.models.topics.run import Cut, run_topics
+    from npmdask.models.topics.run import CorpusFilter, run_topics
     from npmdask.runs.observers import ProgressBar
 
     a.held_store = _store_of(a, "topics", a.documents)
@@ -73,7 +73,7 @@ def _topics(a: argparse.Namespace) -> int:
         a.topics,
         a.vocabulary,
         store=a.held_store,
-        cut=Cut(held_out=a.held_out, min_df=a.min_df, max_df=a.max_df),
+        cut=CorpusFilter(held_out=a.held_out, min_df=a.min_df, max_df=a.max_df),
         resources=_resources(a),
         observer=ProgressBar(quiet=a.quiet),
         alpha0=a.alpha0,

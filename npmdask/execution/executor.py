@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
 from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
 from npmdask.execution.reduction import (
-    PassKeeper,
+    PassCheckpoint,
     TreeNode,
     compute_node,
     expected_record,
@@ -38,7 +38,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.paths import is_url
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 
 # Passes on workers of ``distributed``: processes of this machine, or a cluster given by address.
 
@@ -53,8 +53,8 @@ class Distributed:
         self._client, self._slots = client, slots
 
     def run_pass(
-        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassKeeper | None = None
-    ) -> tuple[Block, SlabRecord]:
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
+    ) -> tuple[Block, ReadStats]:
         """``A @ block`` in one pass, and what the reading cost.
 
         ``on_task`` learns of every finished task; what ``keeper`` knows of the pass is not computed again. Only
@@ -62,7 +62,7 @@ class Distributed:
         """
         from distributed import as_completed
 
-        runs, keeper = runs_of(operator), keeper or PassKeeper()
+        runs, keeper = runs_of(operator), keeper or PassCheckpoint()
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # the block is in there
             graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
             graph.submit(root(len(runs)))
@@ -82,7 +82,7 @@ class _Futures:
     """The futures of a pass by node. Those of a node's halves are given up when it is done."""
 
     def __init__(
-        self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: PassKeeper, slots: int
+        self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: PassCheckpoint, slots: int
     ) -> None:
         self._client, self._runs, self._known, self._token = client, runs, keeper.parts, uuid4().hex
         self._whole, self._held = self._send(operator), self._send(block)
@@ -257,8 +257,8 @@ class Cluster(Distributed):
                 )
 
     def run_pass(
-        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassKeeper | None = None
-    ) -> tuple[Block, SlabRecord]:
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
+    ) -> tuple[Block, ReadStats]:
         """As above; raises LostError if the scheduler is gone, or tasks kill one worker after the other."""
         from distributed import KilledWorker
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.sparse import Fragment
 
 MAX_RUNS = 4096
@@ -84,16 +84,16 @@ def compute_node(operator: Operator, runs: list[range], node: TreeNode, block: B
     return operator.join(left, right)
 
 
-def expected_record(operator: Operator, which: range, runs: list[range]) -> SlabRecord:
+def expected_record(operator: Operator, which: range, runs: list[range]) -> ReadStats:
     """What reading some runs costs, by their share of the units: for remote observers."""
     ends = (runs[which.start].start, runs[which.stop - 1].stop)
     nbytes, chunks = (
         [total * end // operator.units for end in ends] for total in (operator.pass_bytes, operator.pass_chunks)
     )
-    return SlabRecord(bytes_read=nbytes[1] - nbytes[0], chunks=chunks[1] - chunks[0])
+    return ReadStats(bytes_read=nbytes[1] - nbytes[0], chunks=chunks[1] - chunks[0])
 
 
-class PassKeeper:
+class PassCheckpoint:
     """What is known of a pass: taken over from before a kill, finished since, committed from time to time.
 
     Parameters
@@ -124,9 +124,9 @@ class PassKeeper:
         self._keep(parts)
         self._last = time.monotonic()
 
-    def record(self) -> SlabRecord:
+    def record(self) -> ReadStats:
         """What the reading of the parts taken over had cost."""
-        total = SlabRecord()
+        total = ReadStats()
         for part in self.parts.values():
             total = total.add(part.record)
         return total
@@ -183,7 +183,7 @@ def unpack(operator: Operator, arrays: dict[str, np.ndarray], facts: list[dict[s
     """The inverse of :func:`pack`."""
     parts, runs = {}, runs_of(operator)
     for i, fact in enumerate(facts):
-        record = SlabRecord(
+        record = ReadStats(
             bytes_read=fact["bytes_read"],
             chunks=fact["chunks"],
             checksums={(int(a), int(b)): int(crc) for a, b, crc in arrays[f"{i}-checksums"].reshape(-1, 3)},

@@ -14,10 +14,10 @@ from dask.callbacks import Callback
 from threadpoolctl import get_cached_controller
 
 from npmdask.execution.memory import ProcessPeak
-from npmdask.execution.reduction import PassKeeper, TreeNode, compute_run, root, runs_of
+from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_run, root, runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 
 # What the last bits depend on besides the parameters: recorded, compared, and said when it changed.
 
@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
     return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}
 
 
-OnTask = Callable[[SlabRecord], None]
+OnTask = Callable[[ReadStats], None]
 
 
 class _OneThread:
@@ -83,13 +83,13 @@ class Threads:
         self.threads = threads
 
     def run_pass(
-        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassKeeper | None = None
-    ) -> tuple[Block, SlabRecord]:
+        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
+    ) -> tuple[Block, ReadStats]:
         """``A @ block`` in one pass, and what the reading cost.
 
         ``on_task`` learns of every finished run; what ``keeper`` knows of the pass is not computed again.
         """
-        runs, keeper = runs_of(operator), keeper or PassKeeper()
+        runs, keeper = runs_of(operator), keeper or PassCheckpoint()
         if len(runs) == 1 and not keeper.parts:
             return self._at_once(operator, runs[0], block, on_task)
         whole = dask.delayed(operator, name="operator", traverse=False)
@@ -111,7 +111,7 @@ class Threads:
             )
         return operator.finish(total, block), total.record
 
-    def _at_once(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, SlabRecord]:
+    def _at_once(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, ReadStats]:
         """A pass of one run: nothing to schedule, to join or to keep, and a graph takes longer than small data."""
         with single_threaded_blas():
             total = compute_run(operator, run, block)
@@ -142,7 +142,7 @@ def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
 class _Watch(Callback):
     """Sees every part that the threaded scheduler finishes: tells of it, and commits from time to time."""
 
-    def __init__(self, count: int, on_task: OnTask, keeper: PassKeeper) -> None:
+    def __init__(self, count: int, on_task: OnTask, keeper: PassCheckpoint) -> None:
         self._count, self._on_task, self._keeper = count, on_task, keeper
         self._parts = dict(keeper.parts)
         super().__init__(posttask=self._done)

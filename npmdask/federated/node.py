@@ -37,7 +37,7 @@ from npmdask.runs.restore import bind
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Source
 
 ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
@@ -154,7 +154,7 @@ class Node:
         return self._jobs[name]
 
 
-def _told_nobody(record: SlabRecord) -> None:
+def _told_nobody(record: ReadStats) -> None:
     """How far a pass is tells of the number of rows."""
 
 

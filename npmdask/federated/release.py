@@ -25,7 +25,7 @@ from npmdask.privacy.release import Answer, Disclosure, Released, released_answe
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import Problem
 from npmdask.runs.session import Session
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm
 from npmdask.theory.start import gaussian_norm
@@ -92,7 +92,7 @@ class NodeSum(OnePass):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         answers = [self.reader.link.ask(node, block) for node in slabs]
-        record = SlabRecord(bytes_read=sum(size for _, size in answers), chunks=len(answers))
+        record = ReadStats(bytes_read=sum(size for _, size in answers), chunks=len(answers))
         return Partial({"product": sum((product for product, _ in answers), np.zeros(block.shape))}, record)
 
     def finish(self, total: Partial, block: Block) -> Block:

@@ -48,7 +48,7 @@ class Retention:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gone:
+class Removed:
     """Something that went, or would go. ``why`` is a word about it."""
 
     path: Path
@@ -57,10 +57,10 @@ class Gone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
+class GcReport:
     """``gone``: what went; ``left``: what a process has, or what could not be looked at, in sentences."""
 
-    gone: tuple[Gone, ...]
+    gone: tuple[Removed, ...]
     left: tuple[str, ...]
 
     @property
@@ -68,7 +68,7 @@ class Swept:
         return sum(one.bytes for one in self.gone)
 
 
-def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> Swept:
+def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> GcReport:
     """Remove what ``rule`` lets go of all runs in ``folder`` or below it. ``dry``: only say what that is.
 
     Raises
@@ -90,7 +90,7 @@ def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> Swept:
             broom.visit_partial(place)
         elif place.name == GOING:
             broom.remove(place, "what an earlier gc was removing")
-    return Swept(gone=tuple(broom.gone), left=tuple(broom.left))
+    return GcReport(gone=tuple(broom.gone), left=tuple(broom.left))
 
 
 def _require_modest(folder: Path) -> Path:
@@ -130,7 +130,7 @@ class _Broom:
 
     def __init__(self, rule: Retention, dry: bool) -> None:
         self.rule, self.dry = rule, dry
-        self.gone: list[Gone] = []
+        self.gone: list[Removed] = []
         self.left: list[str] = []
 
     def visit(self, store: Path) -> None:
@@ -182,7 +182,7 @@ class _Broom:
                 shutil.rmtree(aside, ignore_errors=True)
                 if not any(going.iterdir()):
                     going.rmdir()
-            self.gone.append(Gone(path=store, bytes=nbytes, why=why))
+            self.gone.append(Removed(path=store, bytes=nbytes, why=why))
 
         return remove
 
@@ -215,7 +215,7 @@ class _Broom:
         nbytes = size_of(path).bytes
         if not self.dry:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        self.gone.append(Gone(path=path, bytes=nbytes, why=why))
+        self.gone.append(Removed(path=path, bytes=nbytes, why=why))
 
 
 def _is_private(store: Path) -> bool:

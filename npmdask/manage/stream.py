@@ -58,9 +58,9 @@ class StreamKind(RunKind):
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """Say what the last commit holds, and the last measurement before that."""
-        from npmdask.streaming.solution import standing
+        from npmdask.streaming.solution import stream_status
 
-        found = standing(run)
+        found = stream_status(run)
         if found is None:
             facts: dict[str, Any] = {"state": "unfinished", "outcome": "nothing is committed yet: run it again"}
             facts["rows"] = 0

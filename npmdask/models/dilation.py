@@ -29,7 +29,7 @@ KINDS = ("samples", "matrix", "sparse")  # whose stored array has rows and colum
 
 
 @dataclass(frozen=True, kw_only=True)
-class DilationLens:
+class DilationOperator:
     """A stored matrix seen as its dilation."""
 
     kind: ClassVar[str] = "symmetric"
@@ -92,7 +92,7 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
         request=replace(request, target_rank=2 * k, iteration_rank=p),
         algorithm=replace(algorithm, target_rank=2 * k, iteration_rank=p, mixed_precision=False),
         rule=ResidualRule(tol=plain.rule.tol, max_steps=plain.rule.max_steps, d=d),
-        lens=DilationLens(),
+        derived=DilationOperator(),
     )
 
 

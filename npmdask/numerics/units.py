@@ -62,7 +62,7 @@ def parse_memory(text: str | int | None) -> int | None:
 # Options that a person wrote, as fields of a dataclass: types are not guessed, and every error is a sentence.
 
 
-def built(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
+def from_table(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
     """``kind(**values)``; ``name`` is what it is called in an error.
 
     Raises

@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
-from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
+from npmdask.storage.readers.dense import DenseReader, ReadStats, scratch
 from npmdask.storage.readers.sparse import Fragment
 
 RUN_BYTES = 32 * 2**20  # of data in a run: large enough that the cost of scheduling a task vanishes
@@ -26,7 +26,7 @@ class Partial:
     """What a run of slabs gives: sums by name, cut rows, and what the reading cost."""
 
     sums: Sums
-    record: SlabRecord
+    record: ReadStats
     fragments: list[Fragment] = field(default_factory=list)
 
 
@@ -301,7 +301,7 @@ def require_finite(sums: Sums, reader: Any, units: range) -> None:
 # Operators on some rows of a stored array: the units of a pass are the slabs that these rows lie in.
 
 
-class OfRows(BySlabs):
+class BySamples(BySlabs):
     """What reading a batch costs: whole slabs (checksums are over whole chunks), the others not at all.
 
     ``rows`` is the batch (a range of step 1), or None for all rows of ``reader``.

@@ -33,7 +33,7 @@ from npmdask.operators._protocol import (
 from npmdask.operators.exact_sums import COLUMN_NORM, on_grid, require_prepared
 from npmdask.operators.packed_symmetric import Triangle
 from npmdask.operators.packed_tensor import Contraction, PackedTensor, tensor_strip_rows
-from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 
@@ -138,7 +138,7 @@ class BoundedProduct(Bounded, BySlabs):
         return least_run(0)
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, first = SlabRecord(), self.reader.slab_rows(slabs.start).start
+        record, first = ReadStats(), self.reader.slab_rows(slabs.start).start
         product = np.zeros((self.reader.slab_rows(slabs.stop - 1).stop - first, block.shape[1]))
         for rows, tile, part in _strips(self.reader, slabs, record):
             here = slice(rows.start - first + part.start, rows.start - first + part.stop)
@@ -187,7 +187,7 @@ class BoundedTransposed(Bounded, BySlabs):
         return min(tile, strip) + self.reader.grid[0] * each + JOINS
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, product = SlabRecord(), np.zeros((self._rows, block.shape[1]))
+        record, product = ReadStats(), np.zeros((self._rows, block.shape[1]))
         for rows, tile, part in _strips(self.reader, slabs, record):
             some = block[rows.start + part.start : rows.start + part.stop]
             for columns, values in tile:
@@ -214,14 +214,14 @@ class BoundedTriangle(Bounded, Triangle):
         return side + n * (1 + -(-side // tile)) + JOINS  # a row is met by tiles where they lie, and mirrored
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record = SlabRecord()
+        record = ReadStats()
         return Partial({"product": np.ascontiguousarray(self._sum(slabs, block, record))}, record)
 
     def _tile(self, values: np.ndarray, dtype: Any) -> np.ndarray:
         return self._bounded(values)
 
 
-def _strips(reader: DenseReader, slabs: range, record: SlabRecord) -> Iterator[tuple[slice, Tile, slice]]:
+def _strips(reader: DenseReader, slabs: range, record: ReadStats) -> Iterator[tuple[slice, Tile, slice]]:
     """Each tile with each strip of its rows that stays in cache in float64."""
     for slab in reader.ahead(slabs):
         for rows, tile in reader.tiles(slab, record):
@@ -284,7 +284,7 @@ class BoundedTensor(Bounded, PackedTensor):
         return Rounding(grid=self._grid, l2=entry * math.sqrt(rows), l1=entry * rows)
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, contraction = SlabRecord(), Contraction(block, self.reader.side)
+        record, contraction = ReadStats(), Contraction(block, self.reader.side)
         for place, values in self.reader.blocks(slabs, record):
             held = scratch("bounded tensor block", (self.reader.side**3,), np.float64)[: values.size]
             contraction.add(place, self._bounded_in(held.reshape(values.shape), values))

@@ -41,7 +41,7 @@ from npmdask.operators.exact_sums import (
     round_to,
 )
 from npmdask.operators.gram import cut_rows
-from npmdask.storage.readers.dense import DenseReader, SlabRecord, Tile, scratch
+from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 # Records of bounded norm, on a grid: a function of each record alone, wherever and beside whatever it is stored.
@@ -232,7 +232,7 @@ class ClippedGram(Records):
     reader: DenseReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, total = SlabRecord(), np.zeros((2, *block.shape))
+        record, total = ReadStats(), np.zeros((2, *block.shape))
         unit = self.clipping.unit
         product = scratch(("product", len(block)), block.shape, np.float64)
         for records in self._records(slabs, record):
@@ -241,7 +241,7 @@ class ClippedGram(Records):
             add_exactly(total, product, unit)
         return Partial(self._carried(total), record)
 
-    def _records(self, slabs: range, record: SlabRecord) -> Iterator[np.ndarray]:
+    def _records(self, slabs: range, record: ReadStats) -> Iterator[np.ndarray]:
         """Strips of clipped records that stay in cache; the memory of one is reused by the next."""
         height = min(STRIP_ROWS, strip_rows(self.block_rows, np.float64))
         held = scratch("records", (height, self.block_rows), np.float64)
@@ -287,7 +287,7 @@ class ClippedSparseGram(Records):
     reader: CsrReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, fragments = SlabRecord(), list[Fragment]()
+        record, fragments = ReadStats(), list[Fragment]()
         total = np.zeros((2, *block.shape))
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):

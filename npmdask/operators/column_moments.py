@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, Sums, require_finite
 from npmdask.operators.view import AS_STORED, View
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.sparse import Fragment
 from npmdask.storage.writers.dense import Moments
 
@@ -35,13 +35,13 @@ class ColumnMoments(BySlabs):
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record = SlabRecord()
+        record = ReadStats()
         table = (self._of_entries if self._of_csr else self._of_tiles)(slabs, record)
         sums = self.unstacked(table, slabs)
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record)
 
-    def _of_tiles(self, slabs: range, record: SlabRecord) -> np.ndarray:
+    def _of_tiles(self, slabs: range, record: ReadStats) -> np.ndarray:
         columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
         parts, weights = [Moments(c.stop - c.start) for c in columns], self.view.row_weight
         for slab in self.reader.ahead(slabs):
@@ -50,7 +50,7 @@ class ColumnMoments(BySlabs):
                     part.add(values, None if weights is None else weights[rows])
         return np.concatenate([part.table() for part in parts], axis=1)
 
-    def _of_entries(self, slabs: range, record: SlabRecord) -> np.ndarray:
+    def _of_entries(self, slabs: range, record: ReadStats) -> np.ndarray:
         table, weights, at = np.zeros((3, self.block_rows)), self.view.row_weight, self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
             values, lengths = piece.data.astype(np.float64), [len(piece.data)]

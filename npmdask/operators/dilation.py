@@ -29,7 +29,7 @@ from npmdask.operators._protocol import (
     zeros_for_sum,
 )
 from npmdask.operators.gram import cut_numbers, cut_rows
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 
@@ -68,7 +68,7 @@ class Dilation(Dilated):
     reader: DenseReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, (left, right) = SlabRecord(), self._halves(block)
+        record, (left, right) = ReadStats(), self._halves(block)
         first, last = self.reader.slab_rows(slabs.start).start, self.reader.slab_rows(slabs.stop - 1).stop
         product, back = np.zeros((last - first, block.shape[1])), zeros_for_sum(len(right), block)
         for slab in self.reader.ahead(slabs):
@@ -96,7 +96,7 @@ class SparseDilation(Dilated):
     reader: CsrReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, (left, right), rows = SlabRecord(), self._halves(block), self._rows(slabs)
+        record, (left, right), rows = ReadStats(), self._halves(block), self._rows(slabs)
         product, back = np.zeros((len(rows), block.shape[1])), np.zeros(right.shape)
         at, fragments = self.reader.rows_of(slabs)[0], []  # the row that comes next; rows before it are empty
         for piece in self.reader.blocks(slabs, record):

@@ -23,7 +23,7 @@ from npmdask.operators._protocol import (
 )
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 
@@ -46,7 +46,7 @@ class Gram(BySlabs):
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, block = SlabRecord(), self.view.on_columns(block)
+        record, block = ReadStats(), self.view.on_columns(block)
         product = zeros_for_sum(len(block), block)
         for _, tile, z in self._products(slabs, block, record):
             for columns, values in tile:
@@ -55,7 +55,7 @@ class Gram(BySlabs):
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record)
 
-    def _products(self, slabs: range, block: Block, record: SlabRecord) -> Iterator[tuple[slice, Any, Block]]:
+    def _products(self, slabs: range, block: Block, record: ReadStats) -> Iterator[tuple[slice, Any, Block]]:
         """For each strip: its rows, its values as the view has them, by columns, and their product with the block."""
         for slab in self.reader.ahead(slabs):
             for rows, raw in self.reader.tiles(slab, record):
@@ -93,7 +93,7 @@ class LeftProduct(Gram):
     expected: np.ndarray | None = None
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, block = SlabRecord(), self.view.on_columns(block)
+        record, block = ReadStats(), self.view.on_columns(block)
         back, gram = np.zeros(block.shape), np.zeros((block.shape[1], block.shape[1]))
         for slab in self.reader.ahead(slabs):
             kept = []
@@ -142,7 +142,7 @@ class SparseGram(BySlabs):
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, block = SlabRecord(), self.view.on_columns(block)
+        record, block = ReadStats(), self.view.on_columns(block)
         product, fragments, at = np.zeros(block.shape), [], self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):

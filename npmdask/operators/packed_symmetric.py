@@ -23,7 +23,7 @@ from npmdask.operators._protocol import (
     tile_bytes,
     zeros_for_sum,
 )
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 
 
@@ -48,12 +48,12 @@ class Triangle(ByBlocks):
             self.reader.dense.read_chunk_ahead(*self.reader.place(unit))
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record = SlabRecord()
+        record = ReadStats()
         sums = {"product": np.ascontiguousarray(self._sum(slabs, block, record))}
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record)
 
-    def _sum(self, slabs: range, block: Block, record: SlabRecord) -> Block:
+    def _sum(self, slabs: range, block: Block, record: ReadStats) -> Block:
         product = zeros_for_sum(len(block), block)
         for unit in self.reader.ahead(slabs):
             i, j = self.reader.place(unit)
@@ -97,7 +97,7 @@ class Symmetric(BySlabs):
         return least_run(0)
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record = SlabRecord()
+        record = ReadStats()
         first = self.reader.slab_rows(slabs.start).start
         last = self.reader.slab_rows(slabs.stop - 1).stop
         product = np.zeros((last - first, block.shape[1]))

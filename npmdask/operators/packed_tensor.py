@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, symmetric_part
 from npmdask.operators._protocol import RUN_BYTES, ByBlocks, Partial, require_finite
-from npmdask.storage.readers.dense import SlabRecord, scratch
+from npmdask.storage.readers.dense import ReadStats, scratch
 from npmdask.storage.readers.packed_tensor import Place, TensorReader, multiplicity
 
 # Strips of a block of a tensor, as matrices that stay in cache, in buffers that the next ones reuse.
@@ -198,7 +198,7 @@ class PackedTensor(OfTensor):
     answers: ClassVar[tuple[str, ...]] = ("scores",)
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, contraction = SlabRecord(), Contraction(block, self.reader.side)
+        record, contraction = ReadStats(), Contraction(block, self.reader.side)
         for place, values in self.reader.blocks(slabs, record):
             contraction.add(place, values)
         sums = {"product": contraction.product}
@@ -236,7 +236,7 @@ class PackedMultilinear(OfTensor):
     widths: tuple[int, int, int] | None = None
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, m = SlabRecord(), block.shape[1]
+        record, m = ReadStats(), block.shape[1]
         strips, form = Strips(self.reader.side, m, block.dtype), np.zeros((m, m, m))
         for place, values in self.reader.blocks(slabs, record):
             self._add(form, place, values, block, strips)

@@ -17,10 +17,10 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BlockQuery, OfRows, Partial, Sums, least_run, own_rows
+from npmdask.operators._protocol import BlockQuery, BySamples, Partial, Sums, least_run, own_rows
 from npmdask.operators.clipped_rows import gather_rows, sum_in_one_order
 from npmdask.operators.exact_sums import round_to
-from npmdask.storage.readers.dense import DenseReader, SlabRecord, scratch
+from npmdask.storage.readers.dense import DenseReader, ReadStats, scratch
 
 IMAGE_STRIP_BYTES = 2**20  # of records in float64: measured best of 128 KiB to 4 MiB (d = 200 to 10,000)
 STRIP_ARRAYS = 8  # of images, at once, in the work of a mechanism on a strip: measured 6
@@ -139,7 +139,7 @@ def unpack_query(block: Block) -> tuple[np.ndarray, np.ndarray, Block]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordImages(OfRows):
+class RecordImages(BySamples):
     """``mechanism.summary`` of the images of a batch. Nothing here fails, or warns, because of a value.
 
     Parameters
@@ -185,7 +185,7 @@ class RecordImages(OfRows):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         """The summary of the rows of the batch in some units; or their images, of a mechanism that is not additive."""
-        mechanism, record = self._known(), SlabRecord()
+        mechanism, record = self._known(), ReadStats()
         vector, centre, found = unpack_query(block)
         images = self._images(slabs, vector, found, record)
         if mechanism.additive:
@@ -232,13 +232,13 @@ class RecordImages(OfRows):
         """Records of a strip: at least one, however wide."""
         return max(1, IMAGE_STRIP_BYTES // (8 * self.reader.shape[1]))
 
-    def _images(self, units: range, vector: np.ndarray, found: Block, record: SlabRecord) -> Iterator[np.ndarray]:
+    def _images(self, units: range, vector: np.ndarray, found: Block, record: ReadStats) -> Iterator[np.ndarray]:
         """Images (b x d) of strip after strip."""
         side, images = self.side, ImagesOf(vector, found)
         for records in self._records(units, record):
             yield images.rows(records) if side is None else images.matrices(records.reshape(-1, side, side))
 
-    def _records(self, units: range, record: SlabRecord) -> Iterator[np.ndarray]:
+    def _records(self, units: range, record: ReadStats) -> Iterator[np.ndarray]:
         """Strips of the records of the batch in float64; the memory of one is reused by the next."""
         held = scratch("records", (self._height, self.reader.shape[1]), np.float64)
         for slab in self.reader.ahead(self.slabs_of(units)):

@@ -21,7 +21,7 @@ from npmdask.numerics.moments.whitening import require_whitening
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     STRIP_BYTES,
-    OfRows,
+    BySamples,
     Partial,
     Sums,
     add_back,
@@ -32,11 +32,11 @@ from npmdask.operators._protocol import (
     split_rows,
 )
 from npmdask.operators.gram import Gram
-from npmdask.storage.readers.dense import SlabRecord, scratch
+from npmdask.storage.readers.dense import ReadStats, scratch
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleTriples(OfRows, Gram):
+class SampleTriples(BySamples, Gram):
     """``weight E[(x^T u)^2 x]`` for every column u of a block (d x L), over all rows or a batch of them.
 
     Parameters
@@ -67,7 +67,7 @@ class SampleTriples(OfRows, Gram):
         return least_run(self.block_rows)
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record = SlabRecord()
+        record = ReadStats()
         product = np.zeros((self.block_rows, (1 + self.extra) * block.shape[1]), order="F")
         if self.whitening is None:
             block = self.view.on_columns(block)
@@ -187,7 +187,7 @@ class MixtureSpread(Gram):
             raise BadInputError("the spread of a mixture is around the mean of its rows: give mean, and no scale")
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        d, record = len(block), SlabRecord()
+        d, record = len(block), ReadStats()
         weighted, total = np.zeros((d, 1)), np.zeros((1, 1))
         for _, tile, z in self._products(slabs, block, record):
             squares = -np.einsum("nj,nj->n", z, z, dtype=np.float64)
@@ -257,7 +257,7 @@ class SampleBlocks(Gram):
         return max(32, STRIP_BYTES // (8 * self.side**2))
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, b, d = SlabRecord(), self.side, int(self.reader.shape[1])
+        record, b, d = ReadStats(), self.side, int(self.reader.shape[1])
         sums = np.zeros((len(self.wanted), b * b, b))
         for slab in self.reader.ahead(slabs):
             for rows, tile in self.reader.tiles(slab, record):

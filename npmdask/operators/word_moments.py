@@ -44,7 +44,7 @@ from npmdask.operators._protocol import (
     split_rows,
 )
 from npmdask.operators.gram import SPARSE_ROWS, cut_rows, row_strips
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 FEWEST_WORDS = 3
@@ -58,7 +58,7 @@ class ByDocuments(BySlabs, ABC):
     reader: CsrReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, fragments, sums = SlabRecord(), list[Fragment](), self._nothing(block)
+        record, fragments, sums = ReadStats(), list[Fragment](), self._nothing(block)
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):
                 fragments.append(piece)
@@ -137,7 +137,7 @@ class WordTotals(ByDocuments):
             raise BadInputError(f"half_length = {self.half_length} is a number of words, from 0 on")
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, fragments, sums = SlabRecord(), list[Fragment](), self._nothing(block)
+        record, fragments, sums = ReadStats(), list[Fragment](), self._nothing(block)
         row = self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):

@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.numerics.units import time_text
-from npmdask.planning.simulated_convergence import FLOPS, rehearse
+from npmdask.planning.simulated_convergence import FLOPS, simulate_run
 from npmdask.runs.build import default_rank
 from npmdask.runs.problem import Problem
 from npmdask.theory import best_q, gaussian_norm, init_tan_quantile, npm_max_noise
@@ -35,7 +35,7 @@ class StepPrediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class Forecast:
     """What a spectrum foretells.
 
     ``gap_steps``, ``rank_steps``: of the power method by formula, with the gap at k and at the ``best_rank`` q
@@ -115,7 +115,7 @@ def predict_steps(
     played = getattr(algorithm, "can_be_played", False)
     found = None
     if played:
-        found = rehearse(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
+        found = simulate_run(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
     if found is not None:
         residual = found.residual if stddev else None
         return StepPrediction(steps=found.steps, reached=found.reached, residual=residual, how="rehearsed")
@@ -141,7 +141,7 @@ def look_ahead(
     known: int,
     wide: int,
     seconds: Callable[[int | None, int], float | None],
-) -> Outlook:
+) -> Forecast:
     """Everything that these eigenvalues predict.
 
     ``known``: how many of them are not made up. ``wide``: the most columns that fit. ``seconds``: of so many steps with
@@ -155,7 +155,7 @@ def look_ahead(
     better_rank = _gap_near(sizes[:known], k, wide) if share is None else None
     better = _better(problem, eigenvalues, predicted.steps, better_rank, wide, seconds)
     gap, rank, for_tol = _noise(sizes, k, p, problem.d, problem.rule.tol)
-    return Outlook(
+    return Forecast(
         source=source,
         steps=predicted.steps,
         reached=predicted.reached,

@@ -19,7 +19,7 @@ from npmdask.execution.memory import MemoryPlan, largest_rank, tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
-from npmdask.planning.forecast import Outlook, look_ahead, predict_steps
+from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.row_sample import sample_said
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import default_rank, make_problem
@@ -64,7 +64,7 @@ class Plan:
     free_rank: int
     free_rank_steps: int | None
     free_rank_seconds: float | None
-    outlook: Outlook | None
+    outlook: Forecast | None
 
     @property
     def passes(self) -> int | None:

@@ -25,11 +25,11 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.planning.forecast import locked_values, predict_steps
-from npmdask.planning.row_sample import Allowance, Sample, draw_sample, in_part, sample_of, why_too_small
-from npmdask.planning.simulated_convergence import SPARE, TINY, Played, play, thinned
+from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, sample_of, why_too_small
+from npmdask.planning.simulated_convergence import SPARE, TINY, Simulation, play, thinned
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.observers import Observer
-from npmdask.runs.predictions import FORESEEN, HINDSIGHT, foreseen
+from npmdask.runs.predictions import FORESEEN, HINDSIGHT, logged_prediction
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
@@ -58,21 +58,23 @@ class Predictor(Observer):
     """
 
     def on_ready(self, problem: Problem, session: Session) -> None:
-        foresee(problem, session.memory, session.executor, session.telemetry(), session.log)
+        predict_run(problem, session.memory, session.executor, session.telemetry(), session.log)
 
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
         foresee_search(problem, stage, session.memory, session.executor, store.telemetry(), store.log)
 
     def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
-        look_back(problem, values, session.telemetry(), session.log)
+        compare_steps(problem, values, session.telemetry(), session.log)
 
 
-def foresee(problem: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log) -> None:
+def predict_run(
+    problem: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
+) -> None:
     """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why not."""
-    tell_once(lambda: _foretold(problem, plan, executor), telemetry, log)
+    log_prediction(lambda: _foretold(problem, plan, executor), telemetry, log)
 
 
-def tell_once(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str, Any]], log: Log) -> None:
+def log_prediction(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str, Any]], log: Log) -> None:
     """Log what ``tell`` says, or why it cannot; nothing if that has been done in the life of the store."""
     if any(line["event"] == FORESEEN for line in telemetry):
         return
@@ -129,10 +131,10 @@ def with_locked(problem: Problem, sampled: np.ndarray) -> np.ndarray:
     As many of the sample's are left out, the largest: which they are is known by their number.
     """
     locked = locked_values(problem)
-    return in_front(locked, sampled) if len(locked) else sampled
+    return wanted_first(locked, sampled) if len(locked) else sampled
 
 
-def in_front(found: np.ndarray, sampled: np.ndarray) -> np.ndarray:
+def wanted_first(found: np.ndarray, sampled: np.ndarray) -> np.ndarray:
     """Values that were ``found``, and the other sampled ones as far below the last of them as they are in the sample.
 
     A sample spreads eigenvalues apart: left as they are, they would open or close a gap behind those that were found.
@@ -147,9 +149,9 @@ def _why_not(problem: Problem) -> str:
     source = problem.source
     if problem.nodes is not None:
         return "the data lie with the nodes"
-    if problem.lens is not None and problem.lens.certified:
+    if problem.derived is not None and problem.derived.certified:
         return "the operator is the dilation of the data, of which no sample is drawn"
-    if problem.lens is not None:
+    if problem.derived is not None:
         return "the operator is made of moments, of which there is no sample"
     played = getattr(problem.algorithm, "can_be_played", False)
     if type(problem.rule) not in (ResidualRule, LowRankRule) or not played:
@@ -173,7 +175,7 @@ def _place_bytes(reader: Any) -> int:
 def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int) -> Sample | None:
     """At least ``side`` rows, if there are so many and time suffices, drawn where the run reads its data."""
     reader: Any = problem.source.reader
-    allowed = Allowance(
+    allowed = SampleBudget(
         side=side,
         places=max(1, min(PLACES, READ // _place_bytes(reader), reader.grid[0] // 4)),
         nbytes=MEMORY,
@@ -204,13 +206,13 @@ def _aside(draw: Callable[[], Sample | None], seconds: float | None) -> Sample |
     return answer.result(seconds)
 
 
-def _drawn(problem: Problem, plan: MemoryPlan, seconds: float, allowed: Allowance) -> Sample | None:
+def _drawn(problem: Problem, plan: MemoryPlan, seconds: float, allowed: SampleBudget) -> Sample | None:
     until = time.perf_counter() + seconds
     with np.errstate(all="ignore"):  # squares of huge entries: what the run says of them counts
         return draw_sample(problem, plan, lambda: time.perf_counter() > until, allowed)
 
 
-def _drawn_there(source: Source, request: Request, seconds: float, allowed: Allowance) -> Sample | None:
+def _drawn_there(source: Source, request: Request, seconds: float, allowed: SampleBudget) -> Sample | None:
     """The same by a worker of a cluster."""
     until = time.perf_counter() + seconds
     with np.errstate(all="ignore"):
@@ -224,9 +226,9 @@ def _light(problem: Problem) -> tuple[Source, Request]:
     return replace(source, truth=None, words=None, column_mean=mean, column_std=std), problem.request
 
 
-def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, Any]], log: Log) -> None:
+def compare_steps(problem: Problem, values: np.ndarray, telemetry: list[dict[str, Any]], log: Log) -> None:
     """Log what would have been predicted with the ``values`` that the run has found (of the operator) in front."""
-    first = foreseen(telemetry)
+    first = logged_prediction(telemetry)
     if first is None or not first.get("spectrum") or first["residual"] is not None:
         return
     sampled, found = np.array(first["spectrum"]), np.asarray(values, np.float64)
@@ -234,7 +236,9 @@ def look_back(problem: Problem, values: np.ndarray, telemetry: list[dict[str, An
     if not last < len(sampled) or sampled[last] == 0:
         return
     try:
-        told = predict_steps(problem, in_front(found, sampled), problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
+        told = predict_steps(
+            problem, wanted_first(found, sampled), problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS
+        )
     except Exception:  # as in foresee: then there is no hindsight
         return
     log(HINDSIGHT, steps=told.steps, how=told.how)
@@ -249,7 +253,7 @@ FLOPS = 2e9  # of a rehearsal: of more than one run
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchRehearsal:
+class SimulatedSearch:
     """How many ``components`` reach the share, and ``steps`` of all stages and of the run that answers."""
 
     components: int
@@ -261,7 +265,7 @@ def foresee_search(
     problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
 ) -> None:
     """Log what the search of ``problem`` will take, before its first ``stage``; or why not."""
-    tell_once(lambda: _search_prediction(problem, stage, plan, executor), telemetry, log)
+    log_prediction(lambda: _search_prediction(problem, stage, plan, executor), telemetry, log)
 
 
 def _search_prediction(problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
@@ -283,7 +287,7 @@ def _search_prediction(problem: Problem, stage: Problem, plan: MemoryPlan, execu
 
 def rehearse_search(
     problem: Problem, eigenvalues: np.ndarray, trace: float, *, flops: float = FLOPS
-) -> SearchRehearsal | None:
+) -> SimulatedSearch | None:
     """The search of ``problem`` on an operator of these eigenvalues, falling; None: too dear, or out of reach.
 
     ``trace``: of the operator, in the units of the eigenvalues.
@@ -312,12 +316,12 @@ def rehearse_search(
     last = _answer(problem, values, counts, rank, basis, flops)
     if last is None:
         return None
-    return SearchRehearsal(components=rank, steps=steps + len(last.views), reached=last.converged)
+    return SimulatedSearch(components=rank, steps=steps + len(last.views), reached=last.converged)
 
 
 def _stage(
     values: np.ndarray, counts: np.ndarray, columns: int, basis: Block, rule: ShareRule, flops: float
-) -> Played | None:
+) -> Simulation | None:
     algorithm = PowerMethod(target_rank=columns, iteration_rank=columns)
     state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=_start(counts, columns, basis))
     return play(algorithm, state, values, rule, spare=rule, noise=np.zeros((len(values), 1)), flops=flops)
@@ -325,7 +329,7 @@ def _stage(
 
 def _answer(
     problem: Problem, values: np.ndarray, counts: np.ndarray, rank: int, basis: Block, flops: float
-) -> Played | None:
+) -> Simulation | None:
     """The run that answers, from where the last stage came to; as in every promise to a third of its tolerance."""
     columns = min(max(default_rank(rank, problem.d), basis.shape[1]), problem.d, len(values))
     final = make_problem(problem.source, replace(problem.request, target_rank=rank, iteration_rank=columns))

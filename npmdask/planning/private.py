@@ -56,7 +56,7 @@ HALVINGS = 11  # of eight decades: to half a percent
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateOutlook:
+class PrivateForecast:
     """Sines of the largest angle to the wanted vectors that a run would release: ``likely``, and ``bound`` at worst.
 
     ``bound`` holds but with probability 0.1, of a random start and of the noise together; 1: nothing is promised. Below
@@ -100,7 +100,7 @@ class PrivateOutlook:
         return f"{said}; {self.useful_epsilon:.3g} brings the sine to {USEFUL}"
 
 
-def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
+def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateForecast:
     """What the run of ``problem`` would find if its operator had this spectrum.
 
     Raises
@@ -118,7 +118,7 @@ def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateOutlook:
     asked = likely(privacy.epsilon, releases, p)
     tried = sorted((likely(privacy.epsilon, n, c, 1), n, c) for n, c in _candidates(problem, noise.dimension))
     best = min([(asked, releases, p), *((likely(privacy.epsilon, n, c), n, c) for _, n, c in tried[:FINALISTS])])
-    return PrivateOutlook(
+    return PrivateForecast(
         spectrum=spectrum.said,
         likely=asked,
         bound=noise.bound(sizes, k, p),
@@ -332,7 +332,7 @@ class PrivatePlan:
     concerns: tuple[str, ...]  # what makes the promise weak, or the answer noise; see npmdask.privacy.concerns
     expense: Expense
     memory: MemoryPlan | None
-    outlook: PrivateOutlook | None  # None: no spectrum was given or guessed
+    outlook: PrivateForecast | None  # None: no spectrum was given or guessed
 
     def facts(self) -> dict[str, Any]:
         """Everything as plain numbers and strings, for scripts."""

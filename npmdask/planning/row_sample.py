@@ -13,7 +13,7 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.spectra import evenly
 from npmdask.operators.view import column_scale
 from npmdask.runs.problem import Problem, Request
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
@@ -24,7 +24,7 @@ ALIKE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allowance:
+class SampleBudget:
     """What a sample may cost: of a plan as much as a person waits for; of a run that begins, next to nothing."""
 
     side: int = 1200  # of the eigenproblem: a tenth of a second
@@ -88,16 +88,16 @@ def _places(count: int) -> str:
 
 
 def draw_sample(
-    problem: Problem, plan: MemoryPlan, late: Callable[[], bool], allowance: Allowance | None = None
+    problem: Problem, plan: MemoryPlan, late: Callable[[], bool], allowance: SampleBudget | None = None
 ) -> Sample | None:
     """As :func:`sample_of`, from no more memory than a quarter of what ``plan`` leaves free under its limit."""
-    allowed = allowance or Allowance()
+    allowed = allowance or SampleBudget()
     if plan.limit is not None:
         allowed = replace(allowed, nbytes=min(allowed.nbytes, (plan.limit - plan.base) // 4))
     return sample_of(problem.source, problem.request, late, allowed)
 
 
-def sample_of(source: Source, request: Request, late: Callable[[], bool], allowed: Allowance) -> Sample | None:
+def sample_of(source: Source, request: Request, late: Callable[[], bool], allowed: SampleBudget) -> Sample | None:
     """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
     reader, (m, d) = source.reader, source.shape
     assert not isinstance(reader, TensorReader)  # refused before
@@ -142,7 +142,7 @@ def _positive_share(entry: float, spectrum: np.ndarray, d: int) -> float:
     return 1.0 if total == 0 else float(np.clip((1 + entry / total) / 2, 0.0, 1.0))
 
 
-def _rows_wanted(reader: Any, m: int, d: int, allowed: Allowance) -> int:
+def _rows_wanted(reader: Any, m: int, d: int, allowed: SampleBudget) -> int:
     """As many as memory and arithmetic allow."""
     room = allowed.nbytes
     width = 32 * max(1, reader.entries // m) if isinstance(reader, CsrReader) else 16 * d  # two copies, float64
@@ -202,7 +202,7 @@ def _alike(parts: list[Any]) -> float:
 
 def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
     taken, first = [], 0
-    for rows, tile in reader.tiles(slab, SlabRecord()):
+    for rows, tile in reader.tiles(slab, ReadStats()):
         values = [part[first::stride].astype(np.float64) for _, part in tile]
         taken.append(np.concatenate(values, axis=1))
         first = (first - (rows.stop - rows.start)) % stride
@@ -217,7 +217,7 @@ def _sparse_rows(reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callab
     for slab in slabs:
         if parts and late():
             break
-        for piece in reader.blocks(range(slab, slab + 1), SlabRecord()):
+        for piece in reader.blocks(range(slab, slab + 1), ReadStats()):
             if not isinstance(piece, Fragment):
                 stride = max(1, piece.shape[0] // each)
                 parts.append(piece.astype(np.float64)[::stride][:each])

@@ -37,7 +37,7 @@ FLOPS = 2e10  # of a rehearsal: two seconds of one slow core
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class SimulatedRun:
     """``steps`` that suffice nine times in ten and more; ``reached``: False if the rule gave up before ``tol``.
 
     ``residual``: the worst relative one at the end of the rehearsal; under noise, where it falls no more, its plateau.
@@ -48,7 +48,7 @@ class Rehearsal:
     residual: float
 
 
-def rehearse(
+def simulate_run(
     eigenvalues: np.ndarray,
     algorithm: Algorithm[Any],
     rule: ResidualRule,
@@ -56,7 +56,7 @@ def rehearse(
     noise_stddev: float = 0.0,
     flops: float = FLOPS,
     locked: int = 0,
-) -> Rehearsal | None:
+) -> SimulatedRun | None:
     """Steps until ``rule`` ends a run of ``algorithm`` on an operator of these ``eigenvalues``; None: too dear.
 
     Parameters
@@ -75,7 +75,7 @@ def rehearse(
     values = values[np.argsort(-np.abs(values), kind="stable")]
     rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
     if rank <= p + locked and not noise_stddev:
-        return Rehearsal(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
+        return SimulatedRun(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
     largest = max(float(np.abs(values[0])), TINY)
     values, counts = thinned(values / largest, p + locked)  # squares of values of any scale stay inside float64
     noise = noise_stddev / largest * np.sqrt(counts)[:, None]
@@ -90,11 +90,11 @@ def rehearse(
     if run is None:
         return None
     worst = float(rule.relative(run.views[-1]).max(initial=0.0))
-    return Rehearsal(steps=len(run.views), reached=run.converged, residual=worst)
+    return SimulatedRun(steps=len(run.views), reached=run.converged, residual=worst)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class Simulation:
     """A run on a diagonal matrix: its last state, its steps, what is left of the ``flops``."""
 
     state: Any
@@ -112,7 +112,7 @@ def play(
     spare: ResidualRule,
     noise: np.ndarray,
     flops: float,
-) -> Played | None:
+) -> Simulation | None:
     """Steps on the diagonal matrix of ``values`` until ``rule`` ends them, and then ``spare``; None if too dear.
 
     ``noise``: stddev of every row of a product.
@@ -134,7 +134,7 @@ def play(
                 most = min(most, view.step if noise.any() else int(MOST_SPARE * view.step))
         if outcome is not None and (spare is rule or spare(views) is not None):
             break
-    return Played(state=state, views=views, converged=outcome is not None and outcome.answered, flops=flops)
+    return Simulation(state=state, views=views, converged=outcome is not None and outcome.answered, flops=flops)
 
 
 def _locked(values: np.ndarray, count: int) -> Result | None:

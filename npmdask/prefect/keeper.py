@@ -59,7 +59,7 @@ MOST = 10  # times that a run is started again without lasting
 TAG = "npmdask"
 
 
-class Keeper:
+class Reconciler:
     """One keeper; ``tend`` is one look."""
 
     def __init__(self, schedules: Path | None) -> None:
@@ -245,10 +245,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     a = parser.parse_args(argv)
     open_log()
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 2}):  # 5 take a minute, in which no look is made
-        return exit_code(lambda: _keep(Keeper(a.schedules and a.schedules.absolute()), a.alive))
+        return exit_code(lambda: _keep(Reconciler(a.schedules and a.schedules.absolute()), a.alive))
 
 
-def _keep(keeper: Keeper, alive: Path | None) -> int:
+def _keep(keeper: Reconciler, alive: Path | None) -> int:
     while True:
         try:
             with get_client(sync_client=True) as client:

@@ -27,7 +27,7 @@ from npmdask.runs.solution import Solution, Step
 from npmdask.streaming import StreamSolution
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.report import angles_plot, gap_plot
-from npmdask.streaming.solution import standing
+from npmdask.streaming.solution import stream_status
 
 # The convergence of a run under way as a small SVG, written by hand.
 #
@@ -278,7 +278,7 @@ class StreamPublisher(LivePublisher):
 
     def __init__(self, name: str, store: str, total: int | None) -> None:
         super().__init__(name)
-        found = standing(RunStore(store))
+        found = stream_status(RunStore(store))
         self._history = found.history if found else ()
         self._rows = found.rows if found else 0
         self._total, self._new = total, False

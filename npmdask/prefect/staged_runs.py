@@ -10,7 +10,7 @@ from prefect import flow, get_run_logger
 from npmdask.manage.report import summary
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.documents import documents_of
-from npmdask.models.topics.run import Cut, run_topics
+from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.numerics.units import parse_memory
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import Folder, Memory, Restarts, RunId, Seed, Threads, Workers, run_folder, said
@@ -43,7 +43,7 @@ def topics(
 ) -> Any:
     """Topics of documents, out of core. The same run id again: goes on after a kill, or returns the answer."""
     store = run_folder(folder, run_id)
-    cut = Cut(held_out=held_out, min_df=min_df, max_df=max_df)
+    cut = CorpusFilter(held_out=held_out, min_df=min_df, max_df=max_df)
     asked = {"alpha0": alpha0, "half_length": half_length, "moments": moments, "restarts": restarts, "seed": seed}
     look(documents)
     facts = find_topics(run_id, documents, count, vocabulary, store, cut, asked, (memory, threads, workers))
@@ -120,7 +120,7 @@ def find_topics(
     count: int,
     vocabulary: str | None,
     store: str,
-    cut: Cut,
+    cut: CorpusFilter,
     asked: dict[str, Any],
     means: Means,
 ) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from npmdask.privacy.dp_pca.neighbors import RELATIONS, require_relation
 from npmdask.privacy.dp_pca.private_mean import MOST_RECORDS, DistanceRange
 from npmdask.privacy.dp_pca.registry import OracleQuestion, make_oracle
 from npmdask.privacy.dp_pca.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
-from npmdask.privacy.power_release import promised, require_registered
+from npmdask.privacy.power_release import public_statement, require_registered
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.dense import DenseReader
@@ -113,7 +113,7 @@ class RecordsRecipe(PrivateRecipe):
     def statement(self, source: Source, history: list[dict[str, Any]]) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers."""
         means = [step for step in history if not step["release"].startswith("range")]
-        return promised(self.privacy, self.relation, self.mechanism) | {
+        return public_statement(self.privacy, self.relation, self.mechanism) | {
             "releases": len(history),
             "iteration_rank": 1,
             "columns": source.dimension,

@@ -47,7 +47,7 @@ MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
 
 
-def promised(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
+def public_statement(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
     """What every statement of a private run begins with: who is protected, by what, and what it cost."""
     charge = mechanism.charge()
     return {
@@ -140,7 +140,7 @@ class PowerRecipe(PrivateRecipe):
 
     def statement(self, source: Source, state: Any, history: list[dict[str, Any]], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
-        return promised(self.privacy, self.relation, self.mechanism) | {
+        return public_statement(self.privacy, self.relation, self.mechanism) | {
             "releases": self.releases,
             "iteration_rank": p,
             "columns": source.shape[1],

@@ -16,12 +16,12 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower, PrivateTensorState, Query, Result
 from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.numerics.units import built
+from npmdask.numerics.units import from_table
 from npmdask.operators import BoundedTensor
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation, no_laplace
-from npmdask.privacy.power_release import promised, require_registered
+from npmdask.privacy.power_release import public_statement, require_registered
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.packed_tensor import TensorReader
@@ -111,7 +111,7 @@ class TensorRecipe(PrivateRecipe):
         self, source: Source, state: PrivateTensorState, result: Result, history: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers."""
-        return promised(self.privacy, self.relation, self.mechanism) | {
+        return public_statement(self.privacy, self.relation, self.mechanism) | {
             "releases": self.releases,
             "columns_released": self.releases * self.algorithm.restarts,
             "iteration_rank": self.algorithm.restarts,
@@ -222,5 +222,5 @@ def read_options(options: Mapping[str, Any]) -> PrivateTensorOptions:
             )
         if name not in known:
             raise BadInputError(f"a private {NAME} has no option {name!r}: {closest(name, known)}")
-    made: PrivateTensorOptions = built(NAME, PrivateTensorOptions, options)
+    made: PrivateTensorOptions = from_table(NAME, PrivateTensorOptions, options)
     return made

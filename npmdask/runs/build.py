@@ -12,7 +12,7 @@ from npmdask.algorithms import OURS, Algorithm, Question, TensorPower, restarts_
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.numerics.units import built
+from npmdask.numerics.units import from_table
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.dp_pca_release import make_records
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
@@ -84,7 +84,7 @@ def pose_tensor(
     BadInputError
         More components than the tensor has rows, or an option that is unknown or out of range.
     """
-    asked: TensorOptions = built(TENSOR, TensorOptions, _known(options or {}))
+    asked: TensorOptions = from_table(TENSOR, TensorOptions, _known(options or {}))
     k, d = question.target_rank, question.side
     if not 1 <= k <= d:
         raise BadInputError(

@@ -22,11 +22,11 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator
 from npmdask.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.safe_open import open_node
 
 Z_NAME = "left.zarr"
-Pass = Callable[[Operator], tuple[Block, SlabRecord]]
+Pass = Callable[[Operator], tuple[Block, ReadStats]]
 
 
 @dataclass(frozen=True, kw_only=True)

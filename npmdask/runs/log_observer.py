@@ -10,7 +10,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.execution.memory import MemoryPlan
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.solution import Solution, Step
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 
 if TYPE_CHECKING:
     from npmdask.streaming.metrics import Measurement
@@ -35,7 +35,7 @@ class RedactingObserver(Observer):
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self._member.on_pass(label, 0, 0)
 
-    def on_task(self, record: SlabRecord) -> None:
+    def on_task(self, record: ReadStats) -> None:
         """Not passed on: how many parts a pass has says how many rows there are."""
 
     def on_step(self, step: Step) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npmdask.runs.problem import Problem
     from npmdask.runs.session import Session
     from npmdask.runs.solution import Solution, Step
-    from npmdask.storage.readers.dense import SlabRecord
+    from npmdask.storage.readers.dense import ReadStats
     from npmdask.streaming.metrics import Measurement
     from npmdask.streaming.solution import StreamSolution
 
@@ -45,7 +45,7 @@ class Observer:
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         """A pass over the data begins."""
 
-    def on_task(self, record: SlabRecord) -> None:
+    def on_task(self, record: ReadStats) -> None:
         """A part of the pass is done."""
 
     def on_step(self, step: Step) -> None:
@@ -94,7 +94,7 @@ class Observers(Observer):
         for member in self._members:
             member.on_pass(label, total_bytes, total_chunks)
 
-    def on_task(self, record: SlabRecord) -> None:
+    def on_task(self, record: ReadStats) -> None:
         for member in self._members:
             member.on_task(record)
 
@@ -119,7 +119,7 @@ class Observers(Observer):
             member.on_end(solution)
 
 
-class OfStage(Observers):
+class StageObserver(Observers):
     """Tells of everything but the end: a stage is not the job, whose end comes once."""
 
     def on_end(self, solution: Solution) -> None:
@@ -165,7 +165,7 @@ class ProgressBar(Observer):
         self._bar.start()
         self._task = self._bar.add_task(label, total=total_bytes or None, rate="")
 
-    def on_task(self, record: SlabRecord) -> None:
+    def on_task(self, record: ReadStats) -> None:
         self._done += record.bytes_read
         self._chunks += record.chunks
         if self._bar is not None:

@@ -35,7 +35,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.runs.restore import bind_spec
 from npmdask.storage.paths import NEW_STORE, local_path, locked
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
@@ -216,7 +216,7 @@ def _write(
     identity = {"perturbed": statement["release_id"]}
     writer = TensorWriter(target, size=reader.size, dtype=kept, side=reader.side, identity=identity)
     each = reader.side**3 * kept.itemsize
-    for place, values in reader.blocks(range(writer.next_unit, writer.units), SlabRecord()):
+    for place, values in reader.blocks(range(writer.next_unit, writer.units), ReadStats()):
         noisy = mechanism.release(values, place=place, entropy=account.entropy)
         writer.write(noisy.astype(kept, copy=False))
         if progress:

@@ -21,10 +21,10 @@ from npmdask.operators.view import column_scale
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.left_vectors import rebuild_left
 from npmdask.runs.problem import Problem
-from npmdask.runs.results import answer_arrays, assure, recovery_of, told, with_excess
+from npmdask.runs.results import answer_arrays, assure, outcome_facts, recovery_of, with_excess
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading, settle, trace_of
-from npmdask.storage.readers.dense import SlabRecord, checksum_table, checksums_of
+from npmdask.storage.readers.dense import ReadStats, checksum_table, checksums_of
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import with_assurance
 from npmdask.theory.diagnostics import max_sin_theta
@@ -47,7 +47,7 @@ def require_scale(problem: Problem, product: Block, *, first: bool) -> None:
     size = float(np.abs(product).max())
     if size and not SMALLEST < size < LARGEST:
         raise BadInputError(_out_of_scale(f"products with {problem.source.path} are", size))
-    if first and not size and problem.lens is None and problem.recipe is None:
+    if first and not size and problem.derived is None and problem.recipe is None:
         entry = _largest_entry(problem.source.reader)
         if 0 < entry < SMALLEST:
             raise BadInputError(_out_of_scale(f"the largest entry of {problem.source.path} is", entry))
@@ -76,7 +76,7 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     Deviations of exactly 0 are left out: those columns are constant (unless they are too small to be squared).
     """
     mean, std = source.column_mean, source.column_std
-    plain = problem.recipe is None and problem.lens is None
+    plain = problem.recipe is None and problem.derived is None
     if not problem.request.scale or not plain or mean is None or std is None:
         return np.empty(0, np.int64)
     scale = column_scale(mean, std, sparse=source.reader.layout == "csr")
@@ -131,7 +131,7 @@ class PlainRelease:
         self._operator: Any = None  # made when the columns are surveyed
         self._trace: float | None = None
         self._history: list[dict[str, Any]] = []
-        self._record = SlabRecord()  # of the last pass
+        self._record = ReadStats()  # of the last pass
 
     def open(self, history: list[dict[str, Any]]) -> None:
         """Survey the columns, if that is needed and not done yet."""
@@ -219,7 +219,7 @@ class PlainRelease:
         self._session.warnings += constant_columns_warning(constant, centred=problem.request.center)
         assured = assure(problem, result, history, self._trace, self._operator, len(constant))
         meta = {"outcome": asdict(outcome), "explained_share": explained, "facts": found, **self._stated(view)}
-        meta |= told(outcome, assured) | {"history": history, "total_data_passes": passes}
+        meta |= outcome_facts(outcome, assured) | {"history": history, "total_data_passes": passes}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
 
     def _verified(self, result: Result, view: StepView, outcome: Outcome) -> tuple[Result, StepView, Outcome]:
@@ -267,7 +267,7 @@ class PlainRelease:
         store = self._session.store
         store.require_turn()  # the left vectors are written to the store as they are made
 
-        def final_pass(final: Operator) -> tuple[Block, SlabRecord]:
+        def final_pass(final: Operator) -> tuple[Block, ReadStats]:
             return self._session.one_pass("left singular vectors", final, result.vectors)[:2]
 
         return answer_arrays(self._problem.kind, result, self._operator, store.path, final_pass)
@@ -278,7 +278,7 @@ class PlainRelease:
         No part of this pass is kept: a chunk can be lost again before it is resumed.
         """
 
-        def one_pass(final: Operator) -> tuple[Block, SlabRecord]:
+        def one_pass(final: Operator) -> tuple[Block, ReadStats]:
             label = "left singular vectors again"
             return self._session.one_pass(label, final, arrays["operator_vectors"], keep=False)[:2]
 
@@ -312,11 +312,11 @@ class PlainRelease:
             source = source.with_checksums(checksum_table(arrays))
         self._source = replace(source, column_mean=mean, column_std=std)
         self._operator = replace(self._problem, source=self._source).operator(mean, std, first=step == 0)
-        if self._problem.lens is None:
+        if self._problem.derived is None:
             whatever_it_takes = self._problem.share is not None
             self._trace = trace_of(self._source, self._operator, whatever_it_takes=whatever_it_takes)
 
-    def _keep_survey(self, record: SlabRecord, statistics: dict[str, np.ndarray]) -> None:
+    def _keep_survey(self, record: ReadStats, statistics: dict[str, np.ndarray]) -> None:
         if not self._problem.source.registered:
             statistics = {**statistics, **checksums_of(record, sparse=self._problem.source.kind == "sparse")}
         self._session.store.write_part("survey", statistics, {})

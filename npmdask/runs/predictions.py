@@ -11,7 +11,7 @@ NONE = "none: nothing was foretold before the first pass"
 FORESEEN, HINDSIGHT, SEARCHED = "foreseen", "hindsight", "searched"  # events of the telemetry
 
 
-def foreseen(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
+def logged_prediction(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The first prediction; one of None steps says only why there is none."""
     found = [line for line in telemetry if line["event"] == FORESEEN]
     return found[0] if found and found[0]["steps"] is not None else None
@@ -31,7 +31,7 @@ def _compared(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int
 
 def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, Any]:
     """``predicted_steps`` and ``hindsight_steps`` (None: unknown), and the ``prediction`` as a sentence."""
-    first, back = foreseen(telemetry), [line for line in telemetry if line["event"] == HINDSIGHT]
+    first, back = logged_prediction(telemetry), [line for line in telemetry if line["event"] == HINDSIGHT]
     if first is None:
         why = next((line["why"] for line in telemetry if line["event"] == FORESEEN), "")
         return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else NONE}
@@ -46,7 +46,7 @@ def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, A
 
 def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Rows for a page: what, predicted before the first pass, in hindsight, measured; none if nothing was predicted."""
-    first = foreseen(telemetry)
+    first = logged_prediction(telemetry)
     if first is None:
         return []
     facts = prediction_facts(telemetry, len(history))

@@ -66,7 +66,7 @@ class Start:
     random_columns: int = 0  # beside it at least; 0: of stages of a search, and of runs begun before there were any
 
 
-class Lens(Protocol):
+class DerivedOperator(Protocol):
     """Another operator than the data's own: moments of documents or of samples, as a matrix or as a tensor.
 
     ``kind``: how values are read, "symmetric" (eigenvalues) or "tensor" (weights). ``spec``: its public parameters, and
@@ -95,7 +95,7 @@ class Problem:
     start: Start | None = None
     share: float | None = None  # of the variance, that was asked for in place of a number of components
     recipe: Recipe | None = None  # of what is released: by a private run, or by nodes; None: products as they are
-    lens: Lens | None = None  # through which the data are seen
+    derived: DerivedOperator | None = None  # through which the data are seen
 
     @property
     def private(self) -> Any:
@@ -131,7 +131,7 @@ class Problem:
 
     @property
     def d(self) -> int:
-        return self.source.dimension if self.lens is None else self.lens.dimension(self.source)
+        return self.source.dimension if self.derived is None else self.derived.dimension(self.source)
 
     @property
     def most_values(self) -> int:
@@ -142,17 +142,17 @@ class Problem:
     @property
     def kind(self) -> str:
         """How the values of the answer are read."""
-        return self.source.kind if self.lens is None else self.lens.kind
+        return self.source.kind if self.derived is None else self.derived.kind
 
     @property
     def of_matrix(self) -> bool:
         """Whether the answer is a subspace of the data's own: what a planted basis can be compared with."""
-        return self.lens is None and self.kind != "tensor"
+        return self.derived is None and self.kind != "tensor"
 
     @property
     def certified(self) -> bool:
         """Whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
-        return self.of_matrix or (self.lens is not None and self.lens.certified)
+        return self.of_matrix or (self.derived is not None and self.derived.certified)
 
     def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
         """The operator, with the column means and deviations that centring and scaling need.
@@ -165,8 +165,8 @@ class Problem:
         if self.recipe is not None:
             released: Operator = self.recipe.operator(self.source)
             return released
-        if self.lens is not None:
-            return self.lens.operator(self.source)
+        if self.derived is not None:
+            return self.derived.operator(self.source)
         if kind == "symmetric" and reader.layout == "dense":
             if reader.by_triangle and (self.source.mirrored or not first):
                 return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
@@ -198,8 +198,8 @@ class Problem:
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
         more: dict[str, Any] = {} if self.recipe is None else self.recipe.tables()
-        if self.lens is not None:
-            more["lens"] = self.lens.spec()
+        if self.derived is not None:
+            more["lens"] = self.derived.spec()
         return more | {
             "data": {
                 "fingerprint": self.source.fingerprint,

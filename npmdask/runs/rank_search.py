@@ -20,7 +20,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
-from npmdask.runs.observers import OfStage
+from npmdask.runs.observers import StageObserver
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import SEARCHED
 from npmdask.runs.problem import FIRST_STAGE, Problem, Start
@@ -51,7 +51,7 @@ class _Search:
         self.peak = max(self.peak, solution.peak_rss_bytes or 0)
 
 
-class _StageOfSearch(OfStage):
+class _StageOfSearch(StageObserver):
     """Report the stages of a search as parts of it, so that a prediction can be of the whole search."""
 
     def __init__(self, search: _Search) -> None:
@@ -75,7 +75,7 @@ def solve_share(problem: Problem, session: Session) -> Solution:
     RefusedError
         The share needs more components than the memory allows, or than there are; the sentence says how far it came.
     """
-    search = _Search(problem, Session(session.store, session.resources, OfStage(session.told)))
+    search = _Search(problem, Session(session.store, session.resources, StageObserver(session.told)))
     final = _chosen(problem, session.store)
     if final is None:
         final = _bound(search, *_find(search))

@@ -18,7 +18,7 @@ from npmdask.operators import Gram, Operator, View
 from npmdask.runs.left_vectors import refine_with_left
 from npmdask.runs.problem import Problem
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Truth
 from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, noisy_recursion, rounding_of
 from npmdask.theory.certificates.wording import health, sentence
@@ -51,7 +51,7 @@ def answer_arrays(
     result: Result,
     operator: Operator,
     folder: Path,
-    final_pass: Callable[[Operator], tuple[Block, SlabRecord]],
+    final_pass: Callable[[Operator], tuple[Block, ReadStats]],
 ) -> dict[str, np.ndarray]:
     """All arrays of a finished run, by name.
 
@@ -86,7 +86,7 @@ MORE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assured:
+class ErrorStatement:
     """What a result keeps: the sentence, and the numbers as plain JSON (None where nothing is claimed)."""
 
     assurance: str
@@ -100,7 +100,7 @@ def assure(
     trace: float | None,
     operator: Operator,
     constant: int = 0,
-) -> Assured | None:
+) -> ErrorStatement | None:
     """The certificate of ``result``; None where there is none to make: tensors, moments, no step.
 
     ``constant``: columns that counted as constant where columns were to be scaled.
@@ -119,10 +119,10 @@ def assure(
     if constant:
         noun = "one column that counts" if constant == 1 else f"{constant} columns that count"
         said += f" Meant are the data with {noun} as constant {'left out' if problem.request.center else 'not scaled'}."
-    return Assured(assurance=said, certificate=numbers)
+    return ErrorStatement(assurance=said, certificate=numbers)
 
 
-def told(outcome: Outcome, assured: Assured | None) -> dict[str, Any]:
+def outcome_facts(outcome: Outcome, assured: ErrorStatement | None) -> dict[str, Any]:
     """What a result keeps of both, by name.
 
     The advice to go on is taken out of ``outcome`` where the residual had stopped falling: at a floor of rounding,

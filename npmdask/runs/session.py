@@ -19,18 +19,18 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
 from npmdask.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, plan_memory, tree_rss
-from npmdask.execution.reduction import PassKeeper, TreeNode, pack, runs_of, unpack
+from npmdask.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
 from npmdask.privacy.release import EVERYTHING, Disclosure
 from npmdask.runs.left_vectors import flush_left
 from npmdask.runs.log_observer import watched
-from npmdask.runs.observers import Observer, OfStage
+from npmdask.runs.observers import Observer, StageObserver
 from npmdask.runs.problem import Problem
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.readers.dense import SlabRecord, checksums_of
+from npmdask.storage.readers.dense import ReadStats, checksums_of
 from npmdask.storage.source import Source
 
 GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, and what is made of them
@@ -180,7 +180,7 @@ class Session:
 
     def one_pass(
         self, label: str, operator: Operator, block: Block, *, keep: bool = True
-    ) -> tuple[Block, SlabRecord, float]:
+    ) -> tuple[Block, ReadStats, float]:
         """Make one pass over the data: the only place where they are read.
 
         Parameters
@@ -242,7 +242,7 @@ class Session:
     def stage(self, name: str, observer: Observer | None = None) -> Iterator[Session]:
         """A session in a folder of its own below this one's: a run of a longer job, whose end is not the job's."""
         with self.store.stage(name) as held:
-            yield Session(held, self.resources, observer or OfStage(self.told))
+            yield Session(held, self.resources, observer or StageObserver(self.told))
 
     def commit(self, number: int, arrays: Arrays, meta: dict[str, Any]) -> None:
         """Commit a step; only then is it shown, so that what is shown survives a crash."""
@@ -262,7 +262,7 @@ class Session:
             self.store.log(event, **facts)
 
 
-def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> PassKeeper:
+def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> PassCheckpoint:
     """What was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
 
     "This very pass": of the same label, block (by checksum and dtype) and runs.
@@ -279,4 +279,4 @@ def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, sec
         store.keep_pass(key, *pack(operator, parts))
 
     found = store.read_pass(key)
-    return PassKeeper(unpack(operator, *found) if found else None, keep, seconds)
+    return PassCheckpoint(unpack(operator, *found) if found else None, keep, seconds)

@@ -25,7 +25,7 @@ from npmdask.operators import Operator
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
 from npmdask.runs.loop import solve_in
-from npmdask.runs.problem import DEFAULT_STEPS, Lens, Problem, Request
+from npmdask.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Solution
 from npmdask.storage.checksum import crc32c
@@ -33,11 +33,11 @@ from npmdask.storage.readers.packed_tensor import place_of
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
 
-# Moments as lenses: the data of a source seen as a matrix or a tensor that is never formed.
+# Moments: the data of a source seen as a matrix or a tensor that is never formed.
 
 
 @dataclass(frozen=True, kw_only=True)
-class MomentLens:
+class MomentOperator:
     """A moment of the data, by an operator that needs more than their reader.
 
     Parameters
@@ -127,10 +127,10 @@ class Stages:
         """The product of one pass, kept in the store of the job."""
         return self.session.gather(name, self.source, operator, block)
 
-    def leading_pairs(self, lens: Lens, k: int, tol: float) -> Solution:
+    def leading_pairs(self, derived: DerivedOperator, k: int, tol: float) -> Solution:
         """The k leading eigenpairs, by size, of a second moment: the stage "whitening"."""
         self.session.told.on_stage("whitening: leading pairs of the second moment")
-        d = lens.dimension(self.source)
+        d = derived.dimension(self.source)
         rank = min(k, d)
         algorithm = BlockKrylov(target_rank=rank, iteration_rank=default_rank(rank, d), tol=tol)
         problem = Problem(
@@ -139,7 +139,7 @@ class Stages:
             algorithm=algorithm,
             mechanism=MECHANISMS["none"](),
             rule=ResidualRule(tol=tol, max_steps=DEFAULT_STEPS, d=d),
-            lens=lens,
+            derived=derived,
         )
         return self._run("whitening", problem)
 
@@ -157,9 +157,13 @@ class Stages:
         request = Request(target_rank=k, algorithm=TENSOR, options={**options, **WHITE}, tol=tol, seed=self.seed)
         return self._decomposed(make_problem(open_source(path), request))
 
-    def components_of(self, lens: Lens, k: int, tol: float, options: Mapping[str, Any], order: int = 3) -> Decomposed:
+    def components_of(
+        self, derived: DerivedOperator, k: int, tol: float, options: Mapping[str, Any], order: int = 3
+    ) -> Decomposed:
         """The components of a moment that is never formed: every product is a pass over the data."""
-        question = TensorQuestion(target_rank=k, side=lens.dimension(self.source), tol=tol, seed=self.seed, order=order)
+        question = TensorQuestion(
+            target_rank=k, side=derived.dimension(self.source), tol=tol, seed=self.seed, order=order
+        )
         options = {**options, **WHITE}
         algorithm, rule = pose_tensor(question, options, f"the moment of {self.source.path}")
         request = Request(target_rank=k, algorithm=TENSOR, options=options, tol=tol, seed=self.seed)
@@ -169,7 +173,7 @@ class Stages:
             algorithm=algorithm,
             mechanism=MECHANISMS["none"](),
             rule=rule,
-            lens=lens,
+            derived=derived,
         )
         return self._decomposed(problem)
 

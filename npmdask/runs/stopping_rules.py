@@ -22,7 +22,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.operators import Operator
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.bounds import Evidence, certify, rounding_of
-from npmdask.theory.certificates.wording import tells
+from npmdask.theory.certificates.wording import bounds_values
 
 # Stop by what is left over, not by the components: where eigenvalues are close, the first is settled long before.
 #
@@ -45,7 +45,7 @@ def excess_of(evidence: Evidence, kind: str) -> float:
     if len(evidence.values) <= evidence.k:
         return math.inf
     certificate, singular = certify(evidence), kind in ("matrix", "sparse")
-    if not tells(certificate, singular=singular):
+    if not bounds_values(certificate, singular=singular):
         return math.inf
     least = abs(float(evidence.values[evidence.k])) - certificate.perturbation
     level = certificate.best

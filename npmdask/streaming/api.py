@@ -15,7 +15,7 @@ from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.streaming.loop import StreamDriver
-from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, reopened
+from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, problem_of_store
 from npmdask.streaming.solution import StreamSolution
 from npmdask.streaming.source import Reading
 
@@ -249,5 +249,5 @@ def resume_stream(store: str | Path, *, memory: int | None = None, observer: Obs
     if "stream" not in spec:
         raise BadInputError(f"{store} is no store of a stream: name the folder that one was begun with as store")
     resources = Resources(**spec.get("resources", {}))
-    problem = reopened(spec, str(store))
+    problem = problem_of_store(spec, str(store))
     return run_stream(problem, store, resources if memory is None else replace(resources, memory=memory), observer)

@@ -153,7 +153,7 @@ class StreamDriver:
 
     def _go_on(self, holder: list[ModelState]) -> None:
         """The loop. ``holder``: the state after the last whole batch."""
-        model, tell, commit = self.problem.model, Every(TELL_SECONDS), Every(self.resources.commit_seconds)
+        model, tell, commit = self.problem.model, Stopwatch(TELL_SECONDS), Stopwatch(self.resources.commit_seconds)
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
             holder[0], info = model.absorb(holder[0], batch)
             self._needed(info.rank)
@@ -260,7 +260,7 @@ class StreamDriver:
             self.store.write_part("result", arrays, meta)
 
 
-class Every:
+class Stopwatch:
     """A clock that says when ``seconds`` have passed since it last did."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.perf_counter) -> None:

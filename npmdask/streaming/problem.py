@@ -19,7 +19,7 @@ from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restar
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import built
+from npmdask.numerics.units import from_table
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import ZarrRows
@@ -140,7 +140,7 @@ def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgori
             raise BadInputError(f"{name} needs the option {option}: {NEEDED[option]}")
     if request.half_life is not None:
         options["memory"] = _memory(request, options)
-    algorithm: StreamAlgorithm[Any] = built(name, kind, {"target_rank": request.target_rank, **options})
+    algorithm: StreamAlgorithm[Any] = from_table(name, kind, {"target_rank": request.target_rank, **options})
     return algorithm
 
 
@@ -271,7 +271,7 @@ def _truth(opened: Opened, k: int) -> Block | None:
     return None if opened.truth is None or opened.truth.shape[1] < k else opened.truth[:, :k]
 
 
-def reopened(spec: dict[str, Any], store: str) -> StreamProblem:
+def problem_of_store(spec: dict[str, Any], store: str) -> StreamProblem:
     """The problem of a store. Raises RefusedError where its source has no name by which it can be opened again."""
     facts = spec["stream"]
     if not facts["named"]:

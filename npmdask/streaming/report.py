@@ -25,7 +25,7 @@ from npmdask.report.blocks import (
     warnings,
 )
 from npmdask.streaming.metrics import Measurement
-from npmdask.streaming.solution import Standing, standing
+from npmdask.streaming.solution import StreamStatus, stream_status
 from npmdask.streaming.source import Reading
 
 ROUNDING = 1e-14  # the angle of a basis to itself, where no step was made between two measurements
@@ -40,7 +40,7 @@ def stream_report(store: RunStore) -> Report:
     BadInputError
         Nothing was committed yet.
     """
-    found = standing(store)
+    found = stream_status(store)
     if found is None:
         raise BadInputError(f"there is no run with a committed step in {store.place}")
     history, centred = found.history, found.spec["data"]["center"]
@@ -68,7 +68,7 @@ def stream_report(store: RunStore) -> Report:
     )
 
 
-def _tiles(found: Standing, history: tuple[Measurement, ...], telemetry: list[dict[str, Any]]) -> Table:
+def _tiles(found: StreamStatus, history: tuple[Measurement, ...], telemetry: list[dict[str, Any]]) -> Table:
     last = history[-1] if history else None
     rate, peak, limit = _rate(telemetry), _peak(telemetry), _limit(telemetry)
     unknown, held = "not yet" if last is None else "truth unknown", "not yet" if last is None else "no held-out rows"

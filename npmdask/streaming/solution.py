@@ -160,7 +160,7 @@ def is_stream(spec: dict[str, Any] | None) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class StreamStatus:
     """``spec``: parameters of the store. ``meta``: of its last commit; ``answered``: of its last answer, or None."""
 
     spec: dict[str, Any]
@@ -239,12 +239,12 @@ class Standing:
         return "not finished: run its own program again, with the same rows from the first on"
 
 
-def standing(store: RunStore) -> Standing | None:
+def stream_status(store: RunStore) -> StreamStatus | None:
     """Of a stream's store, held by a process or not; None before its first commit."""
     spec, last = store.read_spec(), store.last_meta()
     if spec is None or last is None:
         return None
-    return Standing(spec=spec, meta=last, answered=_answered(store))
+    return StreamStatus(spec=spec, meta=last, answered=_answered(store))
 
 
 def _answered(store: RunStore) -> dict[str, Any] | None:

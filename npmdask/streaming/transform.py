@@ -22,7 +22,7 @@ from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path, locked
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter
-from npmdask.streaming.loop import TELL_SECONDS, Every
+from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
 
@@ -237,7 +237,7 @@ def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterato
 def _write_all(
     opened: Opened, components: StoredComponents, writer: DenseWriter, batch_rows: int, observer: Observer
 ) -> None:
-    stream, tell = opened.stream, Every(TELL_SECONDS)
+    stream, tell = opened.stream, Stopwatch(TELL_SECONDS)
     while (rows := stream.read(batch_rows)) is not None:
         writer.write(components.scores(rows))
         if tell.is_time():

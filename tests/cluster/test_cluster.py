@@ -190,17 +190,17 @@ def test_a_cluster_that_is_busy_or_lost_delays_no_run(
     try:
         busy = executor._client.submit(time.sleep, 2.0)
         time.sleep(0.2)
-        predicted_steps.foresee(problem, plan, executor, [], log)
+        predicted_steps.predict_run(problem, plan, executor, [], log)
         busy.result()
         monkeypatch.setattr(predicted_steps, "AWAY", 60.0)
-        predicted_steps.foresee(problem, plan, executor, [], log)
+        predicted_steps.predict_run(problem, plan, executor, [], log)
         monkeypatch.setattr(predicted_steps, "AWAY", 0.5)
         machines.workers[0].send_signal(signal.SIGSTOP)
-        predicted_steps.foresee(problem, plan, executor, [], log)
+        predicted_steps.predict_run(problem, plan, executor, [], log)
         machines.workers[0].send_signal(signal.SIGCONT)
         for process in machines.others:
             process.kill()
-        predicted_steps.foresee(problem, plan, executor, [], log)
+        predicted_steps.predict_run(problem, plan, executor, [], log)
     finally:
         executor.close()
     hanging, well, stopped, gone = told

@@ -23,10 +23,10 @@ from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
 from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.run import Cut, read_topics, run_topics
+from npmdask.models.topics.run import CorpusFilter, read_topics, run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources, Step
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from tests.cluster.conftest import ROOT, Bucket, Honest
 from tests.conftest import planted, same_bytes, write_zarr
 
@@ -352,7 +352,7 @@ def test_a_search_and_jobs_of_stages(tmp_path: Path, honest: Honest) -> None:
     assert found is not None and any(path.startswith("search/0016/steps/") for path in found.files)
     rng = np.random.default_rng(0)
     counts = sp.csr_matrix(rng.poisson(rng.gamma(0.3, 4.0, (300, 3)) @ rng.dirichlet(np.full(40, 0.1), 3) * 8))
-    cut = Cut(held_out=0.1)
+    cut = CorpusFilter(held_out=0.1)
     run_topics(counts, 3, store=tmp_path / "topics", cut=cut)
     with pytest.raises(KeyboardInterrupt):
         run_topics(counts, 3, store="s3://bucket/runs/t", cut=cut, observer=Interrupting("decomposition"))
@@ -511,7 +511,7 @@ class InPass(Observer):
     def on_pass(self, label: str, nbytes: int, chunks: int) -> None:
         self.now = label
 
-    def on_task(self, record: SlabRecord) -> None:
+    def on_task(self, record: ReadStats) -> None:
         if self.now == self.label and record.bytes_read:
             self.left -= 1
             if self.left < 0:

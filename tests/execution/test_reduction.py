@@ -22,7 +22,7 @@ import npmdask.operators._protocol as protocol
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Processes, Threads, single_threaded_blas
 from npmdask.execution.reduction import (
-    PassKeeper,
+    PassCheckpoint,
     TreeNode,
     compute_node,
     inside,
@@ -51,7 +51,7 @@ from npmdask.operators import (
     WordTotals,
     WordTriples,
 )
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import open_source
 from tests.conftest import often, planted, same_bytes, write_zarr
@@ -81,7 +81,7 @@ def test_nothing_known_is_computed_again_and_nothing_is_left_out(
     assert all(node.level <= level or node.children(count) == [] for node in tasks)
 
 
-def total(records: list[SlabRecord]) -> int:
+def total(records: list[ReadStats]) -> int:
     return sum(record.bytes_read for record in records)
 
 
@@ -142,11 +142,11 @@ def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, na
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
         done = unpack(operator, *pack(operator, done))
-        told: list[SlabRecord] = []
-        product, other = Threads(2).run_pass(operator, block, told.append, PassKeeper(done))
+        told: list[ReadStats] = []
+        product, other = Threads(2).run_pass(operator, block, told.append, PassCheckpoint(done))
         assert (product == whole).all()
         assert other == record
-        assert total(told) == record.bytes_read - PassKeeper(done).record().bytes_read
+        assert total(told) == record.bytes_read - PassCheckpoint(done).record().bytes_read
 
 
 @pytest.mark.slow
@@ -154,10 +154,10 @@ def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) 
     for operator in operators(tmp_path).values():
         (run,) = runs_of(operator)
         block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
-        told: list[SlabRecord] = []
+        told: list[ReadStats] = []
         product, record = Threads(2).run_pass(operator, block, told.append)
         assert len(told) == 1 and told[0].bytes_read == record.bytes_read == operator.pass_bytes
-        keeper = PassKeeper({root(1): compute_node(operator, [run], root(1), block)})
+        keeper = PassCheckpoint({root(1): compute_node(operator, [run], root(1), block)})
         again, known = Threads(2).run_pass(operator, block, ignore, keeper)
         assert (again == product).all() and known == record
 
@@ -168,16 +168,16 @@ def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(tmp_path: Path
     operator = operators(tmp_path)["gram"]
     kept: list[dict[TreeNode, Partial]] = []
     block = np.random.default_rng(1).standard_normal((30, 3))
-    keeper = PassKeeper(keep=lambda parts: kept.append(dict(parts)), seconds=0)
+    keeper = PassCheckpoint(keep=lambda parts: kept.append(dict(parts)), seconds=0)
     whole, _ = Threads(2).run_pass(operator, block, ignore, keeper)
     assert len(kept) > 20
-    bytes_kept = [PassKeeper(parts).record().bytes_read for parts in kept]
+    bytes_kept = [PassCheckpoint(parts).record().bytes_read for parts in kept]
     assert bytes_kept == sorted(bytes_kept), "never less than before"
     assert bytes_kept[-1] == operator.pass_bytes
     for parts in kept[:: len(kept) // 6]:
         assert not any(a != b and inside(a, b) for a in parts for b in parts)
         assert len(parts) < 10, "neighbours are merged: a few sums stand for all that is done"
-        product, _ = Threads(1).run_pass(operator, block, ignore, PassKeeper(parts))
+        product, _ = Threads(1).run_pass(operator, block, ignore, PassCheckpoint(parts))
         assert (product == whole).all()
 
 
@@ -239,15 +239,15 @@ def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_kno
         executor = Processes(workers, 1)
         try:
             kept: list[dict[TreeNode, Partial]] = []
-            keeper = PassKeeper(known, kept.append, seconds=0)
-            told: list[SlabRecord] = []
+            keeper = PassCheckpoint(known, kept.append, seconds=0)
+            told: list[ReadStats] = []
             product, other = executor.run_pass(operator, block, told.append, keeper)
         finally:
             executor.close()
         assert (product == one).all()
         assert other == record
         assert total(told) == record.bytes_read - keeper.record().bytes_read
-        assert kept and PassKeeper(kept[-1]).record().bytes_read == record.bytes_read
+        assert kept and PassCheckpoint(kept[-1]).record().bytes_read == record.bytes_read
         assert all(not any(a != b and inside(a, b) for a in parts for b in parts) for parts in kept)
         lost = [node for parts in kept for node in known if not any(inside(node, other) for other in parts)]
         assert not lost, "what was known is in every commit, also before it reaches a worker"
@@ -295,7 +295,7 @@ def test_a_kill_inside_a_pass_costs_what_came_after_the_last_commit(tmp_path: Pa
 
 
 def test_parts_of_another_pass_or_rotten_ones_are_not_used(tmp_path: Path) -> None:
-    part = Partial({"product": np.ones((3, 2))}, SlabRecord(bytes_read=5, chunks=1, checksums={(0, 0): 7}))
+    part = Partial({"product": np.ones((3, 2))}, ReadStats(bytes_read=5, chunks=1, checksums={(0, 0): 7}))
     operator = Gram(reader=open_source(np.ones((3, 3))).reader)  # type: ignore[arg-type]
     with RunStore(tmp_path / "run") as store:
         key = {"label": "step 1", "block": 1}

@@ -17,7 +17,7 @@ import npmdask.privacy.account as account
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.gc import Retention, Swept, sweep
+from npmdask.manage.gc import GcReport, Retention, sweep
 from npmdask.manage.report import export, write_report
 from npmdask.manage.status import inspect
 from npmdask.models.latent.answers import read_latent
@@ -40,7 +40,7 @@ def let_everything_age(folder: Path, days: float = 40) -> None:
             os.utime(path, (then, then))
 
 
-def names(swept: Swept, root: Path) -> set[str]:
+def names(swept: GcReport, root: Path) -> set[str]:
     return {str(one.path.relative_to(root)) for one in swept.gone}
 
 

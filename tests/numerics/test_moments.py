@@ -13,7 +13,7 @@ import zarr
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads, single_threaded_blas
-from npmdask.execution.reduction import PassKeeper, compute_node, pack, root, runs_of, tasks_of, unpack
+from npmdask.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.moments import (
     LDA,
     IndependentSources,
@@ -353,7 +353,7 @@ def test_samples_give_the_same_bits_with_any_threads_and_parts(tmp_path: Path, m
         for node in tasks_of(root(len(runs)), len(runs), [], 1)
         if rng.random() < 0.6
     }
-    again, other = Threads(2).run_pass(operator, block, ignore, PassKeeper(unpack(operator, *pack(operator, done))))
+    again, other = Threads(2).run_pass(operator, block, ignore, PassCheckpoint(unpack(operator, *pack(operator, done))))
     assert (again == whole).all()
     assert other == record
 

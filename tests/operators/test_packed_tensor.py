@@ -19,12 +19,12 @@ from zarr.storage import MemoryStore
 import npmdask.operators.packed_tensor as tensor_module
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
-from npmdask.execution.reduction import PassKeeper, compute_node, pack, root, runs_of, tasks_of, unpack
+from npmdask.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.subspaces import symmetric_part
 from npmdask.operators import Operator, PackedMultilinear, PackedTensor
 from npmdask.operators import packed_tensor as strips_module
 from npmdask.operators.packed_tensor import Contraction
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, tetrahedral_number
 from npmdask.storage.source import open_source
 
@@ -173,8 +173,8 @@ def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path,
     for threads, level in ((2, 0), (3, 1), (1, 2), (2, 9)):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
-        known = PassKeeper(unpack(operator, *pack(operator, done)))
-        told: list[SlabRecord] = []
+        known = PassCheckpoint(unpack(operator, *pack(operator, done)))
+        told: list[ReadStats] = []
         product, other = Threads(threads).run_pass(operator, block, told.append, known)
         assert product.tobytes() == whole.tobytes()
         assert other == record

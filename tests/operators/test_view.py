@@ -13,7 +13,7 @@ import zarr
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
-from npmdask.execution.reduction import PassKeeper, TreeNode, compute_node, pack, root, runs_of, tasks_of, unpack
+from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.operators import ColumnMoments, Gram, LeftProduct, MixtureSpread, SampleTriples, SparseGram, View
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
@@ -78,7 +78,7 @@ def test_weighted_products_are_those_of_numpy_on_any_number_of_threads(kind: str
     alone, _ = Threads(1).run_pass(operator, block, ignore)
     np.testing.assert_array_equal(product, alone)
     done = {n: compute_node(operator, runs, n, block) for n in tasks_of(root(len(runs)), len(runs), [], 1)[::2]}
-    again, other = Threads(2).run_pass(operator, block, ignore, PassKeeper(unpack(operator, *pack(operator, done))))
+    again, other = Threads(2).run_pass(operator, block, ignore, PassCheckpoint(unpack(operator, *pack(operator, done))))
     np.testing.assert_array_equal(product, again)
     assert record == other and all(isinstance(node, TreeNode) for node in done)
 

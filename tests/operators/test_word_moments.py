@@ -16,7 +16,7 @@ import zarr
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.execution.executor import Threads, single_threaded_blas
-from npmdask.execution.reduction import PassKeeper, compute_node, pack, root, runs_of, tasks_of, unpack
+from npmdask.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.moments import unique_blocks, unit_groups
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import (
@@ -250,7 +250,9 @@ def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path,
     for level in (0, 2):
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
-        again, other = Threads(2).run_pass(operator, block, ignore, PassKeeper(unpack(operator, *pack(operator, done))))
+        again, other = Threads(2).run_pass(
+            operator, block, ignore, PassCheckpoint(unpack(operator, *pack(operator, done)))
+        )
         assert (again == whole).all()
         assert other == record
 

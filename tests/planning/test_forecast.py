@@ -23,8 +23,8 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.planning.forecast import look_ahead, predict_steps
 from npmdask.planning.private import MEANINGLESS, USEFUL, private_outlook
-from npmdask.planning.row_sample import Allowance, draw_sample
-from npmdask.planning.simulated_convergence import rehearse, thinned, unlucky_start
+from npmdask.planning.row_sample import SampleBudget, draw_sample
+from npmdask.planning.simulated_convergence import simulate_run, thinned, unlucky_start
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
@@ -60,14 +60,14 @@ RULE = ResidualRule(tol=1e-8, max_steps=200, d=500)
 def test_a_rehearsal_knows_ranks_limits_and_signs() -> None:
     falling = 1 / np.arange(1.0, 501)
     power, krylov = (kind(target_rank=4, iteration_rank=8) for kind in (PowerMethod, BlockKrylov))
-    few = rehearse(np.r_[falling[:8], np.zeros(400)], power, RULE)
+    few = simulate_run(np.r_[falling[:8], np.zeros(400)], power, RULE)
     assert few is not None and (few.steps, few.reached) == (2, True), "p is the rank"
-    assert rehearse(falling, power, RULE, flops=1e3) is None
-    tied = rehearse(np.linspace(1, 0.999, 500), power, replace(RULE, max_steps=20))
+    assert simulate_run(falling, power, RULE, flops=1e3) is None
+    tied = simulate_run(np.linspace(1, 0.999, 500), power, replace(RULE, max_steps=20))
     assert tied is not None and (tied.steps, tied.reached) == (20, False)
-    some = [rehearse(falling * signs, krylov, RULE) for signs in (1.0, np.where(np.arange(500) % 2, -1.0, 1.0))]
+    some = [simulate_run(falling * signs, krylov, RULE) for signs in (1.0, np.where(np.arange(500) % 2, -1.0, 1.0))]
     assert some[0] is not None and some[1] is not None and some[0].steps < some[1].steps
-    assert rehearse(falling[::-1], krylov, RULE) == some[0], "in any order"
+    assert simulate_run(falling[::-1], krylov, RULE) == some[0], "in any order"
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_many_eigenvalues_are_thinned_without_changing_the_steps() -> None:
     while info is None or (info.residual_norms > 1e-6 * info.ritz_values).any():
         full, info = algorithm.update(full, values[:, None] * full.basis)
         steps += 1
-    found = rehearse(values, algorithm, replace(RULE, tol=1e-6, d=20_000))
+    found = simulate_run(values, algorithm, replace(RULE, tol=1e-6, d=20_000))
     assert found is not None and steps <= found.steps <= 1.5 * steps
 
 
@@ -120,7 +120,7 @@ def test_the_sample_of_a_symmetric_matrix_knows_its_signs_and_its_scale() -> Non
         signs = np.where(np.arange(300) % negative == 0, -1.0, 1.0) if negative else np.ones(300)
         problem = make_problem(open_source((v * (sizes * signs)) @ v.T, "symmetric"), Request(target_rank=3))
         plan: Any = SimpleNamespace(limit=None, base=0)
-        sample = draw_sample(problem, plan, lambda: False, Allowance(side=150))
+        sample = draw_sample(problem, plan, lambda: False, SampleBudget(side=150))
         assert sample is not None and len(sample.eigenvalues) == 300
         np.testing.assert_allclose(np.abs(sample.eigenvalues[:5]), sizes[:5], rtol=0.35)
         weights = np.abs(sample.eigenvalues)

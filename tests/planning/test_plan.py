@@ -31,7 +31,7 @@ from npmdask.planning.throughput import Throughput, spread_positions
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
 from npmdask.theory.power import MOST, predict_passes
@@ -133,7 +133,7 @@ def test_a_big_endian_array_object_is_not_read_as_if_it_were_little_endian(tmp_p
     data = np.random.default_rng(0).standard_normal((50, 6))
     array = zarr.create_array(tmp_path / "x.zarr", shape=data.shape, chunks=(50, 6), dtype=">f8", compressors=None)
     array[...] = data
-    tiles = DenseReader(array=array).tiles(0, SlabRecord())
+    tiles = DenseReader(array=array).tiles(0, ReadStats())
     np.testing.assert_array_equal(np.concatenate([tile[0][1].copy() for _, tile in tiles]), data)
 
 

@@ -54,7 +54,7 @@ def test_every_report_says_what_was_predicted_and_what_came_true(tmp_path: Path)
 def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a bit nor a pass. Kills: a sample that is counted, or that draws from the generator of the start."""
     with_it = run(tmp_path / "a")
-    monkeypatch.setattr(predicted_steps, "foresee", lambda *a: None)
+    monkeypatch.setattr(predicted_steps, "predict_run", lambda *a: None)
     without = run(tmp_path / "b")
     same_bytes(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert (with_it.data_passes, with_it.bytes_read) == (without.data_passes, without.bytes_read)

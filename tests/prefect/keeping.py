@@ -41,7 +41,7 @@ def state_of(client: SyncPrefectClient, run_id: Any) -> str:
 def moved(client: SyncPrefectClient, folder: Path) -> dict[str, list[Any]]:
     """Where the flow of a deployment is, of an older version of the package, before and after a look; and its id."""
     (folder / "old.toml").write_text(ENTRY.format(name="a", cron="0 2 * * *"))
-    one, seen = keeper.Keeper(folder / "old.toml"), {}
+    one, seen = keeper.Reconciler(folder / "old.toml"), {}
     one.tend(client)
     made = client.read_deployments()[0]
     client.update_deployment(made.id, DeploymentUpdate(entrypoint="flows.topics.topics"))
@@ -55,7 +55,7 @@ def moved(client: SyncPrefectClient, folder: Path) -> dict[str, list[Any]]:
 def schedules(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
     """The deployments after each version of the file."""
     file, seen = folder / "schedules.toml", {}
-    one = keeper.Keeper(file)
+    one = keeper.Reconciler(file)
 
     def look(what: str, text: str) -> None:
         file.write_text(text)
@@ -83,7 +83,7 @@ def schedules(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
 
 def lives(client: SyncPrefectClient) -> dict[str, str]:
     """What becomes of runs."""
-    one = keeper.Keeper(None)
+    one = keeper.Reconciler(None)
     silent, speaks, taken, over = (run_of(client, state) for state in (Running(), Running(), Pending(), Running()))
     heartbeat.send_sign(str(speaks))
     one.tend(client)
@@ -127,7 +127,7 @@ def ticks(client: SyncPrefectClient, folder: Path) -> list[str]:
     (folder / "every.toml").write_text(
         ENTRY.format(name="a", cron="* * * * *").replace('cron = "* * * * *"', "every = 1")
     )
-    one = keeper.Keeper(folder / "every.toml")
+    one = keeper.Reconciler(folder / "every.toml")
     one.tend(client)
     time.sleep(12)  # the scheduler of the server looks every five seconds
     now = datetime.now(UTC)

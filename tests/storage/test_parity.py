@@ -30,7 +30,7 @@ from npmdask.execution.executor import Threads
 from npmdask.operators import Gram, SparseGram
 from npmdask.storage import chunk_access
 from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
@@ -287,7 +287,7 @@ def tiles(source: Source) -> np.ndarray:
     if isinstance(reader, CsrReader):
         whole = np.zeros(reader.shape)
         row = 0
-        for block in reader.blocks(range(reader.grid[0]), SlabRecord()):
+        for block in reader.blocks(range(reader.grid[0]), ReadStats()):
             assert not isinstance(block, Fragment)
             whole[row : row + block.shape[0]] += block.toarray()
             row += block.shape[0]
@@ -295,14 +295,14 @@ def tiles(source: Source) -> np.ndarray:
     if isinstance(reader, TensorReader):
         found = np.zeros((reader.units, *reader.chunks))
         for unit in range(reader.units):
-            ((_, values),) = reader.blocks(range(unit, unit + 1), SlabRecord())
+            ((_, values),) = reader.blocks(range(unit, unit + 1), ReadStats())
             found[unit][tuple(slice(n) for n in values.shape)] = values
         return found
     if isinstance(reader, TriangleReader):
         return np.concatenate([reader.slab(i) for i in range(reader.grid[0])])
     whole = np.empty(reader.shape, reader.dtype)
     for slab in range(reader.grid[0]):
-        for rows, tile in reader.tiles(slab, SlabRecord()):
+        for rows, tile in reader.tiles(slab, ReadStats()):
             for columns, values in tile:
                 whole[rows, columns] = values
     return whole
@@ -510,7 +510,7 @@ def test_a_shard_takes_the_memory_that_is_predicted_and_no_more(tmp_path: Path) 
     assert reader.access.way == "decoded" and reader.buffer_bytes == 3 * shard
     chunk_access.scratch(("packed",), (1,), np.uint8)  # what another test left
     tracemalloc.start()
-    for _ in reader.tiles(0, SlabRecord()):
+    for _ in reader.tiles(0, ReadStats()):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -22,7 +22,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.manage.status import inspect
 from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_tensor import (
     TensorReader,
     choose_side,
@@ -49,7 +49,7 @@ def symmetric(d: int, dtype: str = "f8", seed: int = 0) -> np.ndarray:
 
 def whole(reader: TensorReader) -> np.ndarray:
     """All d x d x d entries."""
-    found, record = np.empty(reader.shape, reader.dtype), SlabRecord()
+    found, record = np.empty(reader.shape, reader.dtype), ReadStats()
     for place, values in reader.blocks(range(reader.units), record):
         for order in ORDERS:
             found[tuple(reader.span(place[axis]) for axis in order)] = values.transpose(order)

@@ -14,7 +14,7 @@ from npmdask.runs import observers
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import Directory, ZarrRows
 from npmdask.streaming import StreamSolution, resume_stream, stream_pca
-from npmdask.streaming.loop import Every
+from npmdask.streaming.loop import Stopwatch
 from tests.conftest import write_zarr
 from tests.streaming.common import EXACT, OPTIONS, D, K, kept_state, rows_of, same_end, scatter
 
@@ -305,5 +305,5 @@ def test_resources_that_a_stream_cannot_use(tmp_path: Path) -> None:
 
 def test_the_clock_of_commits() -> None:
     times = iter([0.0, 1.0, 5.0, 5.0, 6.0, 11.0, 11.0])
-    clock = Every(5.0, lambda: next(times))
+    clock = Stopwatch(5.0, lambda: next(times))
     assert [clock.is_time() for _ in range(4)] == [False, True, False, True]

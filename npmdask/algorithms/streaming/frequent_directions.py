@@ -22,7 +22,7 @@ from npmdask.algorithms.streaming.base import (
     require_memory,
     require_rank,
 )
-from npmdask.algorithms.streaming.low_rank_update import completed, gram_of_sides, updated_eigen
+from npmdask.algorithms.streaming.low_rank_update import completed_basis, gram_of_sides, updated_eigen
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block, add_product, fix_signs
 
@@ -122,7 +122,7 @@ class FrequentDirections:
         values, vectors = np.zeros(k), found.leading(count)
         vectors *= fix_signs(vectors)
         values[:count] = found.values[:count] / state.weight
-        vectors = completed(vectors, k) if count < k else vectors
+        vectors = completed_basis(vectors, k) if count < k else vectors
         return StreamResult(vectors=vectors, values=values, rows=state.rows)
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SketchState:

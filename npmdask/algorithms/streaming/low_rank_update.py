@@ -118,7 +118,7 @@ def _split(basis: Block, columns: Block, inside: Block, largest: float) -> _Spli
     return _Split(inside, fresh, outside, overlap)
 
 
-def straightened(vectors: Block) -> Block:
+def orthonormalized(vectors: Block) -> Block:
     """The orthonormal basis nearest to ``vectors`` (d x r, changed in place), which are E from orthonormal, E small.
 
     One step of Newton's for the polar factor: 3/4 E^2 is left. Two products, no other basis of the space.
@@ -152,18 +152,18 @@ def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, imag
     a, c, j = sqrt(keep), sqrt(weight), vectors.shape[1]
     if j + len(rows) > len(vectors):
         values, rotation = _top(keep * (vectors @ vectors.T) + weight * (rows.T @ rows), k + 1)
-        return SumEigen(np.maximum(values, 0.0), lambda: completed(rotation[:, :k], k))
+        return SumEigen(np.maximum(values, 0.0), lambda: completed_basis(rotation[:, :k], k))
     values, rotation = _top(gram_of_sides(vectors, a, rows, c, images), k + 1)
 
     def formed() -> Block:
         lead: Block = rows.T @ (c * rotation[j:, :k])
         add_product(lead, vectors, a * rotation[:j, :k])
-        return completed(lead, k)
+        return completed_basis(lead, k)
 
     return SumEigen(np.maximum(values, 0.0), formed)
 
 
-def completed(vectors: Block, k: int) -> Block:
+def completed_basis(vectors: Block, k: int) -> Block:
     """Orthonormal vectors (d x k) whose first columns span ``vectors`` (d x r, r <= k); missing ones are drawn."""
     missing = k - vectors.shape[1]
     whole = np.concatenate([vectors, np.zeros((len(vectors), missing))], axis=1) if missing else vectors
@@ -207,6 +207,6 @@ def leading_eigenpairs(basis: Block, moment: Block, k: int) -> ThinEigen:
     levels = np.zeros(k)
     count = min(k, len(values))
     levels[:count] = np.maximum(values[::-1][:count], 0.0)
-    vectors = completed(basis @ rotation[:, ::-1][:, :count], k)
+    vectors = completed_basis(basis @ rotation[:, ::-1][:, :count], k)
     vectors *= fix_signs(vectors)
     return ThinEigen(levels, vectors)

@@ -34,8 +34,8 @@ from npmdask.algorithms.streaming.low_rank_update import (
     carried_moment,
     leading_eigenpairs,
     leading_of_sum,
+    orthonormalized,
     scatter_spectrum,
-    straightened,
     updated_eigen,
 )
 from npmdask.errors import BadInputError, require
@@ -213,7 +213,7 @@ class MSG:
         count = int(np.count_nonzero(found.values > found.rest))  # the first ones: a projection keeps the order
         vectors = moved.leading(count)
         if (state.step + 1) % STRAIGHTENED_EVERY == 0:
-            vectors = straightened(vectors)
+            vectors = orthonormalized(vectors)
         weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
         after = ConvexState(
             step=state.step + 1,

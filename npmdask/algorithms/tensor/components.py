@@ -154,7 +154,7 @@ MOST_SHIFT = 3.0  # times the score; p - 1 makes every step climb (Kolda and May
 BASIN = 0.02  # a relative residual below this is that of a column on its way into a fixed point
 
 
-class Sight(NamedTuple):
+class ColumnScores(NamedTuple):
     """Of L columns u: the deflated products g (d x L), scores u^T g and residuals ||g - (u^T g) u||."""
 
     products: Block
@@ -192,7 +192,7 @@ class Columns:
 G = TypeVar("G", bound="DataclassInstance")
 
 
-def picked(group: G, which: slice | np.ndarray | list[int]) -> G:
+def selected_columns(group: G, which: slice | np.ndarray | list[int]) -> G:
     """The columns or entries ``which`` of every array of a group."""
     return replace(group, **{f.name: getattr(group, f.name)[..., which] for f in fields(group)})
 
@@ -203,10 +203,11 @@ def joined_columns(first: G, second: G) -> G:
     return replace(first, **{name: np.concatenate(pair, axis=-1) for name, pair in both.items()})
 
 
-def put(group: G, start: int, part: G) -> G:
+def with_columns(group: G, start: int, part: G) -> G:
     """A copy of the group with ``part`` in its columns or entries from ``start`` on."""
     return joined_columns(
-        joined_columns(picked(group, slice(0, start)), part), picked(group, slice(start + _size(part), None))
+        joined_columns(selected_columns(group, slice(0, start)), part),
+        selected_columns(group, slice(start + _size(part), None)),
     )
 
 
@@ -214,19 +215,19 @@ def _size(group: DataclassInstance) -> int:
     return int(getattr(group, fields(group)[0].name).shape[-1])
 
 
-def fresh(block: Block) -> Columns:
+def new_columns(block: Block) -> Columns:
     """Columns that have just started."""
     zeros = np.zeros(block.shape[1])
     return Columns(block, zeros, np.full(block.shape[1], np.inf), zeros, zeros, zeros + 1)
 
 
-def seen(products: Block, block: Block) -> Sight:
+def seen(products: Block, block: Block) -> ColumnScores:
     """What the deflated ``products`` say of the unit columns of ``block``: score and residual of the same u."""
     scores = scores_of(products, block)
-    return Sight(products, scores, np.linalg.norm(products - block * scores, axis=0))
+    return ColumnScores(products, scores, np.linalg.norm(products - block * scores, axis=0))
 
 
-def watched_columns(columns: Columns, sight: Sight) -> Columns:
+def watched_columns(columns: Columns, sight: ColumnScores) -> Columns:
     """The columns with what their last residual says."""
     relative = sight.relative
     ratio = np.ones(len(relative))
@@ -242,7 +243,7 @@ def watched_columns(columns: Columns, sight: Sight) -> Columns:
     )
 
 
-def advanced(columns: Columns, sight: Sight, order: int, *, shifted: bool = True) -> Columns:
+def advanced(columns: Columns, sight: ColumnScores, order: int, *, shifted: bool = True) -> Columns:
     """One power step of ``watched`` columns: u <- g / ||g||, up to sign for an even order.
 
     A column whose product is zero stays. Where the residual has stalled, and where ``shifted``, u <- g + s |score| u
@@ -253,14 +254,14 @@ def advanced(columns: Columns, sight: Sight, order: int, *, shifted: bool = True
     signs = np.where(sight.scores < 0, -1.0, 1.0) if order % 2 == 0 else 1.0
     return replace(
         columns,
-        block=stepped(columns.block, sight.products * signs + columns.block * (shifts * np.abs(sight.scores))),
+        block=power_step(columns.block, sight.products * signs + columns.block * (shifts * np.abs(sight.scores))),
         ages=columns.ages + 1,
         least_ages=np.where(stalled, columns.ages, columns.least_ages),
         shifts=shifts,
     )
 
 
-def stepped(block: Block, products: Block) -> Block:
+def power_step(block: Block, products: Block) -> Block:
     """The products over their norms; where a product is zero, the column of ``block``."""
     units = unit_columns(products)
     return np.where(np.abs(products).max(axis=0, initial=0.0) > 0, units, block)
@@ -268,7 +269,7 @@ def stepped(block: Block, products: Block) -> Block:
 
 def replaced(columns: Columns, which: np.ndarray, starts: Block) -> Columns:
     """Fresh ``starts`` (d x L) in place of the columns of the mask ``which``."""
-    new = fresh(starts)
+    new = new_columns(starts)
     both = {f.name: (getattr(new, f.name), getattr(columns, f.name)) for f in fields(columns)}
     return Columns(**{name: np.where(which, begun, old) for name, (begun, old) in both.items()})
 

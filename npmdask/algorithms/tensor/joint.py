@@ -14,9 +14,9 @@ from npmdask.algorithms.tensor.components import (
     SHARP,
     UNRESOLVED,
     Columns,
+    ColumnScores,
     Components,
     Fit,
-    Sight,
     TensorState,
     advanced,
     converged,
@@ -25,23 +25,23 @@ from npmdask.algorithms.tensor.components import (
     distinct,
     errors_of,
     fitted,
-    fresh,
     joined_columns,
     like_noise,
     nearest,
+    new_columns,
     no_components,
     noise_score,
     norm_from,
-    picked,
-    put,
+    power_step,
     random_units,
     replaced,
     rounding,
     seen,
+    selected_columns,
     statuses,
-    stepped,
     unbiased,
     watched_columns,
+    with_columns,
 )
 from npmdask.numerics.subspaces import Block
 
@@ -73,7 +73,7 @@ class Joint:
         left = unbiased(state.left, state.count, state.d, self.order)
         return state.margin * noise_score(left, state.d, self.order)
 
-    def silent(self, state: TensorState, sight: Sight, norms: np.ndarray) -> bool:
+    def silent(self, state: TensorState, sight: ColumnScores, norms: np.ndarray) -> bool:
         """Whether what is left has been searched for long enough and shows no more than noise, or than rounding."""
         resolved = state.left > UNRESOLVED**0.5 * state.norm
         if state.iteration < (PATIENCE if resolved else 3):
@@ -110,16 +110,16 @@ class Joint:
         part = Components(
             vectors=vectors,
             products=products,
-            trial=stepped(vectors, signs * (fit.rest + vectors * fit.weights)),
+            trial=power_step(vectors, signs * (fit.rest + vectors * fit.weights)),
             weights=fit.weights,
             norms=fit.norms,
             sharpest=np.minimum(ratio, old.sharpest[:m]),
             landed=old.landed[:m],
             found_at=np.where(np.arange(m) < before, old.found_at[:m], state.step),
         )
-        return replace(state, count=m, components=put(old, 0, part))
+        return replace(state, count=m, components=with_columns(old, 0, part))
 
-    def begun(self, state: TensorState, searched: Block, sight: Sight) -> TensorState:
+    def begun(self, state: TensorState, searched: Block, sight: ColumnScores) -> TensorState:
         """Nothing but noise is left: the columns of largest score stand for the components that are not there."""
         m, k, old = state.count, self.target_rank, state.components
         falling = np.argsort(-np.abs(sight.scores), kind="stable")
@@ -130,7 +130,7 @@ class Joint:
 
     def _going_on(self, state: TensorState) -> TensorState:
         """With random columns, which only measure what is left of T."""
-        return replace(state, columns=fresh(self.starts(state)))
+        return replace(state, columns=new_columns(self.starts(state)))
 
     def improved(self, state: TensorState, block: Block, released: Block) -> TensorState:
         """All components from one product of T itself: their residuals, and a power step of each without the others.
@@ -142,7 +142,7 @@ class Joint:
         if spare.any():  # noise that was taken for components would draw others into a fit that means nothing
             order = np.argsort(spare, kind="stable")
             every = np.concatenate([order, np.arange(after.count, self.target_rank)])
-            components = picked(after.components, every)
+            components = selected_columns(after.components, every)
             before = replace(state, count=state.count - int(spare.sum()), components=components)
             after = self.joint_step(before, *(_reordered(part, every) for part in (block, released)))
         m = after.count
@@ -165,14 +165,14 @@ class Joint:
         state = self.with_norms(state, fit, rest.products[:, k - m :])
         state = self.measured(state, vectors, products, fit)
         spare = replace(
-            picked(state.components, slice(m, k)),
+            selected_columns(state.components, slice(m, k)),
             vectors=block[:, m:k],
             products=released[:, m:k],
-            trial=stepped(block[:, m:k], rest.products[:, : k - m]),
+            trial=power_step(block[:, m:k], rest.products[:, : k - m]),
             weights=rest.scores[: k - m],
             norms=rest.residuals[: k - m],
         )
-        return replace(state, components=put(state.components, m, spare))
+        return replace(state, components=with_columns(state.components, m, spare))
 
 
 def _reordered(block: Block, every: np.ndarray) -> Block:
@@ -207,7 +207,7 @@ class Harvest(Joint):
         held, searching = block[:, :m], block[:, m:]
         fit = fitted(held, released[:, :m], self.order)
         sight = seen(deflated(released[:, m:], searching, held, fit.weights, self.order), searching)
-        columns = picked(state.columns, slice(0, searching.shape[1]))
+        columns = selected_columns(state.columns, slice(0, searching.shape[1]))
         state = self.with_norms(state, fit, sight.products[:, columns.ages == 0])
         columns = watched_columns(columns, sight)
         taken = self._taken(state, columns, sight, (held, released[:, :m], fit), released[:, m:])
@@ -217,20 +217,20 @@ class Harvest(Joint):
         return self._going(state, (block, released), columns, sight, taken)
 
     def _going(
-        self, state: TensorState, both: tuple[Block, Block], columns: Columns, sight: Sight, taken: list[int]
+        self, state: TensorState, both: tuple[Block, Block], columns: Columns, sight: ColumnScores, taken: list[int]
     ) -> TensorState:
         """What was held and what is ``taken`` are components; the columns search on."""
         m, every = state.count, np.arange(both[0].shape[1])
         every = np.concatenate([every[:m], m + np.array(taken, dtype=int)])
         vectors, products = (np.ascontiguousarray(part[:, every]) for part in both)
-        new = picked(state.components, slice(m, m + len(taken)))
+        new = selected_columns(state.components, slice(m, m + len(taken)))
         new = replace(new, sharpest=columns.sharpest[taken])
-        state = replace(state, components=put(state.components, m, new))
+        state = replace(state, components=with_columns(state.components, m, new))
         after = self.measured(state, vectors, products, fitted(vectors, products, self.order))
         return self._searching(after, columns, sight, vectors, len(taken))
 
     def _taken(
-        self, state: TensorState, columns: Columns, sight: Sight, held: tuple[Block, Block, Fit], products: Block
+        self, state: TensorState, columns: Columns, sight: ColumnScores, held: tuple[Block, Block, Fit], products: Block
     ) -> list[int]:
         """Columns that have come near a fixed point of their own which is neither noise nor an error of what is held.
 
@@ -270,14 +270,18 @@ class Harvest(Joint):
         kept[doubtful] &= ~like_noise(scores[taken][doubtful], before, state.d, self.order, state.margin)
         return [number for number, keep in zip(taken, kept, strict=True) if keep]
 
-    def _searching(self, state: TensorState, columns: Columns, sight: Sight, vectors: Block, new: int) -> TensorState:
+    def _searching(
+        self, state: TensorState, columns: Columns, sight: ColumnScores, vectors: Block, new: int
+    ) -> TensorState:
         """One power step of the columns that search; those that have run into a component, or nowhere, start again."""
         into = nearest(columns.block, vectors)
         old = (into < 0) & (columns.ages >= MOST_AGES) & (sight.relative > CLEAR)
         probes = np.arange(len(into)) >= len(into) - (PROBES if self.squared_norm is None else 0)
         again = (into >= 0) | old | probes
         onward = replaced(advanced(columns, sight, self.order), again, self.starts(state)[:, : len(into)])
-        onward = picked(onward, np.argsort(again, kind="stable"))  # cut off as components join: what has just begun
+        onward = selected_columns(
+            onward, np.argsort(again, kind="stable")
+        )  # cut off as components join: what has just begun
         if new:  # residuals of another tensor are not to be compared with the next
             onward = replace(onward, least=np.full(len(into), np.inf))
         landed = np.bincount(into[into >= 0], minlength=self.target_rank)
@@ -285,7 +289,7 @@ class Harvest(Joint):
             state,
             stage="joint" if state.count == self.target_rank else "search",
             iteration=0 if new else state.iteration + 1,
-            columns=put(state.columns, 0, onward),
+            columns=with_columns(state.columns, 0, onward),
             components=replace(state.components, landed=state.components.landed + landed),
             lost=state.lost + int(old.sum()),
         )
@@ -315,17 +319,17 @@ class Harvest(Joint):
         if not none.any():
             return state, block, released
         kept, gone = np.flatnonzero(~none), np.flatnonzero(none)
-        again = fresh(block[:, gone])
+        again = new_columns(block[:, gone])
         again = replace(again, ages=again.ages + 1)
-        stay = picked(state.components, kept)
+        stay = selected_columns(state.components, kept)
         stay = replace(stay, norms=np.zeros(len(kept)))  # of another tensor: not to be compared with the next
         after = replace(
             state,
             stage="search",
             count=len(kept),
             let_go=state.let_go + len(gone),
-            columns=picked(joined_columns(again, state.columns), slice(0, self.width)),
-            components=put(no_components(state.d, self.target_rank), 0, stay),
+            columns=selected_columns(joined_columns(again, state.columns), slice(0, self.width)),
+            components=with_columns(no_components(state.d, self.target_rank), 0, stay),
         )
         every = np.concatenate([kept, gone, np.arange(m, block.shape[1])])
         return after, block[:, every], released[:, every]

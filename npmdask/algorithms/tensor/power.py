@@ -28,24 +28,24 @@ import numpy as np
 from npmdask.algorithms.base import Info, Query, Result, laid_out, restored
 from npmdask.algorithms.tensor.components import (
     MARGIN,
+    ColumnScores,
     Components,
-    Sight,
     TensorState,
     advanced,
     component_facts,
     deflated,
     ending_of,
     fitted,
-    fresh,
     nearest,
+    new_columns,
     no_components,
-    put,
     random_units,
     seen,
     settled,
     sorted_by_weight,
     statuses,
     watched_columns,
+    with_columns,
     with_scale,
 )
 from npmdask.algorithms.tensor.joint import CLEAR, PROBES, Harvest, Joint
@@ -82,13 +82,13 @@ class Rounds(Joint):
         onward = advanced(columns, sight, self.order, shifted=self.iterations is None)
         return replace(state, iteration=state.iteration + 1, columns=onward)
 
-    def _ends(self, state: TensorState, sight: Sight, best: int) -> bool:
+    def _ends(self, state: TensorState, sight: ColumnScores, best: int) -> bool:
         if self.iterations is not None:
             return state.iteration == self.iterations
         near = sight.residuals[best] <= self.tol * abs(sight.scores[best])
         return bool(near) or state.iteration >= self.most_iterations
 
-    def _boosted(self, state: TensorState, released: Block, sight: Sight, best: int) -> TensorState:
+    def _boosted(self, state: TensorState, released: Block, sight: ColumnScores, best: int) -> TensorState:
         """Line 5: the column of largest score, with the score and the residual of that very column; a new round."""
         m, only = state.count, slice(best, best + 1)
         vector = state.columns.block[:, only]
@@ -108,8 +108,8 @@ class Rounds(Joint):
             stage="search" if m + 1 < self.target_rank else "joint",
             count=m + 1,
             iteration=0,
-            columns=fresh(self.starts(state, m + 1)),
-            components=put(state.components, m, part),
+            columns=new_columns(self.starts(state, m + 1)),
+            components=with_columns(state.components, m, part),
             lost=state.lost + self.width - landed,
         )
 
@@ -199,7 +199,7 @@ class TensorPower:
             stage="search",
             count=0,
             iteration=0,
-            columns=fresh(starts),
+            columns=new_columns(starts),
             components=no_components(d, self.target_rank),
             lost=0,
             let_go=0,

@@ -280,7 +280,7 @@ class ChangedError(Exception):
     """The pointer is not what this process wrote last."""
 
 
-class Bringer:
+class Fetcher:
     """Fills the local copy of a run from the object store."""
 
     def __init__(self, copy: LocalCopy) -> None:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from npmdask.checkpoint.remote.mirror import AT_ONCE, TRIES, Bringer, ChangedError, LocalCopy, send_files
+from npmdask.checkpoint.remote.mirror import AT_ONCE, TRIES, ChangedError, Fetcher, LocalCopy, send_files
 from npmdask.checkpoint.remote.objects import FILES, POINTER, ObjectError, Pointer, Version
 from npmdask.errors import HeldError, NpmdaskError, RefusedError
 
@@ -31,7 +31,7 @@ BEAT = 15.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without one, by the server's clock: dead
 
 
-class Carrier(Bringer):
+class CommitPublisher(Fetcher):
     """Between the local copy of a run and the object store. ``claim`` before anything is carried, ``close`` at last."""
 
     def __init__(self, copy: LocalCopy) -> None:

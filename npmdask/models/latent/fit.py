@@ -24,7 +24,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import MomentLens, Stages
+from npmdask.runs.stages import MomentOperator, Stages
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.source import Source, open_source
@@ -320,8 +320,10 @@ def _solved_components(job: Stages, mean: np.ndarray, request: SampleRequest) ->
     def made(reader: Any) -> SampleFourth:
         return SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix)
 
-    lens = MomentLens(kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix))
-    found = job.components_of(lens, k, TENSOR_TOL, request.options(), order=4)
+    derived = MomentOperator(
+        kind="tensor", name="fourth cumulant", side=k, made=made, facts={}, arrays=(mean, white.matrix)
+    )
+    found = job.components_of(derived, k, TENSOR_TOL, request.options(), order=4)
     kept = found.kept
     recovered = IndependentSources().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
     facts = {

@@ -13,7 +13,7 @@ from npmdask.models.estimator import Estimator
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
-from npmdask.models.topics.run import Cut, run_topics
+from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.models.topics.transform import MAX_ITERATIONS, TOL, for_model, shares_of
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
@@ -124,7 +124,7 @@ class Topics(Estimator):
                 self.n_components,
                 vocabulary,
                 store=store,
-                cut=Cut(held_out=0.0, min_df=self.min_df, max_df=self.max_df),
+                cut=CorpusFilter(held_out=0.0, min_df=self.min_df, max_df=self.max_df),
                 resources=Resources(memory=parse_memory(self.memory)),
                 alpha0=self.alpha0,
                 half_length=self.half_length,

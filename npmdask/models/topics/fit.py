@@ -32,7 +32,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.stages import Decomposed, MomentLens, Stages
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 
@@ -90,7 +90,7 @@ class TopicRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfWords:
+class KeptWords:
     """Which columns of a corpus the words of its model are (None: all), and how many columns it has."""
 
     kept: np.ndarray | None = None
@@ -103,7 +103,7 @@ def fit_in(
     request: TopicRequest,
     resources: Resources,
     observer: Observer,
-    words: OfWords | None = None,
+    words: KeptWords | None = None,
 ) -> TopicModel:
     """Run the job in ``held``, go on with it, or read its answer.
 
@@ -121,7 +121,7 @@ def fit_in(
         resources.require_possible()
         with Session(held, resources, Observers(Predictor(), observer)) as session:
             model = _fitted(Stages(session, source, request.seed), reader, request)
-        words = words or OfWords()
+        words = words or KeptWords()
         held.write_part(PART, *replace(model, kept=words.kept, source_columns=words.columns).saved())
         found = held.read_part(PART)
     assert found is not None
@@ -167,19 +167,19 @@ def _fitted(job: Stages, reader: CsrReader, request: TopicRequest) -> TopicModel
         raise BadInputError(f"topics = {k} of {d} words: at most as many topics as words can be told apart")
     totals = WordTotals(reader=reader, half_length=request.half_length)
     sums = totals.sums_of(job.gather("totals", totals, np.zeros((d, 1))))
-    pairs = job.leading_pairs(_pairs_lens(sums, request), k, MATRIX_TOL)
+    pairs = job.leading_pairs(_pairs_operator(sums, request), k, MATRIX_TOL)
     white = whiten(pairs.values, pairs.basis, k)
     found = _components(job, reader, sums, white, request)
     return _model(job, sums, pairs, white, found, request)
 
 
-def _pairs_lens(sums: WordSums, request: TopicRequest) -> MomentLens:
+def _pairs_operator(sums: WordSums, request: TopicRequest) -> MomentOperator:
     def made(reader: Any) -> WordPairs:
         return WordPairs(reader=reader, sums=sums, alpha0=request.alpha0)
 
     facts = {"alpha0": request.alpha0, "half_length": request.half_length}
     arrays = (sums.mean, sums.second)
-    return MomentLens(
+    return MomentOperator(
         kind="symmetric", name="pairs of words", side=len(sums.mean), made=made, facts=facts, arrays=arrays
     )
 
@@ -191,7 +191,7 @@ def _components(job: Stages, reader: CsrReader, sums: WordSums, white: Whitening
         operator = WhitenedTriples(reader=reader, **common)
         cube = job.gather("triples", operator, np.zeros((k, 1))).reshape(k, k, k)
         return job.components_of_held(cube, k, tensor_tol(job.source, request), request.options())
-    lens = MomentLens(
+    derived = MomentOperator(
         kind="tensor",
         name="triples of words",
         side=k,
@@ -199,7 +199,7 @@ def _components(job: Stages, reader: CsrReader, sums: WordSums, white: Whitening
         facts={"alpha0": request.alpha0, "half_length": request.half_length},
         arrays=(sums.mean, sums.third, white.matrix),
     )
-    return job.components_of(lens, k, tensor_tol(job.source, request), request.options())
+    return job.components_of(derived, k, tensor_tol(job.source, request), request.options())
 
 
 def _model(

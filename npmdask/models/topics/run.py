@@ -23,7 +23,7 @@ from npmdask.models.topics.documents import (
     with_words,
     write_documents,
 )
-from npmdask.models.topics.fit import OfWords, TopicRequest, fit_in
+from npmdask.models.topics.fit import KeptWords, TopicRequest, fit_in
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
 from npmdask.models.topics.vocabulary import read_vocabulary, require_words
@@ -43,7 +43,7 @@ CORPUS = "kept"  # the part that holds which columns of the corpus are words of 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class CorpusFilter:
     """What of a corpus is used.
 
     Parameters
@@ -67,7 +67,7 @@ class Cut:
         return round(1 / self.held_out) if self.held_out else 0
 
 
-def prepare_documents(held: RunStore, source: Any, vocabulary: Any, cut: Cut) -> None:
+def prepare_documents(held: RunStore, source: Any, vocabulary: Any, cut: CorpusFilter) -> None:
     """Write ``documents.zarr`` (and ``held-out.zarr``) below the job, once; the corpus may be gone afterwards.
 
     Raises
@@ -126,7 +126,7 @@ def _words(documents: Documents, vocabulary: Any) -> tuple[str, ...]:
     return tuple(f"word {column}" for column in range(1, documents.columns + 1))
 
 
-def _kept(documents: Documents, cut: Cut) -> np.ndarray:
+def _kept(documents: Documents, cut: CorpusFilter) -> np.ndarray:
     if cut.min_df <= 1 and cut.max_df >= 1:
         return np.arange(documents.columns)
     return kept_words(*document_frequencies(documents), min_df=cut.min_df, max_df=cut.max_df)
@@ -206,7 +206,7 @@ def run_topics(
     vocabulary: Any = None,
     *,
     store: str | Path,
-    cut: Cut | None = None,
+    cut: CorpusFilter | None = None,
     resources: Resources | None = None,
     observer: Observer | None = None,
     **asked: Any,
@@ -232,7 +232,7 @@ def run_topics(
         if isinstance(given, str | Path) and not is_remote(given):
             local_path(given, what)  # before anything is written
     with RunStore(store) as held:
-        prepare_documents(held, source, vocabulary, cut or Cut())
+        prepare_documents(held, source, vocabulary, cut or CorpusFilter())
         return _answer(held, request, resources or Resources(), observer or Observer())
 
 
@@ -302,12 +302,12 @@ def _answer(held: RunStore, request: TopicRequest, resources: Resources, observe
     return _read(held, found)
 
 
-def of_words(held: RunStore) -> OfWords:
+def of_words(held: RunStore) -> KeptWords:
     """Which columns of the corpus the words of the model are."""
     found = held.read_part(ORIGIN)
     assert found is not None
     kept, columns = found[0][CORPUS], found[1]["columns"]
-    return OfWords(kept=None if len(kept) == columns else kept, columns=columns)
+    return KeptWords(kept=None if len(kept) == columns else kept, columns=columns)
 
 
 def _measured(held: RunStore, model: TopicModel) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

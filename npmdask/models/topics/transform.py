@@ -20,7 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter
-from npmdask.streaming.loop import TELL_SECONDS, Every
+from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.transform import writer_of_scores
 
 # Which topics a document has, given the topics: the variational E-step, for many documents at once. Pure.
@@ -219,7 +219,7 @@ def _write_all(
     until: tuple[int, float],
     observer: Observer,
 ) -> None:
-    tell = Every(TELL_SECONDS)
+    tell = Stopwatch(TELL_SECONDS)
     for batch in documents.read():
         shares = shares_of(batch, model.topics, model.alpha, max_iterations=until[0], tol=until[1])
         writer.write(shares.shares)

@@ -25,7 +25,7 @@ from npmdask.privacy.audit.attacks import (
 )
 from npmdask.privacy.audit.instances import Instance, instances, sums_follow_places
 from npmdask.privacy.audit.oracle_paths import PATHS, OraclePath, Run, offered, oracle_paths
-from npmdask.privacy.audit.privacy_loss import Spent, evidence, noisy_sum, spent
+from npmdask.privacy.audit.privacy_loss import PrivacyLoss, evidence, noisy_sum, spent
 from npmdask.privacy.audit.release_path import ReleasePath, TensorPath
 from npmdask.privacy.audit.statistics import (
     ALPHA,
@@ -61,7 +61,7 @@ class AuditedRun:
 
     ratio: float
     collision: float
-    spent: Spent
+    spent: PrivacyLoss
     repeated: bool
     releases: int
 
@@ -102,10 +102,10 @@ def _seen(run: Run, world: str) -> AuditedRun:
     """The releases whose noise an adversary that knows the data can subtract for a collision are clipped sums."""
     sums = [noisy_sum(told) for told in run if isinstance(told.query.mechanism, ClippedMean)]
     collided, repeated = (float(collision(sums)[0]), repeated_noise(sums, world)) if sums else NO_SUM
-    return AuditedRun(sum(map(evidence, run)), collided, sum(map(spent, run), Spent()), repeated, len(run))
+    return AuditedRun(sum(map(evidence, run)), collided, sum(map(spent, run), PrivacyLoss()), repeated, len(run))
 
 
-def _loss(path: OraclePath, total: Spent) -> float:
+def _loss(path: OraclePath, total: PrivacyLoss) -> float:
     """What a run spent: mu, or epsilon at what labels of one world leave of delta."""
     if path.gaussian:
         return math.sqrt(total.mu_squared) if total.epsilon == total.delta == 0 else math.inf

@@ -28,7 +28,7 @@ from npmdask.operators import RecordImages
 from npmdask.operators.exact_sums import RECORD_GRID, grid_unit
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack_query
 from npmdask.privacy.audit.instances import follows_places
-from npmdask.privacy.audit.privacy_loss import Told
+from npmdask.privacy.audit.privacy_loss import ObservedRelease
 from npmdask.privacy.dp_pca.base import Answer, BatchMechanism, BatchQuery, Noise, SimulatedNoise, released
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
@@ -161,7 +161,7 @@ def full_bin(relation: Relation, value: float, count: int) -> OraclePair:
 # own: queries are adaptive, and no two runs ask the same.
 
 
-Run = list[Told]
+Run = list[ObservedRelease]
 CHUNK, CHUNKS = 3, 2  # records at least, and about how many of them
 
 
@@ -260,7 +260,7 @@ class OraclePath:
             query = self.asked(deflation.query(standing))
             here, there = self.summaries(query)
             answer = released(query, here if world == "here" else there, noise)
-            told.append(Told(query, answer, here, there))
+            told.append(ObservedRelease(query, answer, here, there))
             standing = deflation.update(standing, answer)
         return told
 

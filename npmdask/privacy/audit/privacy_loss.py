@@ -109,7 +109,7 @@ class Heaviest:
 
 
 @dataclass(frozen=True)
-class Told:
+class ObservedRelease:
     """A release as an adversary has it: what was asked and answered, and the summary (b. noise) of either world."""
 
     query: BatchQuery
@@ -119,7 +119,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Spent:
+class PrivacyLoss:
     """What releases really cost between two worlds: mu^2 of Gaussian noise, epsilon of Laplace noise, and the
     probability of a label that the other world cannot show."""
 
@@ -127,24 +127,24 @@ class Spent:
     epsilon: float = 0.0
     delta: float = 0.0
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.mu_squared + other.mu_squared, self.epsilon + other.epsilon, self.delta + other.delta)
+    def __add__(self, other: PrivacyLoss) -> PrivacyLoss:
+        return PrivacyLoss(self.mu_squared + other.mu_squared, self.epsilon + other.epsilon, self.delta + other.delta)
 
 
-def spent(told: Told) -> Spent:
+def spent(told: ObservedRelease) -> PrivacyLoss:
     """Of one release."""
     mechanism = told.query.mechanism
     if isinstance(mechanism, ClippedMean):
-        return Spent(mu_squared=_squares(told) / mechanism.units**2)
+        return PrivacyLoss(mu_squared=_squares(told) / mechanism.units**2)
     if isinstance(mechanism, DistanceRange):
-        return Spent(mu_squared=_squares(told) / mechanism.histogram.stddev**2)
+        return PrivacyLoss(mu_squared=_squares(told) / mechanism.histogram.stddev**2)
     if isinstance(mechanism, PaperRange):
         histogram = StabilityHistogram(epsilon=mechanism.epsilon, delta=mechanism.delta)
         return _of_labels(histogram, mechanism.labels(told.here), mechanism.labels(told.there))
     return _of_paper_mean(_paper_mean(mechanism), told)
 
 
-def evidence(told: Told) -> float:
+def evidence(told: ObservedRelease) -> float:
     """ln p(answer | there) - ln p(answer | here)."""
     if np.array_equal(told.here, told.there, equal_nan=True):
         return 0.0
@@ -155,7 +155,7 @@ def evidence(told: Told) -> float:
     return laws[1] - laws[0]
 
 
-def noisy_sum(told: Told) -> Publication:
+def noisy_sum(told: ObservedRelease) -> Publication:
     """The release of a :class:`ClippedMean` as a sum in units of its grid, one run."""
     mechanism = told.query.mechanism
     assert isinstance(mechanism, ClippedMean) and isinstance(told.answer, np.ndarray)
@@ -195,11 +195,11 @@ def _clipped_mean(mechanism: PaperMean, values: np.ndarray, label: int | None, d
     return centre + float(np.clip(values - centre, -radius, radius).sum()) / mechanism.count
 
 
-def _of_paper_mean(mechanism: PaperMean, told: Told) -> Spent:
+def _of_paper_mean(mechanism: PaperMean, told: ObservedRelease) -> PrivacyLoss:
     """Histograms, and the Gaussian at the centres that tell most (of bins that hold a record in both worlds)."""
     d = told.here.shape[1]
     labels = mechanism.labels(told.here), mechanism.labels(told.there)
-    total = Spent()
+    total = PrivacyLoss()
     for j in range(d):
         total += _of_labels(mechanism.histogram(d), labels[0][:, j], labels[1][:, j])
         shared = np.intersect1d(labels[0][:, j], labels[1][:, j])
@@ -207,11 +207,11 @@ def _of_paper_mean(mechanism: PaperMean, told: Told) -> Spent:
             abs(_clipped_mean(mechanism, told.there[:, j], c, d) - _clipped_mean(mechanism, told.here[:, j], c, d))
             for c in (None, *map(int, shared))
         )
-        total += Spent(mu_squared=(apart / mechanism.stddev(d)) ** 2)
+        total += PrivacyLoss(mu_squared=(apart / mechanism.stddev(d)) ** 2)
     return total
 
 
-def _of_labels(histogram: StabilityHistogram, here: np.ndarray, there: np.ndarray) -> Spent:
+def _of_labels(histogram: StabilityHistogram, here: np.ndarray, there: np.ndarray) -> PrivacyLoss:
     """Of bins that both worlds have epsilon; of those that one has, the probability to be seen."""
     held = [labels[labels != NOWHERE] for labels in (here, there)]
     found, where = np.unique(np.concatenate(held), return_inverse=True)
@@ -220,10 +220,10 @@ def _of_labels(histogram: StabilityHistogram, here: np.ndarray, there: np.ndarra
     lonely = counts.max(axis=0)[~both]
     scale = 2 / histogram.epsilon
     moved = float(np.abs(counts[1] - counts[0])[both].sum())
-    return Spent(epsilon=moved / scale, delta=float(np.sum(0.5 * np.exp((lonely - histogram.threshold) / scale))))
+    return PrivacyLoss(epsilon=moved / scale, delta=float(np.sum(0.5 * np.exp((lonely - histogram.threshold) / scale))))
 
 
-def _squares(told: Told) -> float:
+def _squares(told: ObservedRelease) -> float:
     """|there - here|^2 of two integer summaries, exactly."""
     return float(sum(int(x) ** 2 for x in told.there - told.here))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.numerics.units import built
+from npmdask.numerics.units import from_table
 from npmdask.privacy.dp_pca.base import Oracle
 from npmdask.privacy.dp_pca.exact_oracle import TightOracle
 from npmdask.privacy.dp_pca.neighbors import require_relation
@@ -73,7 +73,7 @@ def make_oracle(name: str, options: Mapping[str, Any], question: OracleQuestion)
     for option, f in own.items():
         if f.default is MISSING and option not in values:
             raise BadInputError(f"{name} needs the option {option}: {NEEDED.get(option, 'see docs/kdppca.md')}")
-    oracle: Oracle[Any] = built(name, kind, _public(kind, question) | values)
+    oracle: Oracle[Any] = from_table(name, kind, _public(kind, question) | values)
     promise = oracle.promise()
     if not promise.verified:
         raise RefusedError(

@@ -23,7 +23,7 @@ from npmdask.privacy.ledger.ledger import Ledger
 from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
 from npmdask.privacy.ledger.status import Status
 from npmdask.privacy.neighbors import make_relation, protected
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.safe_open import note
 from npmdask.storage.source import BUDGET_MARK, Source, open_source
@@ -110,13 +110,13 @@ def _images(source: Source, block: np.ndarray) -> Iterator[np.ndarray]:
             yield operator.finish(operator.partial(range(operator.units), block), block)
         else:
             for slab in reader.ahead(range(reader.grid[0])):
-                for _, tile in reader.tiles(slab, SlabRecord()):
+                for _, tile in reader.tiles(slab, ReadStats()):
                     yield sum(values.astype(np.float64) @ block[columns] for columns, values in tile)
 
 
 def _sparse_images(reader: CsrReader, block: np.ndarray) -> Iterator[np.ndarray]:
     cut: list[Fragment] = []
-    for piece in reader.blocks(range(reader.grid[0]), SlabRecord()):
+    for piece in reader.blocks(range(reader.grid[0]), ReadStats()):
         if isinstance(piece, Fragment):
             cut.append(piece)
         else:

@@ -167,7 +167,7 @@ WORD_BITS = 60  # of the largest entry in units of the grid
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneKind(PrivateGaussian):
+class EntryGaussian(PrivateGaussian):
     """Entries that neighbours change by at most ``moved``. The public block of a release says where they are."""
 
     moved: float
@@ -192,7 +192,7 @@ class EntriesGaussian:
 
     relation: TensorRelation
     budget: Budget
-    kinds: tuple[OneKind, OneKind, OneKind] = field(init=False)
+    kinds: tuple[EntryGaussian, EntryGaussian, EntryGaussian] = field(init=False)
 
     name: ClassVar[str] = "input-perturbation"
     releases: ClassVar[int] = 1
@@ -202,7 +202,7 @@ class EntriesGaussian:
         grid = max(grid, math.ldexp(1.0, math.ceil(math.log2(self.relation.clip_norm)) - WORD_BITS))
         rounding = Rounding(grid=grid, l2=grid, l1=grid)  # in both worlds to the nearest
         six, three, one = (
-            OneKind(relation=self.relation, budget=self.budget, releases=1, rounding=rounding, moved=moved)
+            EntryGaussian(relation=self.relation, budget=self.budget, releases=1, rounding=rounding, moved=moved)
             for moved in self.relation.changes
         )
         object.__setattr__(self, "kinds", (six, three, one))

@@ -29,7 +29,7 @@ from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.raw import column_major, require_size, row_major, spool_file, spool_write
 from npmdask.storage.formats.zarr_stores import boxes_of, dense_array, for_tensor
 from npmdask.storage.kinds import TENSOR, require_cube, require_square_matrices
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, unit_of
 from npmdask.storage.safe_open import open_node
 
@@ -303,7 +303,7 @@ def _assembled(reader: TensorReader, box: Box) -> np.ndarray:
         order = np.argsort(at, kind="stable")  # the block that is stored has its indices in this order
         i, j, k = (at[axis] for axis in order)
         unit = unit_of(i, j, k, reader.grid)
-        ((_, values),) = reader.blocks(range(unit, unit + 1), SlabRecord())
+        ((_, values),) = reader.blocks(range(unit, unit + 1), ReadStats())
         span = [reader.span(i) for i in at]
         met = tuple(slice(max(b.start, s.start), min(b.stop, s.stop)) for b, s in zip(box, span, strict=True))
         turned = values.transpose(np.argsort(order))

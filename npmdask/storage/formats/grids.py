@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from npmdask.storage.formats.raw import batch_rows, spooling
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, ReadStats
 
 SLAB_BYTES = 256 * 2**20  # a row of chunks that decodes to more goes through a spool on disk
 
@@ -68,7 +68,7 @@ def tile_rows(reader: DenseReader, start: int) -> Iterator[np.ndarray]:
     """Rows of a Zarr array, every chunk read once, checksums compared where there are any."""
     buffer = np.empty((reader.tile_rows, reader.shape[1]), reader.dtype)
     for slab in range(start // reader.chunks[0], reader.grid[0]):
-        for rows, tile in reader.tiles(slab, SlabRecord()):
+        for rows, tile in reader.tiles(slab, ReadStats()):
             if rows.stop <= start:
                 continue
             whole = buffer[: rows.stop - rows.start]

@@ -48,7 +48,7 @@ MIN_TILE_ROWS = 64
 
 
 @dataclass
-class SlabRecord:
+class ReadStats:
     """What reading slabs cost and what was in them."""
 
     bytes_read: int = 0
@@ -56,8 +56,8 @@ class SlabRecord:
     checksums: dict[tuple[int, int], int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)  # checksums of what a pass wrote, by slab
 
-    def add(self, other: SlabRecord) -> SlabRecord:
-        return SlabRecord(
+    def add(self, other: ReadStats) -> ReadStats:
+        return ReadStats(
             self.bytes_read + other.bytes_read,
             self.chunks + other.chunks,
             self.checksums | other.checksums,
@@ -80,16 +80,16 @@ class InTiles:
 
     def values(self, unit: int) -> Iterator[np.ndarray]:
         """All values of a unit, some at a time."""
-        for _, tile in self.tiles(unit, SlabRecord()):
+        for _, tile in self.tiles(unit, ReadStats()):
             yield from (values for _, values in tile)
 
     def non_finite(self, unit: int) -> BadInputError | None:
         """What to say of the first value of a unit that is not finite, if there is one."""
-        position = position_of_non_finite(self.tiles(unit, SlabRecord()))
+        position = position_of_non_finite(self.tiles(unit, ReadStats()))
         return None if position is None else self.bad_value(position)
 
 
-def checksums_of(record: SlabRecord, *, sparse: bool) -> dict[str, np.ndarray]:
+def checksums_of(record: ReadStats, *, sparse: bool) -> dict[str, np.ndarray]:
     """The checksums that a pass has taken, as the array (by row and column of chunks) that a survey keeps."""
     rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
     table = np.zeros((rows, columns), np.uint32)
@@ -205,7 +205,7 @@ class DenseReader(InTiles):
     def slab_columns(self, column: int) -> slice:
         return slice(column * self.chunks[1], min((column + 1) * self.chunks[1], self.shape[1]))
 
-    def tiles(self, slab: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
+    def tiles(self, slab: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the array, tile). A tile's memory is reused by the next one."""
         sums = [self.sums() for _ in range(self.grid[1])]
         blocks = self._direct_tiles(slab) if self.access.way == "direct" else self._decoded_tiles(slab)

@@ -19,7 +19,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location
-from npmdask.storage.readers.dense import DenseReader, InTiles, SlabRecord, Tile, scratch
+from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, scratch
 
 TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
 MIN_TILE_ROWS = 64
@@ -177,7 +177,7 @@ class TriangleReader(InTiles):
         """Row and column, in chunks, of a unit."""
         return chunk_place(unit, self.grid[0])
 
-    def tiles(self, unit: int, record: SlabRecord) -> Iterator[tuple[slice, Tile]]:
+    def tiles(self, unit: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the matrix, tile of one column of chunks). A tile's memory is reused by the next one."""
         (i, j), found = self.place(unit), self.dense.sums()
         columns = self.dense.slab_columns(j)

@@ -20,7 +20,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location, said_place
-from npmdask.storage.readers.dense import DenseReader, SlabRecord, impute
+from npmdask.storage.readers.dense import DenseReader, ReadStats, impute
 from npmdask.storage.readers.packed_symmetric import chunk_place as place_in_triangle
 from npmdask.storage.readers.packed_symmetric import chunk_unit as unit_in_triangle
 
@@ -227,7 +227,7 @@ class TensorReader:
 
     def values(self, unit: int) -> Iterator[np.ndarray]:
         """All values of a unit."""
-        for _, block in self.blocks(range(unit, unit + 1), SlabRecord()):
+        for _, block in self.blocks(range(unit, unit + 1), ReadStats()):
             yield block
 
     def non_finite(self, unit: int) -> BadInputError | None:
@@ -243,7 +243,7 @@ class TensorReader:
         """Ask the kernel to fetch the blocks of ``units`` while something else is computed; local files only."""
         self.dense.read_ahead(units)
 
-    def blocks(self, units: range, record: SlabRecord) -> Iterator[tuple[Place, np.ndarray]]:
+    def blocks(self, units: range, record: ReadStats) -> Iterator[tuple[Place, np.ndarray]]:
         """Yield ((i, j, k), values) of every unit: (b_i, b_j, b_k), without what fills up, in the stored dtype.
 
         The memory of the values is reused by the next block. The next one is asked for while one is worked on.
@@ -259,7 +259,7 @@ class TensorReader:
             whole = self._whole(unit, record).reshape(self.chunks)
             yield place, whole[tuple(slice(span.stop - span.start) for span in map(self.span, place))]
 
-    def _whole(self, unit: int, record: SlabRecord) -> np.ndarray:
+    def _whole(self, unit: int, record: ReadStats) -> np.ndarray:
         """One block (b^2 x b) as it is stored, compared with its checksum."""
         if self.held is not None:
             flat = self.held[self.dense.chunk_name(unit, 0)].as_numpy_array()

@@ -23,7 +23,7 @@ from npmdask.storage.chunk_access import (
     said_place,
     unreadable,
 )
-from npmdask.storage.readers.dense import SlabRecord, changed_content, impute
+from npmdask.storage.readers.dense import ReadStats, changed_content, impute
 
 INDPTR_BATCH = 2**22
 REMEDY = "restore it from a backup or ingest the source again"
@@ -128,7 +128,7 @@ class CsrReader:
         last = self.shape[0] - 1 if last_slab else int(self.slab_first_row[slabs.stop])
         return first, last
 
-    def blocks(self, slabs: range, record: SlabRecord) -> Iterator[csr_matrix | Fragment]:
+    def blocks(self, slabs: range, record: ReadStats) -> Iterator[csr_matrix | Fragment]:
         """The rows of a run of slabs as CSR blocks of whole rows, and the cut rows at both ends as fragments."""
         first, last = self.rows_of(slabs)
         pointers = self._pointers(first, last + 2, record)
@@ -166,7 +166,7 @@ class CsrReader:
 
     def values(self, unit: int) -> Iterator[np.ndarray]:
         """All values of a unit, some at a time."""
-        for piece in self.blocks(range(unit, unit + 1), SlabRecord()):
+        for piece in self.blocks(range(unit, unit + 1), ReadStats()):
             yield piece.data
 
     def non_finite(self, unit: int) -> BadInputError | None:
@@ -175,14 +175,14 @@ class CsrReader:
             return None
         return impute(self.where, f"a non-finite value in chunk {unit}")
 
-    def _pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
+    def _pointers(self, start: int, stop: int, record: ReadStats) -> np.ndarray:
         if self.digests is not None:
             return self._certain_pointers(start, stop, record)
         pointers = self.slices["indptr"][start:stop].astype(np.int64)
         record.bytes_read += pointers.nbytes
         return pointers
 
-    def _certain_pointers(self, start: int, stop: int, record: SlabRecord) -> np.ndarray:
+    def _certain_pointers(self, start: int, stop: int, record: ReadStats) -> np.ndarray:
         """The same from whole chunks, each compared with its SHA-256: which row an entry belongs to is data, too."""
         assert self.digests is not None
         array, chunk = self.arrays["indptr"], int(self.arrays["indptr"].chunks[0])
@@ -192,7 +192,7 @@ class CsrReader:
         record.bytes_read += stored.nbytes
         return stored[start - first : stop - first].astype(np.int64)
 
-    def _read(self, slab: int, record: SlabRecord) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, slab: int, record: ReadStats) -> tuple[np.ndarray, np.ndarray]:
         span = slice(slab * self.chunk, min((slab + 1) * self.chunk, self.entries))
         indices, data = (self._read_chunk(name, slab, span, record) for name in ("indices", "data"))
         record.chunks += 2
@@ -217,7 +217,7 @@ class CsrReader:
             raise unreadable(key, location(array), error) from error
         return whole[: span.stop - span.start]
 
-    def _read_chunk(self, name: str, slab: int, span: slice, record: SlabRecord) -> np.ndarray:
+    def _read_chunk(self, name: str, slab: int, span: slice, record: ReadStats) -> np.ndarray:
         values, key = self._values(name, slab, span), self.arrays[name].metadata.encode_chunk_key((slab,))
         crc = crc32c(values)
         if self.checksums is not None and int(self.checksums[name][slab]) != crc:

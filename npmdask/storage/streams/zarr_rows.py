@@ -12,7 +12,7 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.random import generator
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.conventions import DecodedArray
-from npmdask.storage.readers.dense import DenseReader, SlabRecord
+from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
@@ -74,7 +74,7 @@ class DenseUnits:
         reader, first = self._reader, int(self.bounds[unit])
         if self._slab is None:
             self._slab = np.empty((reader.chunks[0], reader.shape[1]), reader.dtype)
-        for rows, tile in reader.tiles(unit, SlabRecord()):
+        for rows, tile in reader.tiles(unit, ReadStats()):
             for columns, values in tile:
                 self._slab[rows.start - first : rows.stop - first, columns] = values
         return self._slab[: int(self.bounds[unit + 1]) - first]
@@ -128,7 +128,7 @@ class SparseUnits:
 
     def load(self, unit: int) -> csr_matrix:
         reader, (first, stop) = self._reader, (int(b) for b in self.bounds[unit : unit + 2])
-        parts = [b for b in reader.blocks(self._slabs[unit], SlabRecord()) if not isinstance(b, Fragment)]
+        parts = [b for b in reader.blocks(self._slabs[unit], ReadStats()) if not isinstance(b, Fragment)]
         before = int(self._begins[unit]) - first  # empty rows at the very top
         if before:
             parts.insert(0, csr_matrix((before, reader.shape[1]), dtype=reader.dtype))

@@ -83,7 +83,7 @@ def sentence(certificate: Certificate, *, singular: bool = False) -> str:
     """
     level, k = certificate.best, len(certificate.values)
     noise = ", with the noise of the run counted in" if certificate.noisy else ""
-    if not tells(certificate, singular=singular):
+    if not bounds_values(certificate, singular=singular):
         return _little(certificate, noise, singular=singular)
     if not _told(certificate).any():
         subject = "the value" if k == 1 else f"the {k} values"
@@ -95,7 +95,7 @@ def sentence(certificate: Certificate, *, singular: bool = False) -> str:
     return f"{values}, {parts}{_condition(certificate, level)}{noise}."
 
 
-def tells(certificate: Certificate, *, singular: bool = False) -> bool:
+def bounds_values(certificate: Certificate, *, singular: bool = False) -> bool:
     """Whether the sentence says how wrong the values can be: not where an error may be as large as its value."""
     errors = relative_errors(certificate, certificate.best, singular=singular)
     finite = np.isfinite(certificate.best.upper).all()

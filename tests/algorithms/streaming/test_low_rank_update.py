@@ -9,7 +9,7 @@ import pytest
 
 from npmdask.algorithms import MSG, RMSG
 from npmdask.algorithms.streaming import low_rank_update
-from npmdask.algorithms.streaming.low_rank_update import straightened, updated_eigen
+from npmdask.algorithms.streaming.low_rank_update import orthonormalized, updated_eigen
 from npmdask.algorithms.streaming.msg import STRAIGHTENED_EVERY, ConvexState
 from npmdask.numerics.random import generator
 from tests.algorithms.streaming.test_contract import D, K, fed, same, snapshot, stream
@@ -193,7 +193,7 @@ def test_the_basis_is_straightened_now_and_then() -> None:
     rng = np.random.default_rng(5)
     nearly = basis_of(9000, 6, rng) + 1e-9 * rng.standard_normal((9000, 6))
     kept = nearly.copy()
-    assert off(nearly) > 1e-9 > 1e-14 > off(straightened(nearly)) and np.abs(nearly - kept).max() < 1e-8
+    assert off(nearly) > 1e-9 > 1e-14 > off(orthonormalized(nearly)) and np.abs(nearly - kept).max() < 1e-8
     row = np.random.default_rng(6).standard_normal((1, 30))
     for step in (STRAIGHTENED_EVERY - 1, 3 * STRAIGHTENED_EVERY - 1, STRAIGHTENED_EVERY - 2, STRAIGHTENED_EVERY):
         after = MSG(target_rank=2).update(leaning(1e-9, step), row)[0].vectors

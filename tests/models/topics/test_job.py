@@ -21,7 +21,7 @@ from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.estimator import Topics
 from npmdask.models.topics.fit import TopicRequest, fit_topics, tensor_tol
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import Cut, TopicAnswer, read_topics, run_topics
+from npmdask.models.topics.run import CorpusFilter, TopicAnswer, read_topics, run_topics
 from npmdask.numerics.random import generator
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
@@ -116,7 +116,7 @@ def test_a_second_call_answers_without_a_pass_and_another_request_is_refused(ans
         ({"topics": K + 1}, r"algorithm.topics \(3 in the checkpoint, 4 now\)"),
         ({"topics": K, "alpha0": 0.5}, "algorithm.alpha0"),
         ({"topics": K, "half_length": 0.0}, "algorithm.half_length"),
-        ({"topics": K, "cut": Cut(min_df=2)}, r"min_df \(1 then, 2 now\)"),
+        ({"topics": K, "cut": CorpusFilter(min_df=2)}, r"min_df \(1 then, 2 now\)"),
         ({"topics": K, "vocabulary": words(V)[::-1]}, "vocabulary"),
         ({"topics": K, "source": COUNTS}, "source"),
     ):
@@ -131,7 +131,7 @@ def test_a_few_tiny_documents_ruin_equal_weights_only(tmp_path: Path) -> None:
     tiny = csr_matrix(rng.multinomial(4, np.r_[np.full(5, 0.2), np.zeros(V - 5)], 40))
     both = vstack([long, tiny]).tocsr()
     errors = [
-        l1_error(run_topics(both, K, store=tmp_path / f"{half}", cut=Cut(held_out=0), half_length=half).model)
+        l1_error(run_topics(both, K, store=tmp_path / f"{half}", cut=CorpusFilter(held_out=0), half_length=half).model)
         for half in (100.0, 0.0)
     ]
     assert errors[0] < 0.1 and errors[1] > 2 * errors[0], errors
@@ -143,7 +143,7 @@ def test_words_that_are_left_out_and_new_documents(tmp_path: Path) -> None:
     stuffed[:, 7] = 1  # a word of every document
     stuffed[:, 9] = 0
     stuffed[4, 9] = 1  # and one of a single document
-    answer = run_topics(stuffed.tocsr(), K, words(V), store=tmp_path / "run", cut=Cut(min_df=2, max_df=0.9))
+    answer = run_topics(stuffed.tocsr(), K, words(V), store=tmp_path / "run", cut=CorpusFilter(min_df=2, max_df=0.9))
     model = answer.model
     often = np.asarray((stuffed.tocsr() > 0).sum(axis=0))[0]
     assert (
@@ -167,7 +167,7 @@ def test_words_that_are_left_out_and_new_documents(tmp_path: Path) -> None:
 def test_the_estimator_is_the_job(answer: TopicAnswer, tmp_path: Path) -> None:
     write_documents(documents_of(COUNTS), tmp_path / "counts.zarr", words(V))
     fitted = Topics(K, random_state=0, store=tmp_path / "run").fit(tmp_path / "counts.zarr")
-    model = run_topics(COUNTS, K, words(V), store=tmp_path / "job", cut=Cut(held_out=0)).model
+    model = run_topics(COUNTS, K, words(V), store=tmp_path / "job", cut=CorpusFilter(held_out=0)).model
     np.testing.assert_array_equal(fitted.components_, model.topics.T)
     assert fitted.vocabulary_ == words(V) and fitted.get_params()["n_components"] == K
     with pytest.raises(RefusedError, match="is too small"):
@@ -208,7 +208,7 @@ def test_sentences(tmp_path: Path, asked: dict[str, Any], error: type[NpmdaskErr
 @pytest.mark.parametrize("bounds", [{"min_df": 0}, {"max_df": 0.0}, {"max_df": 1.5}, {"held_out": 0.6}])
 def test_bounds_that_cannot_be(bounds: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match=next(iter(bounds))):
-        Cut(**bounds)
+        CorpusFilter(**bounds)
 
 
 def test_the_tolerance_is_a_tenth_of_what_sampling_leaves() -> None:
@@ -260,8 +260,8 @@ def test_what_did_not_converge_is_said_and_has_its_exit_code(answer: TopicAnswer
 def test_more_topics_than_there_are(tmp_path: Path) -> None:
     """Of long documents M2 shows that there are no more; of short ones what is not there is noise, and no NaN."""
     with pytest.raises(BadInputError, match=r"M2 supports only 3 of 4 components: .* take k = 3"):
-        run_topics(corpus(N, 30, 60), K + 1, store=tmp_path / "long", cut=Cut(held_out=0))
-    found = run_topics(COUNTS, K + 1, store=tmp_path / "run", cut=Cut(held_out=0))
+        run_topics(corpus(N, 30, 60), K + 1, store=tmp_path / "long", cut=CorpusFilter(held_out=0))
+    found = run_topics(COUNTS, K + 1, store=tmp_path / "run", cut=CorpusFilter(held_out=0))
     assert np.isfinite(found.model.topics).all()
     assert any("condition number" in text for text in found.warnings), found.warnings
     best = [float(abs(found.model.topics - topic[:, None]).sum(axis=0).min()) for topic in TOPICS.T]

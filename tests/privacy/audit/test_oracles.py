@@ -23,7 +23,7 @@ from npmdask.privacy.dp_pca.base import SecretNoise
 from npmdask.privacy.dp_pca.histogram import GaussianHistogram, StabilityHistogram
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, Relation
 from npmdask.privacy.neighbors import make_relation
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from tests.conftest import often
 
 BUDGET = Budget(8.0, 1e-6)
@@ -230,7 +230,7 @@ def test_exact_sums_of_the_power_method_follow_no_places() -> None:
 
     class Rounding(ClippedGram):
         def partial(self, slabs: range, block: np.ndarray) -> Partial:
-            exact, rows = super().partial(slabs, block), np.concatenate(list(self._records(slabs, SlabRecord())))
+            exact, rows = super().partial(slabs, block), np.concatenate(list(self._records(slabs, ReadStats())))
             product = rows.T @ (rows @ block)
             return Partial({"upper": product, "lower": np.zeros_like(product)}, exact.record)
 

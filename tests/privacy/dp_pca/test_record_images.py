@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
-from npmdask.execution.reduction import PassKeeper, compute_node, root, runs_of, tasks_of
+from npmdask.execution.reduction import PassCheckpoint, compute_node, root, runs_of, tasks_of
 from npmdask.execution.reduction import pack as pack_parts
 from npmdask.execution.reduction import unpack as unpack_parts
 from npmdask.numerics.subspaces import present
@@ -155,7 +155,8 @@ def test_any_number_of_threads_and_any_known_parts_give_the_same_bits(name: str,
         nodes = tasks_of(root(len(runs)), len(runs), [], level)
         done = {node: compute_node(operator, runs, node, block) for node in nodes if rng.random() < 0.6}
         require_same(
-            summary(operator, block, keeper=PassKeeper(unpack_parts(operator, *pack_parts(operator, done)))), expected
+            summary(operator, block, keeper=PassCheckpoint(unpack_parts(operator, *pack_parts(operator, done)))),
+            expected,
         )
 
 

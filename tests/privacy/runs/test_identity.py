@@ -27,7 +27,7 @@ from npmdask.runs.restore import bind
 from npmdask.runs.solution import Resources
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Source, open_source
 from tests.conftest import same_bytes
 from tests.privacy.runs.conftest import THREE_RUNS, World, make_world, of_tensor, planted, records
@@ -210,11 +210,11 @@ def read_all(source: Source) -> None:
     reader: Any = source.reader
     units = range(getattr(reader, "units", getattr(reader, "grid", (0,))[0] if source.kind != "tensor" else 0))
     if source.kind in ("sparse", "tensor"):
-        for _ in reader.blocks(units, SlabRecord()):
+        for _ in reader.blocks(units, ReadStats()):
             pass
     else:
         for unit in units:
-            for _ in reader.tiles(unit, SlabRecord()):
+            for _ in reader.tiles(unit, ReadStats()):
                 pass
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.numerics.spectra import read_spectrum
-from npmdask.planning.private import PrivateOutlook, _Noise, _sizes, private_outlook
+from npmdask.planning.private import PrivateForecast, _Noise, _sizes, private_outlook
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Resources
@@ -21,7 +21,7 @@ from tests.privacy.runs.conftest import make_world, records
 from tests.privacy.runs.test_run import granted
 
 
-def told(problem: Problem, spectrum: str) -> tuple[PrivateOutlook, np.ndarray]:
+def told(problem: Problem, spectrum: str) -> tuple[PrivateForecast, np.ndarray]:
     asked = read_spectrum(spectrum, problem.most_values)
     return private_outlook(problem, asked), _sizes(problem, asked)
 

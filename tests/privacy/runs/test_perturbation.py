@@ -27,7 +27,7 @@ from npmdask.privacy.mechanisms.tensor import unique_entries
 from npmdask.privacy.neighbors import TensorRelation, make_relation
 from npmdask.privacy.request import Privacy
 from npmdask.runs.perturb import concerns_of_copy, perturb
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.packed_tensor import TensorWriter
@@ -48,7 +48,7 @@ def whole(path: Path) -> np.ndarray:
     reader = open_source(path).reader
     assert isinstance(reader, TensorReader)
     found = np.full(reader.shape, np.nan)
-    for place, values in reader.blocks(range(reader.units), SlabRecord()):
+    for place, values in reader.blocks(range(reader.units), ReadStats()):
         for order in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)):
             where = tuple(reader.span(place[axis]) for axis in order)
             assert (np.isnan(found[where]) | (found[where] == values.transpose(order))).all(), "mirror images differ"
@@ -137,9 +137,9 @@ def test_a_crash_at_any_point_ends_in_the_same_copy(
     key = real(tmp_path / "key", bound_to=open_source(world.data).fingerprint)
     stored, copy = (open_source(path).reader for path in (world.data, target))
     assert isinstance(stored, TensorReader) and isinstance(copy, TensorReader)
-    mechanism, blocks = made("tensor_entry"), stored.blocks(range(stored.units), SlabRecord())
+    mechanism, blocks = made("tensor_entry"), stored.blocks(range(stored.units), ReadStats())
     wanted = [mechanism.release(values, place=place, entropy=key) for place, values in blocks]
-    for (_, values), again in zip(copy.blocks(range(copy.units), SlabRecord()), wanted, strict=True):
+    for (_, values), again in zip(copy.blocks(range(copy.units), ReadStats()), wanted, strict=True):
         assert (values == again).all()
     secret = (tmp_path / "key").read_bytes()
     assert not any(form in p.read_bytes() for p in world.folder.rglob("*") if p.is_file() for form in forms(secret))

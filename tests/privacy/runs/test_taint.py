@@ -27,7 +27,7 @@ from npmdask.privacy.ledger import export_lines
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.runs.observers import Observer, ProgressBar
 from npmdask.runs.solution import Solution, Step
-from npmdask.storage.readers.dense import SlabRecord
+from npmdask.storage.readers.dense import ReadStats
 from tests.privacy.runs.conftest import COLUMNS, STEPS, World, make_world, records
 
 PUBLISHED = ("result", "steps", "report.html")
@@ -54,7 +54,7 @@ class Watcher(Observer):
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self.told.append((label, total_bytes, total_chunks))
 
-    def on_task(self, record: SlabRecord) -> None:
+    def on_task(self, record: ReadStats) -> None:
         self.told.append(record)
 
     def on_step(self, step: Step) -> None:

@@ -12,7 +12,7 @@ import npmdask
 from benchmarks.certificate_cases import draw, draw_ties, solve
 from benchmarks.certificate_coverage import Tally, as_markdown, measure
 from npmdask.theory.certificates import certify
-from npmdask.theory.certificates.wording import tells
+from npmdask.theory.certificates.wording import bounds_values
 from tests.conftest import often
 
 
@@ -54,7 +54,7 @@ def test_one_value_above_a_flat_bulk_is_not_passed_over_when_a_run_is_stopped(p:
         problem = replace(problem, p=p, steps=int(rng.integers(2, 12)), algorithm="power", stddev=0.0, single=False)
         _, evidence, _ = solve(problem, seed)
         certificate = certify(evidence)
-        if tells(certificate):
+        if bounds_values(certificate):
             told += 1
             wrong += certificate.best.upper[0] < values[0]
     assert not wrong

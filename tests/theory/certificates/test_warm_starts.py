@@ -16,7 +16,7 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.certificates import SEEN, Evidence, certify
 from npmdask.theory.certificates.random_start import largest_missed
-from npmdask.theory.certificates.wording import tells
+from npmdask.theory.certificates.wording import bounds_values
 
 D = 150
 
@@ -39,7 +39,7 @@ def test_what_a_start_hides_is_found_or_bounded() -> None:
             held &= level.sine + 1e-13 >= truth.sine and level.following + slack >= truth.following
             assert held or level.ground == SEEN, (seed, level.ground)
             covered, claimed = covered + (held and level.ground == SEEN), claimed + (level.ground == SEEN)
-        told += tells(certificate)
+        told += bounds_values(certificate)
     assert covered >= 0.98 * claimed
     assert told >= 0.75 * 84
 

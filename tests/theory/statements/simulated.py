@@ -17,7 +17,7 @@ from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateTensorPo
 from npmdask.algorithms.tensor.power import restarts_for
 from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import Cut, run_topics
+from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.privacy.power_release import likely_sine_of_release, released_arrays
 from npmdask.streaming.metrics import HeldOut, Measures, measure_model
@@ -314,7 +314,7 @@ def topics(seeds: Iterable[int], folder: Path) -> Pairs:
         alpha = rng.uniform(0.5, 1.5, k)
         planted = TopicModel(topics=true, alpha=alpha * alpha0 / alpha.sum(), vocabulary=words(v))
         docs = documents_from(planted, n, length, seed)
-        model = run_topics(docs, k, store=folder / f"{seed}", cut=Cut(held_out=0.0), alpha0=alpha0).model
+        model = run_topics(docs, k, store=folder / f"{seed}", cut=CorpusFilter(held_out=0.0), alpha0=alpha0).model
         whole = np.zeros((v, model.k))
         whole[np.arange(v) if model.kept is None else model.kept] = model.topics
         apart = np.abs(whole[:, :, None] - true[:, None, :]).sum(axis=0)

@@ -22,7 +22,7 @@ from npmdask.cli.main import main
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import inspect, status_of
 from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.run import Cut, run_topics
+from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.privacy.dp_pca.registry import NAMES
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
@@ -35,7 +35,7 @@ from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
-from npmdask.streaming.solution import is_stream, standing
+from npmdask.streaming.solution import is_stream, stream_status
 from npmdask.theory.certificates.statements import assurance_of
 from tests.federated.conftest import Sites, records, run_centre, sites
 from tests.models.topics.made import a_model, documents_from
@@ -73,7 +73,7 @@ def of_tensor_run(folder: Path) -> dict[str, Any]:
 
 def of_topics(folder: Path) -> dict[str, Any]:
     counts = documents_from(a_model(), 400, 30)
-    return summary(run_topics(counts, 4, store=folder / "run", cut=Cut(held_out=0.1)))
+    return summary(run_topics(counts, 4, store=folder / "run", cut=CorpusFilter(held_out=0.1)))
 
 
 def of_latent(kind: str) -> Made:
@@ -162,7 +162,7 @@ def made_anew(store: Path) -> str:
     arrays, meta = found
     meta.pop("assurance")
     if is_stream(spec):
-        stood = standing(held)
+        stood = stream_status(held)
         assert stood is not None
         return replace(stood, answered=meta).assurance
     return assurance_of(spec, (arrays, meta))

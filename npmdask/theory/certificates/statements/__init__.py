@@ -7,14 +7,13 @@ how often that was true in simulations is in docs/assurance.md.
 
 from npmdask.theory.certificates.statements.models import of_independent, of_mixture, of_tensor, of_topics
 from npmdask.theory.certificates.statements.private import of_copy, of_nodes, of_release
-from npmdask.theory.certificates.statements.stored import assurance_of, made_of, with_assurance
+from npmdask.theory.certificates.statements.stored import assurance_of, statement_of, with_assurance
 from npmdask.theory.certificates.statements.streams import of_directions, of_stream, of_third_moment
 from npmdask.theory.certificates.wording import Assurance
 
 __all__ = [
     "Assurance",
     "assurance_of",
-    "made_of",
     "of_copy",
     "of_directions",
     "of_independent",
@@ -25,5 +24,6 @@ __all__ = [
     "of_tensor",
     "of_third_moment",
     "of_topics",
+    "statement_of",
     "with_assurance",
 ]

@@ -14,7 +14,7 @@ from npmdask.theory.certificates.wording import Assurance
 NOTHING = Assurance("", {})
 
 
-def made_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
+def statement_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
     """Of the result of a run of the driver: private or of nodes (its ``statement`` says so), or of a tensor.
 
     ``kind``: of the data. Matrices without privacy are not treated here: their certificates are made elsewhere.
@@ -29,8 +29,8 @@ def made_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
 
 
 def with_assurance(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """``meta`` of a result with its ``assurance``: the sentence that it has, or else that of :func:`made_of`."""
-    return {**meta, "assurance": meta.get("assurance") or made_of(kind, arrays, meta).sentence}
+    """``meta`` of a result with its ``assurance``: the sentence that it has, or else that of :func:`statement_of`."""
+    return {**meta, "assurance": meta.get("assurance") or statement_of(kind, arrays, meta).sentence}
 
 
 def assurance_of(spec: Mapping[str, Any], result: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> str:
