@@ -467,7 +467,7 @@ def deflate(
     path = folder_of(finished)
     if "privacy" in (RunStore(path).read_spec() or {}):
         raise RefusedError(
-            f"{path} is a private release, and more components would be further products with the data, which nobody "
+            f"{path} is a private release, and more components would be further products with the data, which no one "
             "has paid for; start a new private run with a larger target_rank, on what is left of the budget"
         )
     if kind_of(RunStore(path).read_spec()).staged:

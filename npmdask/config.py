@@ -75,7 +75,7 @@ class SourceTable(ConfigTable):
         if self.nodes is None:
             return open_source(self.path, self.kind)
         if self.kind is not None:
-            raise BadInputError("source.kind is said by the nodes: leave it out at the centre")
+            raise BadInputError("the nodes determine source.kind: leave it out at the centre")
         return open_nodes(self.nodes, self.patience)
 
 
@@ -315,7 +315,7 @@ class RunConfig(ConfigTable):
             )
 
     def check(self) -> Problem:
-        """The source opened and everything checked, nothing read: iteration_rank = "auto" stands for the default."""
+        """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
         self._require_stored()
         request = self.request()
         if request.iteration_rank == "auto" and request.privacy is None:

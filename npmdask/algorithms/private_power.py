@@ -257,7 +257,7 @@ class PrivatePower:
         """As long as an image in the next block is likely to be: the root of the share of the trace that it captures.
 
         ``step``: the one that it is for; not the last, from which values and factors are taken: clipping bends them.
-        The singular values of Y, less what the noise adds to their squares, stand for the eigenvalues in its range.
+        The singular values of Y, less what the noise adds to their squares, approximate the eigenvalues in its range.
         """
         if self.clip_norm is None or step >= self.releases:
             return 0.0

@@ -364,7 +364,7 @@ def place_of_death(folder: Path) -> str:
 
 
 PRIVATE = (
-    "{} cannot be the store of a private run: with the key of its noise whoever may read the bucket could take the "
+    "{} cannot be the store of a private run: with the key of its noise anyone who may read the bucket could take the "
     "noise off again, and without the key no other machine could go on; use a folder of this machine as store"
 )
 UNTOLD = ("privacy", "nodes")  # in the parameters: what goes wrong may quote data that are not to be told of

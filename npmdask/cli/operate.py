@@ -15,7 +15,9 @@ RUNS = "runs"
 
 def add_status(commands: Any) -> None:
     """``npmdask status``."""
-    p = commands.add_parser("status", help="how all runs below a folder stand; changes nothing, waits for nothing")
+    p = commands.add_parser(
+        "status", help="show the status of all runs below a folder; changes nothing, waits for nothing"
+    )
     p.add_argument("folder", nargs="?", default=RUNS, help="default: runs")
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.set_defaults(command=_status)

@@ -20,7 +20,7 @@ def add_ledger(commands: Any) -> None:
     show.set_defaults(command=_ledger_show)
     export = actions.add_parser("export", help="every entry as a line of JSON, for a reviewer; nothing secret in it")
     export.set_defaults(command=_ledger_export)
-    grant = actions.add_parser("grant", help="let runs spend a budget on a data set; for whoever answers for the data")
+    grant = actions.add_parser("grant", help="grant a privacy budget for a data set (data owner)")
     _add_grant(grant)
     for action in (show, export, grant):
         action.add_argument("--ledger", metavar="URL|PATH", help="default: $NPMDASK_LEDGER, or a file of this user")
@@ -115,7 +115,7 @@ def _perturb(a: argparse.Namespace) -> int:
     from npmdask.runs.perturb import concerns_of_copy, perturb
     from npmdask.storage.paths import NEW_STORE, local_path
 
-    local_path(a.dest, NEW_STORE)  # a place that is refused comes before what is said of the noise
+    local_path(a.dest, NEW_STORE)  # a place that is refused is refused before the noise is discussed
     privacy = Privacy(
         epsilon=a.epsilon,
         delta=a.delta,

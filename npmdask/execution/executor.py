@@ -112,7 +112,7 @@ class _Futures:
         return future
 
     def forget(self) -> None:
-        """A finished node stands for all that it was made of, whose sums the workers need not hold any longer."""
+        """A finished node replaces all that it was made of, whose sums the workers need not hold any longer."""
         for node in [n for n, future in self.futures.items() if future.status == "finished"]:
             if node not in self._wanted:
                 for half in node.children(len(self._runs)):
@@ -313,7 +313,7 @@ def _facts(source: str) -> dict[str, Any]:
     return {"npmdask": version("npmdask"), "sees the data": sees, **environment()}
 
 
-# Left at distributed's 64 KiB, every buffer would be given back and faulted in again; and glibc, once it is told the
+# Left at distributed's 64 KiB, every buffer would be given back and faulted in again; and glibc, once it knows the
 # one threshold, no longer adapts the other, so that every product would be mapped and unmapped.
 WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),

@@ -20,7 +20,7 @@ from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReade
 
 INTERVAL = 0.05  # seconds
 
-# What stands in the command line of a process below this one, and what a person calls it. The first that fits.
+# What is in the command line of a process below this one, and what a person calls it. The first that fits.
 ROLES = (
     ("multiprocessing.resource_tracker", "resource tracker"),
     ("multiprocessing.forkserver", "fork server"),

@@ -69,7 +69,7 @@ def _of_files(folder: Path) -> Any:
     if (folder / KEY).stat().st_mode & 0o077:
         raise RefusedError(
             f"the key {folder / KEY} can be read by others, who can use the cluster with it, and run code there: "
-            "if nobody did, `chmod 600` it"
+            "if no one did, `chmod 600` it"
         )
     files = {"tls_ca_file": CA, "tls_client_cert": CERT, "tls_client_key": KEY}
     return Security(require_encryption=True, **{name: str(folder / file) for name, file in files.items()})
@@ -79,7 +79,7 @@ def refusal(address: str, error: BaseException) -> str:
     """What to say then."""
     return (
         f"the scheduler at {address} does not accept our certificate, or shows none that our {CA} has signed "
-        f"({first_line(error)}): take the {CA}, {CERT} and {KEY} of whoever runs it"
+        f"({first_line(error)}): take the {CA}, {CERT} and {KEY} of the operator who runs it"
     )
 
 

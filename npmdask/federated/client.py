@@ -59,7 +59,7 @@ class Traffic:
 
 @dataclass
 class Link:
-    """Connections to the nodes at ``urls``, in this order, each with its token. ``job`` and ``step`` are said with
+    """Connections to the nodes at ``urls``, in this order, each with its token. ``job`` and ``step`` go with
     every block."""
 
     urls: tuple[str, ...]

@@ -32,7 +32,7 @@ LIMITS = (
     "everybody and not only of one person.",
     "The bound holds for the noise as drawn (rounded to a grid; the error budget of the sampler is part of epsilon and "
     "delta), as long as the key of the noise is secret until it is destroyed at the end of the run, and the data "
-    "themselves are read by nobody else.",
+    "themselves are read by no one else.",
     "Clipping, the number of releases and all other parameters are taken as public. If they were chosen by looking at "
     "the data, that look is not accounted for.",
 )
@@ -125,7 +125,7 @@ def _release_tiles(statement: dict[str, Any]) -> Table:
 
 def _error(sine: float | None) -> str:
     if sine is None:
-        return "no formula of theory; how wrong it can be is said above"
+        return "no formula of theory; the error statement is above"
     return f"sin(angle) to the true components about {sine:.2g} (an estimate from what was released, not a bound)"
 
 
@@ -277,7 +277,7 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
 
 
 def _bounds(certificate: dict[str, Any] | None, kind: str, angle: float | None) -> list[Section]:
-    """The table of a certificate; ``angle``: the actual sine to a planted truth, to stand beside its bound."""
+    """The table of a certificate; ``angle``: the actual sine to a planted truth, to show beside its bound."""
     if not certificate:
         return []
     rows = [_row(level, certificate["confidence"]) for level in certificate["levels"]]

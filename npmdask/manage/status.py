@@ -80,7 +80,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """How one run stands.
+    """The status of one run.
 
     ``state``: "finished", "running", "hung" (its process shows no life), "waiting" (a stream that has taken all there
     is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".

@@ -189,7 +189,7 @@ class BySlabs(OnePass):
 
 
 class ByBlocks(OnePass):
-    """An operator whose units are the blocks that stand for all of a symmetric array; a pass reads each of them."""
+    """An operator whose units are the blocks that represent all of a symmetric array; a pass reads each of them."""
 
     reader: Any
 

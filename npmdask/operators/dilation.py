@@ -113,7 +113,7 @@ class SparseDilation(Dilated):
         return Partial(sums, record, fragments)
 
     def _rows(self, slabs: range) -> range:
-        """The rows that a run stands for: to that which the next run begins in, itself left out."""
+        """The rows that a run represents: to that which the next run begins in, itself left out."""
         first = self.reader.slab_first_row
         last = slabs.stop == self.units
         return range(

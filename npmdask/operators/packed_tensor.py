@@ -74,7 +74,7 @@ class Strips:
 
 # T(I, u, u) of a symmetric third order tensor from blocks T[i, j, k] with i <= j <= k, for many vectors u at once.
 #
-# A stored block stands for itself and for its mirror images, one for each distinct permutation of (i, j, k). With
+# A stored block represents itself and its mirror images, one for each distinct permutation of (i, j, k). With
 # pairs(x, y) = sum over the third index of a block times u, what a block adds is (each sum counted with the number of
 # permutations that begin with that index)::
 #

@@ -244,7 +244,7 @@ def compare_steps(problem: Problem, values: np.ndarray, telemetry: list[dict[str
     log(HINDSIGHT, steps=told.steps, how=told.how)
 
 
-# What a search for a share of the variance is foretold: its stages and the run that answers, one after the other.
+# The prediction for a search for a share of the variance: its stages and the run that answers, one after the other.
 #
 # As a single run (:mod:`npmdask.planning.simulated_convergence`): algorithm, rule and columns of each, on the diagonal
 # matrix of the sampled eigenvalues. The variance itself is no estimate: the search knows it before its first stage.
@@ -341,7 +341,7 @@ def _answer(
 
 
 def _start(counts: np.ndarray, columns: int, basis: Block) -> Block:
-    """What is known, and random directions, each row with the weight of those that it stands for."""
+    """What is known, and random directions, each row with the weight of those that it represents."""
     random = generator(0, "rehearsal", "start", columns).standard_normal((len(counts), columns))
     return np.concatenate([basis, random * np.sqrt(counts)[:, None]], axis=1)[:, :columns]
 

@@ -273,7 +273,7 @@ def _sizes(problem: Problem, spectrum: Spectrum) -> np.ndarray:
         return np.asarray(values * sqrt(source.shape[0] * source.shape[1] * clip**2 / np.square(values).sum()))
     if not recipe.relation.public_rows:
         raise BadInputError(
-            f"{spectrum.said}: the number of records is private, so nobody knows the scale of their sum; say it, with "
+            f"{spectrum.said}: the number of records is private, so the scale of their sum is unknown; say it, with "
             ",largest=X, from public knowledge"
         )
     return np.asarray(values * (source.shape[0] * clip**2 / values.sum()))  # no record above clip_norm
@@ -312,7 +312,7 @@ class PrivatePlan:
 
     ``noise_stddev``: of every entry of a release, given the start block; ``first_noise_stddev``: of the first one,
     where images of records are clipped too. ``smallest_value``: the norm that the noise of the last release hardly ever
-    exceeds, in the units of the values that are released; what is smaller cannot stand out. Oracles of records: both
+    exceeds, in the units of the values that are released; what is smaller cannot be seen. Oracles of records: both
     are those of images as long as clip_norm allows, an upper bound of the noise; None where even that follows from what
     is released. ``memory``: None where the number of rows, which it follows, is private.
     """

@@ -29,7 +29,7 @@ SPARE = 3.0  # tol is divided by it: entries beyond the wanted ones differ from 
 LOW_RANK_SPARE = 1.5  # and low_rank_tol by so much: 4 % promise too little, without it 7 %
 MOST_SPARE = 1.5  # that may not cost more than half of the steps: at the floor of rounding it would never end
 LEADING = 8  # times p eigenvalues are kept one by one (twice what Krylov holds), and
-THINNED = 8  # times p stand for all the others, which are far from the wanted ones
+THINNED = 8  # times p represent all the others, which are far from the wanted ones
 FEWEST = 100  # of each, whatever p is
 ROUNDING = float(np.finfo(np.float32).eps)  # of a float32 product, over the largest value (1): 0.05 to 3.5 found
 TINY = float(np.finfo(np.float64).tiny)
@@ -168,7 +168,7 @@ def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.n
 
 
 def thinned(values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values of falling size, those far behind by few of them, and how many each stands for.
+    """Values of falling size, those far behind by few of them, and how many each represents.
 
     The leading ones are kept. Of the others the largest of every cell is, cells growing in proportion to the index: a
     bulk of a million eigenvalues is smooth, and its largest make no promise that is too short.
@@ -184,7 +184,7 @@ def thinned(values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
 def unlucky_start(counts: np.ndarray, k: int, p: int) -> Block:
     """An orthonormal start (d x p) that holds less of the k leading coordinates than nine of ten.
 
-    ``counts``: coordinates that each row stands for: their sum of squares is that many times as large.
+    ``counts``: coordinates that each row represents: their sum of squares is that many times as large.
     """
     rng = generator(0, "rehearsal", "start")
     leading = [rng.standard_normal((k, p)) for _ in range(DRAWS)]

@@ -79,7 +79,7 @@ def once(a: argparse.Namespace, flow: Any, parameters: dict[str, Any]) -> int:
     with local_server() as url:
         say(f"Prefect at {url.removesuffix('/api')}")
         try:
-            # Prefect's own signs of life: nobody looks at them here, and their thread is waited for up to a second.
+            # Prefect's own signs of life: nothing looks at them here, and their thread is waited for up to a second.
             with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 facts: Any = flow(**parameters)
         except NotConvergedError as error:

@@ -218,7 +218,7 @@ def _last_sign(client: SyncPrefectClient, run: FlowRun) -> datetime | None:
 
 
 def _skip_old_ticks(client: SyncPrefectClient, now: datetime) -> None:
-    """Ticks of one schedule that are all due: the newest stands for the others."""
+    """Ticks of one schedule that are all due: the newest replaces the others."""
     due: dict[Any, list[FlowRun]] = {}
     for run in _in_states(client, StateType.SCHEDULED):
         if run.auto_scheduled and run.run_count == 0 and run.expected_start_time and run.expected_start_time <= now:

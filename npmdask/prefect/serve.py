@@ -1,7 +1,7 @@
 """``npmdask serve``: a Prefect server, its keeper and a worker on this machine, with the schedules of one file.
 
 Beside them are the reports of the runs below ``runs`` (:mod:`npmdask.prefect.reports`; at the port after that of
-Prefect), so that Prefect's pages can link them, and with --metrics-port how the runs stand, for Prometheus.
+Prefect), so that Prefect's pages can link them, and with --metrics-port the status of the runs, for Prometheus.
 
 Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
 PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself. Pages

@@ -64,9 +64,9 @@ def update(config: RunConfig, run_id: str) -> dict[str, Any]:
 def open_problem(config: RunConfig) -> StreamProblem:
     """The stream that a configuration describes. Raises BadInputError where it is of stored data."""
     if not config.streams:
-        door = "flows.npm" if config.privacy is None else "flows.private_release"
+        name = "flows.npm" if config.privacy is None else "flows.private_release"
         raise BadInputError(
-            f"the configuration is not of a stream: run it with `python -m {door}`, or choose a streaming algorithm "
+            f"the configuration is not of a stream: run it with `python -m {name}`, or choose a streaming algorithm "
             "like spm"
         )
     return config.stream_problem()

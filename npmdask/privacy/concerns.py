@@ -151,7 +151,7 @@ def largest_of(relation: Any, shape: tuple[int, ...]) -> float | None:
 
 
 def _lasting_noise(problem: Asked) -> float | None:
-    """What the noise of all releases together hardly leaves below: a larger value can stand out of it at best.
+    """What the noise of all releases together hardly leaves below: a larger value can exceed it at best.
 
     Of one noisy covariance matrix (p = d), whose noise of stddev s is made symmetric, that is s sqrt(d / 2) (Baik, Ben
     Arous and Peche 2005): the norm of the noise over sqrt(8). L releases that all show the same divide it by sqrt(L).

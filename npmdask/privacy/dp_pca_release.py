@@ -95,7 +95,7 @@ class RecordsRecipe(PrivateRecipe):
         return BatchRelease(query=query.batch)
 
     def values_are(self, source: Source) -> str:
-        """What the released values stand for, in words."""
+        """What the released values are, in words."""
         number = "their number" if self.relation.public_rows else "the public guess of their number"
         return f"means of clipped images, divided by {number}: too low where much was clipped"
 

@@ -327,7 +327,7 @@ class SpectralNorm(MatrixRelation):
     def describe(self) -> str:
         return (
             f"any change of the matrix of spectral norm at most {self.change:g}, provided that no entry exceeds "
-            f"{self.clip_norm:g} (a promise of whoever provides the data)"
+            f"{self.clip_norm:g} (a promise of the provider of the data)"
         )
 
 

@@ -134,7 +134,7 @@ class PowerRecipe(PrivateRecipe):
         return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
 
     def values_are(self, source: Source) -> str:
-        """What the released values stand for, in words."""
+        """What the released values are, in words."""
         scaled = self.relation.public_rows and source.kind == "samples"
         return "divided by the (public) number of rows" if scaled else "sums, not divided by anything"
 

@@ -92,7 +92,7 @@ class TensorRecipe(PrivateRecipe):
         return replace(self.mechanism, rounding=operator.rounding(p), scores=query.scores)
 
     def values_are(self, source: Source) -> str:
-        """What the released values stand for, in words."""
+        """What the released values are, in words."""
         return "weights of the components, T(v, v, v) less what was found before"
 
     def answer(

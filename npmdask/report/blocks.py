@@ -19,7 +19,7 @@ Number = int | float
 class Text:
     """A paragraph of plain text; its line breaks are kept where ``style`` is "code".
 
-    ``style``: "warning" stands out; "item" is a line of a list; "code" is a command to copy. ``address``: where a plain
+    ``style``: "warning" is loud; "item" is a line of a list; "code" is a command to copy. ``address``: where a plain
     one leads, if anywhere.
     """
 
@@ -135,7 +135,7 @@ class Report:
     Parameters
     ----------
     title : what the run is called.
-    outcome : how it stands, in a sentence.
+    outcome : the status, in a sentence.
     good : whether it has an answer.
     error_statement : how wrong the answer can be, in a sentence; "" where there is no answer yet.
     sections : what else there is to say, in order.
@@ -190,7 +190,7 @@ def parameters(spec: Mapping[str, Any], tables: Sequence[str]) -> Section:
 
 
 def warnings(said: Iterable[str]) -> tuple[Text, ...]:
-    """Make every sentence stand out."""
+    """Make a warning of every sentence."""
     return tuple(Text(text=text, style="warning") for text in said)
 
 

@@ -59,7 +59,7 @@ def draw(plot: Plot) -> str:
 
 
 def _add(axis: Any, series: Series, number: int, *, many: bool) -> Any:
-    """Draw a series; returns what stands for it in the legend."""
+    """Draw a series; returns its entry in the legend."""
     colour, mark = COLOURS[number % len(COLOURS)], "os"[number % 2]
     x, y = list(series.x), list(series.y)
     match series.style:

@@ -150,7 +150,7 @@ def _markdown_table(table: Table) -> str:
 
 
 def _marked(text: str) -> str:
-    """``text`` on one line, where nothing in it is a tag, a link or a picture; what stands in backquotes stays code."""
+    """``text`` on one line, where nothing in it is a tag, a link or a picture; what is in backquotes stays code."""
     line = " ".join(text.split())
     for sign, written in (("&", "&amp;"), ("<", "&lt;"), ("[", "\\[")):
         line = line.replace(sign, written)

@@ -24,7 +24,7 @@ def watched(observer: Observer, store: RunStore, *, private: bool = False) -> Ob
 
 
 class RedactingObserver(Observer):
-    """Stand before another observer and let through what is public: that a step was released, and what was released."""
+    """Pass on to another observer what is public: that a step was released, and what was released."""
 
     def __init__(self, member: Observer) -> None:
         self._member = member

@@ -1,4 +1,4 @@
-"""``npmdask perturb``: a noisy copy of a tensor, private as it stands; the baseline for private runs on tensors.
+"""``npmdask perturb``: a noisy copy of a tensor, private by itself; the baseline for private runs on tensors.
 
 Charged, drawn and kept account of as a private run of one release (npmdask/runs/release.py): charge -> key -> blocks
 with noise, written to ``DEST.partial`` -> digest in the ledger -> ``DEST`` appears -> the key is destroyed. Noise is a

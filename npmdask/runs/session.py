@@ -83,7 +83,7 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int) -> Memory
 
 
 class Session:
-    """One computation in one store, as a context manager; entered again it counts anew.
+    """One computation in one store, as a context manager; entered again it counts from zero.
 
     Parameters
     ----------

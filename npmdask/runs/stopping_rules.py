@@ -147,7 +147,7 @@ def refuse_low_rank(low_rank_tol: float | None, why: str) -> None:
 #
 # The variance is the trace of the operator. It is known without a pass: from the column moments (recorded at
 # ingest, or taken in a survey), or from the diagonal of a symmetric matrix. Ritz values never exceed the
-# eigenvalues they stand for (Courant-Fischer, of a positive semidefinite operator), so a share that is reached by a
+# eigenvalues they approximate (Courant-Fischer, of a positive semidefinite operator), so a share that is reached by a
 # sum of Ritz values is reached, converged or not.
 
 

@@ -48,7 +48,7 @@ WAYS = {"direct": "directly", "decoded": "decoded", "zarr": "through zarr", "com
 
 
 def how_read(reader: Any) -> ChunkReading:
-    """The way that the reader takes, and the first thing that stands between the store and plain files.
+    """The way that the reader takes, and the first thing that keeps the store from being read as plain files.
 
     ``reader``: a CsrReader, a DenseReader, or one that reads parts of a dense array through its own ``dense``.
     """

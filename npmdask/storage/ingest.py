@@ -114,7 +114,7 @@ def _not_held(values: np.ndarray, stored: np.ndarray) -> np.ndarray:
     lost = np.asarray(stored != values)
     if values.dtype.kind in "iu":
         return lost | ((stored < 0) != (values < 0))  # NumPy wraps around and then finds both equal
-    return lost | (np.abs(values) > 2.0**53)  # a float of this size may stand for any of several integers
+    return lost | (np.abs(values) > 2.0**53)  # a float of this size may be any of several integers
 
 
 def _rounded(values: np.ndarray, stored: np.ndarray) -> np.ndarray:

@@ -298,7 +298,7 @@ def _never_packed(array: Any, path: str) -> BadInputError:
     chunks = " x ".join(map(str, array.chunks))
     cut = "" if len(set(array.chunks)) == 1 else f" in chunks of {chunks}, which are not cubes"
     return BadInputError(
-        f"{path} holds all d x d x d entries of a tensor{cut}, and nobody knows whether it is symmetric: store its "
+        f"{path} holds all d x d x d entries of a tensor{cut}, and whether it is symmetric is not known: store its "
         "unique blocks first, with `npmdask ingest SRC DEST --kind tensor`, or give it as a NumPy array if it fits "
         "into memory"
     )

@@ -151,7 +151,7 @@ def _quality(solution: StreamSolution, last: Measurement) -> dict[str, Any]:
     return {"found": last.rank, "weights": solution.values.tolist(), **solution.facts, **angles}
 
 
-# How the stream in a store stands: what is committed and what it answers, without a look at its source.
+# The status of the stream in a store: what is committed and what it answers, without a look at its source.
 
 
 def is_stream(spec: dict[str, Any] | None) -> bool:
@@ -229,7 +229,7 @@ class StreamStatus:
 
     @property
     def sentence(self) -> str:
-        """How it stands, with what to do next."""
+        """The status in a sentence, with what to do next."""
         if self.current and self.answered is not None:
             return str(self.answered["outcome"]["sentence"])
         if self.meta["ended"]:

@@ -124,7 +124,7 @@ def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: in
     Notes
     -----
     To first order, over the k-th eigenvector the coefficient on eigenvector j obeys h' = (sigma_j h + g) / sigma_k: as
-    in :func:`npmdask.theory.private.predicted_sine`, which knows p released values only and lets sigma_{q+1} stand for
+    in :func:`npmdask.theory.private.predicted_sine`, which knows p released values only and takes sigma_{q+1} for
     all that follow. With r_j = sigma_j / sigma_k, n(a) = sum of r_j^(2 a) over j > q, and G of a Gaussian block of
     k columns bounded by Gordon's theorem,
 

@@ -289,7 +289,7 @@ def ppm_error_coherent(
     """:func:`ppm_error` with Hardt and Price's noise, stddev = ``sigma`` max |X_ij|, and its cap (Theorem 1.4).
 
     1 / d of ``fail_prob`` is for the cap of :func:`coherence_linf_bound`; where that is not below 1, or ``fail_prob``
-    is no larger than 1 / d, 1 stands in its place, which no entry exceeds.
+    is no larger than 1 / d, 1 takes its place, which no entry exceeds.
     """
     probability(fail_prob=fail_prob)
     cap = coherence_linf_bound(coherence, d, p=p, releases=releases)
@@ -335,7 +335,7 @@ def dist_comm(nodes: int, p: int, d: int, releases: int, model: str = "broadcast
 def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: int) -> Prediction:
     """The likely sine of the largest angle to the top ``k`` eigenvectors, estimated from RELEASED values only.
 
-    An estimate and not a bound: the released Ritz values stand for eigenvalues.
+    An estimate and not a bound: the released Ritz values are taken for eigenvalues.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int,
     Notes
     -----
     To first order, over the k-th eigenvector the coefficient on eigenvector j obeys h' = (sigma_j h + g) / sigma_k.
-    So with rho = theta_{q+1} / theta_k, which stands for all j > q,
+    So with rho = theta_{q+1} / theta_k, which represents all j > q,
 
         h^2 = (rho^L sqrt(d) / (sqrt(p) - sqrt(q - 1)))^2
               + (sqrt(d - q) + sqrt(k))^2 / theta_k^2  sum over l of stddev_l^2 rho^(2 (L - l)),

@@ -2,7 +2,7 @@
 
 A distribution of rows z in R^d is (B, p)-round if Pr{||z|| > t} <= e^-t and Pr{||P z|| > t sqrt(B p / d)} <= e^-t for
 every projection P to p dimensions and all t >= 1. Eigenvalues sigma_1 >= sigma_2 >= ... are those of E z z^T, n counts
-all rows of a run unless said otherwise; ``constant`` stands for what O~ hides, logarithms of n and 1 / acc included.
+all rows of a run unless said otherwise; ``constant`` is what O~ hides, logarithms of n and 1 / acc included.
 
 Hardt and Price print "n <=" for what is meant to be n >=, and drop a factor d in the proof of Corollary 3.3, which is
 itself right: it is Theorem 3.2 with the B of :func:`roundness_spiked`.

@@ -1,6 +1,6 @@
 """Private stochastic PCA (Duengler and Sanyal 2025): bounds of its error zeta, and the theorem's learning rate.
 
-Every bound of the paper is up to a constant and logarithms that it leaves open: ``constant`` and its like stand for
+Every bound of the paper is up to a constant and logarithms that it leaves open: ``constant`` and its like replace
 them, 1 unless said otherwise, and are named in the result. ``flags`` say which of its conditions hold; a bound whose
 conditions fail is still computed. Everything is free of units: eigenvalues may be given in any.
 """

@@ -123,7 +123,7 @@ def dp_tpm_min_eps(
 ) -> Prediction:
     """:func:`private_epsilon` with what it assumes; no incoherence is outside 1 to d / k.
 
-    ``gap``: lambda_1 - lambda_2, of which the theorem asks for c / sqrt(d) (``flags["gap_large_enough"]``: it is said,
+    ``gap``: lambda_1 - lambda_2, of which the theorem asks for c / sqrt(d) (``flags["gap_large_enough"]``: it is given,
     and so large).
     """
     least = private_epsilon(lambda_min, mu, d=d, k=k, delta=delta, lambda_max=lambda_max, constant=constant)

@@ -58,7 +58,7 @@ def test_private_runs_are_refused(tmp_path: Path) -> None:
         '[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "s3://bucket/x"\n'
         "[privacy]\nepsilon = 1.0\ndelta = 1e-6\n"
     )
-    with pytest.raises(RefusedError, match=r"whoever may read the bucket could take the noise off again"):
+    with pytest.raises(RefusedError, match=r"anyone who may read the bucket could take the noise off again"):
         load_config(tmp_path / "p.toml").check()
 
 

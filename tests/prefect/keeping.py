@@ -134,7 +134,7 @@ def ticks(client: SyncPrefectClient, folder: Path) -> list[str]:
     one.tend(client)
     due = [run for run in client.read_flow_runs() if run.auto_scheduled and run.expected_start_time]
     due = sorted((run for run in due if run.expected_start_time <= now), key=lambda run: run.expected_start_time)  # type: ignore[operator, return-value, arg-type]
-    return [run.state.name for run in due if run.state is not None][:-1]  # the newest stands for the others
+    return [run.state.name for run in due if run.state is not None][:-1]  # the newest replaces the others
 
 
 def main(folder: Path) -> None:

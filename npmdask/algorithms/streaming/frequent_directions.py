@@ -29,7 +29,7 @@ from npmdask.numerics.subspaces import Block, add_product, fix_signs
 
 @dataclass(frozen=True, kw_only=True)
 class SketchState:
-    """B (m x d, m <= 2 l), what was shed (the sum of all delta), and the rows B stands for."""
+    """B (m x d, m <= 2 l), what was shed (the sum of all delta), and the rows of B."""
 
     step: int
     rows: int
@@ -99,7 +99,7 @@ class FrequentDirections:
         return appended
 
     def _shrink(self, sketch: Block, rows: Block) -> tuple[Block, float]:
-        """B' with B'^T B' = the part above delta of what the appended sketch stands for, from the Gram matrix of its
+        """B' with B'^T B' = the part above delta of what the appended sketch represents, from the Gram matrix of its
         rows (they are not copied): its rounding is of the size eps ||B||^2, and so is what the guarantee is about."""
         faded, j = sqrt(self.memory), len(sketch)
         values, rotation = np.linalg.eigh(gram_of_sides(sketch.T, faded, rows, 1.0, rows @ sketch.T))

@@ -30,7 +30,7 @@ from npmdask.numerics.subspaces import Block
 
 
 class RunningMean(NamedTuple):
-    """The mean of the rows so far (d), what it misses by rounding (d), and how many rows it stands for."""
+    """The mean of the rows so far (d), what it misses by rounding (d), and of how many rows it is."""
 
     mean: np.ndarray
     rest: np.ndarray

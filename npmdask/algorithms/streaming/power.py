@@ -41,7 +41,7 @@ from npmdask.numerics.subspaces import Block, add_product, orth, random_orthonor
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPowerState:
-    """X_l (d x p), C with M_l ~ X_l C X_l^T (p x p) and the rows M_l stands for; the block under way (its sum
+    """X_l (d x p), C with M_l ~ X_l C X_l^T (p x p) and the rows of M_l; the block under way (its sum
     is d x p, 0 x p before its first row)."""
 
     step: int  # blocks that are complete

@@ -25,7 +25,7 @@ Where this differs from what is printed:
   a weight that n rows scored stays in the tensor, and is found as a component where it is larger than the next.
 
 The theorem is for orthonormal v_i. Other rows are whitened first: with the k leading pairs (U, S) of their second
-moment, each row x becomes S^(-1/2) U^T x (rows of k numbers), and v_i stands for the direction U S^(1/2) v_i; the
+moment, each row x becomes S^(-1/2) U^T x (rows of k numbers), and v_i is the direction U S^(1/2) v_i; the
 second moment must be known from other rows, for example from an earlier stream.
 """
 

@@ -120,7 +120,7 @@ class Joint:
         return replace(state, count=m, components=with_columns(old, 0, part))
 
     def begun(self, state: TensorState, searched: Block, sight: ColumnScores) -> TensorState:
-        """Nothing but noise is left: the columns of largest score stand for the components that are not there."""
+        """Nothing but noise is left: the columns of largest score are taken for the missing components."""
         m, k, old = state.count, self.target_rank, state.components
         falling = np.argsort(-np.abs(sight.scores), kind="stable")
         spare = distinct(searched, falling, old.trial[:, :m], k - m)

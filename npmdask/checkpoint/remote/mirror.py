@@ -318,7 +318,7 @@ class Fetcher:
         if self.copy.note()["commit"]:
             raise RefusedError(
                 f"there is no run at {self.url} any more, but its local copy, {self.copy.folder}, is here: to begin "
-                f"anew delete {self.copy.home}; to go on from the copy delete only {self.copy.home / NOTE}"
+                f"again delete {self.copy.home}; to go on from the copy delete only {self.copy.home / NOTE}"
             )
 
     def _bring(self, pointer: Pointer) -> None:

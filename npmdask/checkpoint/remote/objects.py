@@ -1,6 +1,6 @@
 """The objects of one run below a URL: written whole, and replaced only if they are still what was read.
 
-What a store of objects answers is told apart by four words, since what to say of it depends on who asks: ``missing``,
+What a store of objects answers is one of four words, since what to say of it depends on who asks: ``missing``,
 ``denied`` (no access, no room, no such bucket to write to), ``lost`` (no answer; it may come back) and ``changed``.
 """
 
@@ -216,8 +216,8 @@ class Pointer:
             return cls(**plain, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInputError(
-                f"{url}/{POINTER} is damaged ({error}), or of another version: restore it from a backup, or begin anew "
-                "under another name"
+                f"{url}/{POINTER} is damaged ({error}), or of another version: restore it from a backup, or begin again"
+                " under another name"
             ) from error
 
 

@@ -200,10 +200,10 @@ def write_documents(
         ``dest`` exists, or another process is writing it.
     """
     words, row, target = require_words(vocabulary, documents.columns, "the vocabulary"), 0, Path(dest).absolute()
-    anew = {"documents": uuid.uuid4().hex}  # not gone on with, whatever a kill left
+    fresh = {"documents": uuid.uuid4().hex}  # not gone on with, whatever a kill left
     dtype = np.dtype(np.int32)
     with locked(target), discarded_if_bad(target):
-        writer = SparseWriter(target, columns=documents.columns, dtype=dtype, identity=anew, overwrite=overwrite)
+        writer = SparseWriter(target, columns=documents.columns, dtype=dtype, identity=fresh, overwrite=overwrite)
         for batch in documents.read():
             require_whole(batch, row, documents.name)
             writer.write(batch.indptr, batch.indices, batch.data.astype(np.int32))

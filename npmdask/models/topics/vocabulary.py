@@ -1,4 +1,4 @@
-"""The words that the columns of a matrix of counts stand for: read from a file, checked, and kept beside arrays."""
+"""The words that the columns of a matrix of counts mean: read from a file, checked, and kept beside arrays."""
 
 from __future__ import annotations
 

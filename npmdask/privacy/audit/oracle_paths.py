@@ -196,7 +196,7 @@ def _images(query: BatchQuery, records: np.ndarray) -> np.ndarray:
 
 
 def _batch(query: BatchQuery) -> slice:
-    """The records of the batch; None stands for all that there are."""
+    """The records of the batch; None means all that there are."""
     rows: range | None = query.rows
     return slice(None) if rows is None else slice(rows.start, rows.stop)
 

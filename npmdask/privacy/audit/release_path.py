@@ -3,10 +3,10 @@
 What is exercised is the product's own code: the integer operators, the sensitivity of the relation, calibration, key,
 keystream, sampler and the mechanism's ``release``. Only the loop is the audit's, so that N runs go together:
 
-* a product is linear in every column, so in a pass over the data the blocks of all runs stand side by side as one
+* a product is linear in every column, so in a pass over the data the blocks of all runs are side by side as one
   block of N p columns; not where images are clipped: there every run has its pass, runs with the same block have one;
 * noise is independent for every entry; its scale depends on the public X alone, its stream on the key and on all that
-  is public. So the products of runs that need the same scale stand side by side too, and ``release`` is called once for
+  is public. So the products of runs that need the same scale are side by side too, and ``release`` is called once for
   them, with the block of the run that needs most. "The same" is up to ``SAME`` (blocks are on a grid, so that even with
   d = p sensitivities differ in the tenth digit); the path-wise check has every run's own scale.
 

@@ -134,7 +134,7 @@ class Answers:
         return project_out((self.given @ weights).T, found).T
 
     def leading(self, found: Block) -> np.ndarray | None:
-        """The direction that stands out of the noise most in the range of P: the top left singular vector of
+        """The direction that exceeds the noise most in the range of P: the top left singular vector of
         P G diag(1 / stddev), whose noise is alike in all columns. Where a round starts; None before any answer."""
         if not self.given.shape[1]:
             return None

@@ -30,7 +30,7 @@ from npmdask.storage.source import BUDGET_MARK, Source, open_source
 
 
 def default_address() -> str:
-    """``NPMDASK_LEDGER``, or a file of this user. Not in the folder of a run: a budget outlives every run, and whoever
+    """``NPMDASK_LEDGER``, or a file of this user. Not in the folder of a run: a budget outlives every run, and who
     deletes or copies a run folder must not delete or double what was spent."""
     if named := os.environ.get("NPMDASK_LEDGER"):
         return named

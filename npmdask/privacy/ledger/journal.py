@@ -21,7 +21,7 @@ from npmdask.errors import RefusedError
 # An entry and its hash: each one is bound to all before it.
 #
 # What is hashed is what is exported, so that a reader of an export can check the chain without the database. Two things
-# may not be readable there: the fingerprint of the data (whoever knows all records but one can compute the fingerprint
+# may not be readable there: the fingerprint of the data (who knows all records but one can compute the fingerprint
 # of each candidate and compare) and clock, process and host (the seconds between two entries are the time of a pass,
 # which the data may influence). Both are in the chain as HMAC-SHA256 under a key that stays in the database.
 
@@ -151,7 +151,7 @@ class Book:
         return f"Book({self._where}, {self.count} entries)"
 
     def mark(self, fingerprint: str) -> str:
-        """What stands for the data in the book: equal for equal fingerprints, and it gives none away."""
+        """What represents the data in the book: equal for equal fingerprints, and it gives none away."""
         return keyed(self._key, "data", fingerprint)
 
     @property

@@ -76,7 +76,7 @@ class Ledger:
         """Allow runs on ``dataset`` to spend ``budget`` together, under one relation. Makes the ledger if need be.
 
         Again with the same arguments it does nothing. ``larger`` says that more than before is meant;
-        ``data_changed`` that other data stand under the name now. Either keeps everything that was spent.
+        ``data_changed`` that the name means other data now. Either keeps everything that was spent.
         ``people`` is the sketch of the records, made with ``people_key``: where it overlaps with that of another data
         set, ``other_people`` says why these are other people all the same, and the ledger keeps that.
 

@@ -17,7 +17,7 @@ NOTHING = "without the ledger nothing private is computed or released"
 
 
 def no_ledger(where: str) -> str:
-    return f"there is no ledger at {where}; whoever answers for the data makes it with `npmdask ledger grant`"
+    return f"there is no ledger at {where}; the owner of the data makes it with `npmdask ledger grant`"
 
 
 def unusable(where: str, error: BaseException) -> str:
@@ -70,7 +70,7 @@ def no_grant(dataset: str) -> str:
 def data_changed(dataset: str) -> str:
     return (
         f"the data are not those that the budget of {dataset!r} was granted for (their fingerprint differs); use the "
-        "data that were, or let whoever answers for them grant it again with --data-changed, which keeps what is spent"
+        "data that were, or let their owner grant it again with --data-changed, which keeps what is spent"
     )
 
 
@@ -168,7 +168,7 @@ def exceeded(dataset: str, budget: Budget, spent: Charge, asked: Charge, remaini
     return (
         f"{began}{cost(spent, budget)}, so a run may have {left(remaining)} and this one asks for "
         f"{cost(asked, budget)}{squares}. Ask for a smaller epsilon (fewer steps alone do not help: the whole run "
-        "spends what it asks for), or let whoever answers for the data grant more with --raise"
+        "spends what it asks for), or let the owner of the data grant more with --raise"
     )
 
 

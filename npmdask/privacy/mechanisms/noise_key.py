@@ -202,8 +202,8 @@ def _require_private(path: Path, status: os.stat_result) -> None:
         raise RefusedError(f"the secret key {path} must be a plain file of your own")
     if status.st_mode & 0o077:
         raise RefusedError(
-            f"the secret key {path} can be read by others (mode {stat.S_IMODE(status.st_mode):o}): whoever read it can "
-            "subtract the noise; if nobody did, `chmod 600` it"
+            f"the secret key {path} can be read by others (mode {stat.S_IMODE(status.st_mode):o}): who read it can "
+            "subtract the noise; if no one did, `chmod 600` it"
         )
 
 

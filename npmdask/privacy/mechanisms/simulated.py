@@ -49,11 +49,11 @@ class SimulatedGaussian:
         return {"mechanism": "simulated-gaussian", "private": False, "stddev": self.stddev}
 
 
-# Noise that somebody chooses, for studying it: random, fixed, adversarial, or made of what it has seen so far.
+# Noise that an experimenter chooses, for studying it: random, fixed, adversarial, or made of what it has seen so far.
 #
 # Hardt and Price (2014, Figure 1) let G_l be anything: their theorems ask only how large it is, in all directions and
 # towards the wanted subspace. What is added here is whatever a function says, and those two norms are written down step
-# by step. Nothing here is private. The noise of a stream is of the same kind: nobody chooses it, but it is
+# by step. Nothing here is private. The noise of a stream is of the same kind: it is not chosen, but it is
 # G_l = (A_l - A) X_{l-1} with A_l the moment of block l (:func:`block_noise`).
 
 

@@ -126,7 +126,7 @@ def open_csv(
     def batches(start: int) -> Iterator[np.ndarray]:
         row = start
         try:
-            # Opened by Python, so that a failing disk is told from a broken file; one thread, so that Arrow
+            # Opened by Python, so that a failing disk is not taken for a broken file; one thread, so that Arrow
             # names the line of a bad value.
             with (
                 open_binary(path) as file,

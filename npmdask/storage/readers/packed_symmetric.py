@@ -3,7 +3,7 @@
 They lie in a *packed* array, which holds no others, or in an ordinary one whose chunks are square. A packed
 array has the shape (T, side, side): chunk t is block (i, j >= i) of the matrix, T = n (n + 1) / 2 of them in
 row-major order of the upper triangle, those at the edge filled up with zeros. :class:`PackedArray` shows it as
-the d x d array that it stands for, so that chunks are opened, decoded, missed and compared by
+the d x d array that it represents, so that chunks are opened, decoded, missed and compared by
 :mod:`npmdask.storage.readers.dense`, in the same sentences.
 """
 

@@ -69,7 +69,7 @@ def require_same(position: Position, facts: dict[str, int], source: str) -> None
         if then != now:
             raise RefusedError(
                 f"the position was taken with {key} = {then} and {source} has {now}: it would find other rows; open "
-                f"the stream with {key} = {then}, or start anew"
+                f"the stream with {key} = {then}, or start again"
             )
 
 

@@ -303,7 +303,7 @@ class Directory(BatchedStream):
 def _begun(path: Path, row: int, what: str) -> RefusedError:
     return RefusedError(
         f"{path} {what} after its rows before row {row} were used and before all were: restore those rows as they were "
-        "(what comes behind them may change), or start anew"
+        "(what comes behind them may change), or start again"
     )
 
 

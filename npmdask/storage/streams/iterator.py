@@ -62,7 +62,7 @@ class Drawn:
             if values is None:
                 raise RefusedError(
                     f"{self._name} has shrunk: it ends after {self._rows} rows and the position is behind "
-                    f"{self._rows + rows}; give it the same rows again from the first on, or start anew"
+                    f"{self._rows + rows}; give it the same rows again from the first on, or start again"
                 )
             if values.shape[0] > rows:
                 return [values[rows:]]
@@ -79,7 +79,7 @@ class Drawn:
 
 
 class Rows(BatchedStream):
-    """A stream out of ``source``: an iterator of arrays (n x d, also sparse), or a callable that starts one anew.
+    """A stream out of ``source``: an iterator of arrays (n x d, also sparse), or a callable that starts a fresh one.
 
     ``columns`` is the width d; without it the first array is drawn at once to see it. An array is copied before
     the next one is drawn if it is still needed, so that an iterator may use its memory again.
@@ -150,7 +150,7 @@ class Rows(BatchedStream):
         else:
             raise RefusedError(
                 f"{self._name} is at row {self._rows_read + self._skipped} and cannot go to row {given + skipped}: "
-                "only a fresh one can, started from its first row; or pass a callable that starts it anew"
+                "only a fresh one can, started from its first row; or pass a callable that starts it again"
             )
         self._cursor, self._rows_read, self._skipped = _AT_ONCE, given, skipped
 

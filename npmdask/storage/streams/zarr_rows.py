@@ -251,12 +251,12 @@ class ZarrRows(BatchedStream):
         if now < then:
             raise RefusedError(
                 f"{self._source.path} shrank from {then} to {now} rows since the position was taken: restore it from a "
-                "backup, or start anew with the rows that are left"
+                "backup, or start again with the rows that are left"
             )
         if now > then:
             raise RefusedError(
                 f"{self._source.path} grew from {then} to {now} rows since the position was taken, which moves the "
-                "rows of its last chunk: put new rows into a file of a directory that is streamed, or start anew"
+                "rows of its last chunk: put new rows into a file of a directory that is streamed, or start again"
             )
 
     def _exists(self, at: _At) -> bool:

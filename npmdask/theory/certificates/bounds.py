@@ -4,7 +4,7 @@ Three grounds, the strictest first; each has bounds of everything, and those of 
 
     always          a theorem without assumptions (of a non-negative operator: its trace, where that is known)
     random start    besides, with probability ``confidence``, that the random start was not blind
-    none missed     besides, that the Ritz pairs which were seen stand for the largest eigenvalues
+    none missed     besides, that the Ritz pairs which were seen belong to the largest eigenvalues
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _grounds(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _from_trace(evidence: Evidence) -> np.ndarray:
-    """sum of lambda_i = trace, and sums of Ritz values never exceed those of the eigenvalues they stand for."""
+    """sum of lambda_i = trace, and sums of Ritz values never exceed those of the eigenvalues that they approximate."""
     m = len(evidence.values)
     tau = np.full(m + 1, np.inf)
     if evidence.nonnegative and evidence.trace is not None:
@@ -234,7 +234,7 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     p random columns in d dimensions t^2 <= d / x^2 in 99 % (x: that quantile of chi_p), and (theta / lambda)^(2 L) of
     that after L multiplications: lambda is at most where both agree. Not proved, because it looks at one direction and
     at the residuals of the leading pairs alone; how often it has held is in docs/certificates.md.
-    The last pair is the first to stand for a smaller one, and says nothing where there are others beyond k.
+    The last pair is the first to approximate a smaller one, and says nothing where there are others beyond k.
 
     Pairs beyond the p-th, which only a Krylov space has, say less, because p columns held no more than p directions:
     those behind are kept no better than the p-th. And of an eigenvalue with more than p directions p columns see p, as
@@ -266,7 +266,7 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
 
 
 def _told_apart(a: np.ndarray, high: np.ndarray, many: int) -> int:
-    """How many leading pairs there are until ``many`` in a row may stand for one eigenvalue: all, if never."""
+    """How many leading pairs there are until ``many`` in a row may approximate one eigenvalue: all, if never."""
     alike = a[: max(len(a) - many + 1, 0)] <= high[many - 1 :]
     return int(np.argmax(alike)) + many if alike.any() else len(a)
 
@@ -310,7 +310,7 @@ def _upper(a: np.ndarray, tau: np.ndarray, found: list[Space]) -> np.ndarray:
 
 
 def _by_side(a: np.ndarray, tau: np.ndarray, found: list[Space], upper: np.ndarray) -> np.ndarray:
-    """Of the eigenvalue that each theta_i stands for, counted among those of its own sign: not sorted by magnitude."""
+    """Of the eigenvalue that each theta_i approximates, counted among those of its sign: not sorted by magnitude."""
     if not found:
         return upper
     widest = max(found, key=lambda space: space.m)

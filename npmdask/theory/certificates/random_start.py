@@ -5,7 +5,7 @@ A start Omega (d x p, Gaussian) contains, for every q <= p, a block U_1 + U_2 F 
 
     theta_i >= (1 - loss) lambda_i,      loss = max over s of (1 - s) y / (1 + y),    y = (t w(s))^2,
 
-where s = lambda_j / lambda_i <= 1 is what may stand below lambda_i and w(s) what the polynomial leaves of it: s^L
+where s = lambda_j / lambda_i <= 1 is what may lie below lambda_i and w(s) what the polynomial leaves of it: s^L
 after L multiplications, 1 / T_L(2 / sigma - 1) for all s <= sigma with Chebyshev's polynomial (a block Krylov space
 holds both).
 """

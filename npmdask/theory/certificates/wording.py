@@ -197,7 +197,7 @@ def _ordinal(n: int) -> str:
 
 
 def health(certificate: Certificate, residuals: Sequence[float], tol: float, *, rate: float | None) -> Health:
-    """How the iteration stands.
+    """The health of the iteration.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ def rewritten(path: Path, rows: np.ndarray) -> None:
         (lambda path: rewritten(path, ROWS[:5]), "shrank from .*restore those"),
         (lambda path: rewritten(path, ROWS[10:60]), "grew from .*restore those"),
         (lambda path: rewritten(path, ROWS[20:40]), "was written again .*restore those"),
-        (lambda path: path.unlink(), "has vanished .*or start anew"),
+        (lambda path: path.unlink(), "has vanished .*or start again"),
     ],
 )
 def test_a_file_that_changed_before_it_was_finished_is_refused(tmp_path: Path, change: object, word: str) -> None:

@@ -273,7 +273,7 @@ def test_positions_that_do_not_fit_are_refused(stores: Made, tmp_path: Path) -> 
     stream = ZarrRows(stores["plain"][0], order="shuffled", seed=2, epochs=2)
     stream.read(13)
     position = stream.position
-    for count, word in ((40, "shrank from 53 to 40 rows.*restore"), (60, "grew from 53 to 60 rows.*start anew")):
+    for count, word in ((40, "shrank from 53 to 40 rows.*restore"), (60, "grew from 53 to 60 rows.*start again")):
         other = np.resize(rows, (count, 7))
         smaller = open_source(write_zarr(tmp_path / f"{count}.zarr", other, (10, 7)))
         with pytest.raises(RefusedError, match=word):

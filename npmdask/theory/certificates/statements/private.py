@@ -120,7 +120,7 @@ def _limits(whose: str) -> str:
 
 
 def _of_alternating(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of products with a matrix and its transpose in turn: the p singular values of the last one stand for those of
+    """Of products with a matrix and its transpose in turn: the p singular values of the last one approximate those of
     the matrix, and noise is taken as in the longer of the two sides."""
     values = np.linalg.svd(arrays["factor_right"], compute_uv=False)
     longest = max(len(arrays["factor_right"]), len(arrays["factor_left"]))
@@ -211,7 +211,7 @@ def of_copy(stddevs: Sequence[float]) -> Assurance:
 
 WHOSE = "the data of all nodes together, clipped as each node says"
 SHARPEST = 1e-9  # no smaller sine is stated: rounding
-NEARER = 1.5  # times ||R|| / gap: a Ritz value after the k-th lies below the value that it stands for
+NEARER = 1.5  # times ||R|| / gap: a Ritz value after the k-th lies below the value that it approximates
 
 
 def of_nodes(
