@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
 .PHONY: env peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 

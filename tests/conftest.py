@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -19,6 +20,10 @@ from hypothesis import settings
 # `pytest --hypothesis-profile=default` explores other examples.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
+
+# Tests start hundreds of processes. Where bytecode is not kept, each compiles all of npmdask: half of its time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import accuracy, falling, not_negative, spectrum_gap
@@ -99,6 +98,8 @@ def _fixed_points(s_k: float, s_k1: float, g: float, g_u: float) -> tuple[float,
     top = math.sqrt((gap / g_u) ** (2 / 3) - 1) if g_u < gap else 0.0
     if over(top) <= 0:
         return math.inf, 0.0, {"noise_small_enough": False}
+    from scipy.optimize import brentq  # a fifth of a second, which no run needs
+
     low = float(brentq(over, 0.0, top, xtol=1e-300, rtol=1e-14)) if g > 0 else 0.0
     high = float(brentq(over, top, gap / g_u + 1, rtol=1e-14))
     return low, high, {"noise_small_enough": True}

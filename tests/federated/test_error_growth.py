@@ -54,7 +54,7 @@ def source_of(nodes: list[Node]) -> Source:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy  # statistical: 16 nodes, 16 runs
 def test_error_grows_like_the_root_of_the_number_of_nodes(tmp_path: Path) -> None:
     """4800 records on 1 and on 16 nodes, 8 runs each: the ratio of root mean squares is 4 (in [2.6, 6.2]).
 

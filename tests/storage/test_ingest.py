@@ -734,9 +734,9 @@ SMALL = [
     ("formats.raw", "BATCH_BYTES", 30000),
     ("formats.raw", "TEXT_BYTES", 30000),
     ("formats.compressed", "BATCH_ENTRIES", 500),
-    ("formats.sorting", "BATCH_ENTRIES", 500),
-    ("formats.sorting", "BUCKET_BYTES", 20000),
-    ("formats.sorting", "MAX_BUCKETS", 4),
+    ("formats.compressed", "BATCH_ENTRIES", 500),
+    ("formats.compressed", "BUCKET_BYTES", 20000),
+    ("formats.compressed", "MAX_BUCKETS", 4),
 ]
 
 
