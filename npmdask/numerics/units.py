@@ -1,4 +1,4 @@
-"""Times as people write and read them."""
+"""Times, sizes and options as people write them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
-
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from npmdask.errors import BadInputError
 
@@ -50,6 +48,8 @@ def parse_memory(text: str | int | None) -> int | None:
     """
     if text is None:
         return None
+    from pydantic import ByteSize, TypeAdapter, ValidationError  # as in ``from_table``
+
     try:
         size = int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError:

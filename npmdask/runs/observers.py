@@ -6,11 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 if TYPE_CHECKING:
     import numpy as np
+    from rich.progress import Progress
 
     from npmdask.checkpoint.store import RunStore
     from npmdask.execution.memory import MemoryPlan
@@ -130,6 +128,9 @@ class ProgressBar(Observer):
     """A bar with pass, chunk, GB/s and time left on a terminal; a line a step elsewhere. Writes to stderr."""
 
     def __init__(self, *, quiet: bool = False) -> None:
+        from rich.console import Console  # only those who look at a terminal wait for it
+        from rich.progress import TaskID
+
         self._console = Console(stderr=True, quiet=quiet)
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -154,6 +155,8 @@ class ProgressBar(Observer):
         if not self._console.is_terminal:
             return
         self._stop_bar()
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

@@ -83,12 +83,12 @@ class Decomposed:
 
     @property
     def kept(self) -> list[int]:
-        """Places of the components that stand out from noise; of those that are no fixed points, no copies of others.
+        """Places of the components that exceed the noise; of those that are no fixed points, no copies of others.
 
         Raises
         ------
         BadInputError
-            No component stands out.
+            No component exceeds the noise.
         """
         status, weights, vectors = self.solution.facts["status"], self.solution.values, self.solution.basis
         kept: list[int] = []
