@@ -52,6 +52,7 @@ def top_k(
     mechanism: str = "none",
     stddev: float = 0.0,
     privacy: Privacy | None = None,
+    operator: str | None = None,
     workers: int = 0,
     threads: int | None = None,
     cluster: str | None = None,
@@ -115,6 +116,8 @@ def top_k(
     privacy : Privacy, optional
         The promise that makes the run a differentially private release; it needs a ``store``, and a budget granted in
         the ledger (``npmdask ledger grant``).
+    operator : str, optional
+        Name of an operator of yours in place of the data's own: see :func:`npmdask.runs.problem.register_operator`.
     workers : int, default 0
         Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
     threads : int, optional
@@ -173,6 +176,7 @@ def top_k(
         mechanism=mechanism,
         stddev=stddev,
         privacy=privacy,
+        operator=operator,
     )
     resources = Resources(
         memory=parse_memory(memory),

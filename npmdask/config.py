@@ -63,6 +63,7 @@ class SourceTable(ConfigTable):
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
+    operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
 
     @model_validator(mode="after")
     def _one_of_them(self) -> SourceTable:
@@ -253,6 +254,7 @@ class RunConfig(ConfigTable):
             low_rank_tol=self.stop.low_rank_tol,
             center=self.source.center,
             scale=self.source.scale,
+            operator=self.source.operator,
             seed=self.run.seed,
             mechanism=self.mechanism.name,
             stddev=self.mechanism.stddev,

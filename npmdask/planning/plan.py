@@ -167,7 +167,9 @@ def make_plan(
 
 
 def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | None) -> np.ndarray | None:
-    """Of the operator, without those that are found already: given, guessed, or of the sample."""
+    """Of the operator, without those that are found already: given, guessed, or of the sample; None if not known."""
+    if problem.derived is not None:
+        return None  # a sample of the data says nothing of another operator
     if spectrum is not None:
         return spectrum.eigenvalues(problem.source.kind)[_locked(problem) :]
     return None if measured.sample is None else measured.sample.eigenvalues[_locked(problem) :]

@@ -19,7 +19,7 @@ from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.privacy.power_release import make_power
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
-from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, Locked, Problem, Request, Start
+from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.source import Source
@@ -138,6 +138,8 @@ def make_problem(
     """
     request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
+    if request.operator is not None:
+        return _derived_problem(source, request, locked or start)
     made = ELSEWHERE.get(type(source.reader))
     if made is not None:
         return made(source, request, locked or start)
@@ -220,6 +222,44 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
         mechanism=recipe.mechanism,
         rule=recipe.rule,
         recipe=recipe,
+    )
+
+
+def _derived_problem(source: Source, request: Request, earlier: object) -> Problem:
+    """The problem of an operator from outside (:func:`npmdask.runs.problem.register_operator`)."""
+    name = request.operator
+    if name not in OPERATORS:
+        raise BadInputError(
+            f"unknown operator {name!r}: {closest(str(name), list(OPERATORS)) if OPERATORS else 'none is registered'}; "
+            "call npmdask.runs.problem.register_operator in this process first"
+        )
+    others = (request.privacy, earlier, request.low_rank_tol, request.center or None, request.scale or None)
+    if any(one is not None for one in others) or isinstance(request.target_rank, float) or request.mechanism != "none":
+        raise RefusedError(
+            f"the operator {name!r} is not of npmdask: privacy, noise, center, scale, a share of the variance, "
+            "low_rank_tol, warm starts and deflation are of the data's own; leave them out"
+        )
+    if type(source.reader) in ELSEWHERE or source.kind in ("tensor", "matrices"):
+        raise RefusedError(f"{source.path} is of kind {source.kind} and has no place for the operator {name!r}")
+    derived = OPERATORS[name](source)
+    if derived.kind != "symmetric":
+        raise BadInputError(f"the operator {name!r} is of kind {derived.kind!r}: only symmetric ones can be registered")
+    d, k = derived.dimension(source), request.target_rank
+    p = default_rank(k, d) if request.iteration_rank is None else request.iteration_rank
+    if isinstance(p, str) or not 1 <= k <= p <= d:
+        raise BadInputError(
+            f"target_rank = {k} and iteration_rank = {p} do not fit the operator {name!r}, which is {d} x {d}"
+        )
+    tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
+    question = Question(d=d, target_rank=k, iteration_rank=p, tol=tol, single=False, noise=False, seed=request.seed)
+    steps = DEFAULT_STEPS if request.max_steps is None else request.max_steps
+    return Problem(
+        source=source,
+        request=request,
+        algorithm=_algorithm(request, question),
+        mechanism=MECHANISMS["none"](),
+        rule=ResidualRule(tol=tol, max_steps=steps, d=d),
+        derived=derived,
     )
 
 

@@ -101,11 +101,16 @@ def constant_columns_warning(constant: np.ndarray, *, centred: bool) -> list[str
 
 def require_symmetric_product(problem: Problem, asymmetry: float, *, first: bool) -> None:
     """X^T (A X) is symmetric if A is. Only meaningful in the first step, without noise, in float64."""
-    source = problem.source
-    if source.kind != "symmetric" or not first or problem.mechanism.stddev:
+    source, name = problem.source, problem.request.operator
+    if (source.kind != "symmetric" and name is None) or not first or problem.mechanism.stddev:
         return
     machine_eps = np.finfo(source.reader.dtype).eps if source.reader.dtype.kind == "f" else 0.0
     allowed = max(8 * float(machine_eps), 1e-12)
+    if asymmetry > allowed and name is not None:
+        raise BadInputError(
+            f"the operator {name!r} is not symmetric: X^T (A X) is asymmetric by {asymmetry:.1e} (relative; rounding "
+            f"explains {allowed:.0e}). Correct it, or register (A + A.T) / 2"
+        )
     if asymmetry > allowed:
         raise BadInputError(
             f"{source.path} is called symmetric but is not: X^T (A X) is asymmetric by {asymmetry:.1e} (relative; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal, Protocol
@@ -16,6 +17,7 @@ from npmdask.algorithms import (
 )
 from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
+from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
 from npmdask.privacy.mechanisms import Mechanism
@@ -45,6 +47,7 @@ class Request:
     mechanism: str = "none"
     stddev: float = 0.0
     privacy: Privacy | None = None
+    operator: str | None = None  # a name that ``register_operator`` made known; None: the data's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,49 @@ class DerivedOperator(Protocol):
     def dimension(self, source: Source) -> int: ...
     def operator(self, source: Source) -> Operator: ...
     def spec(self) -> dict[str, Any]: ...
+
+
+OPERATORS: dict[str, Callable[[Source], DerivedOperator]] = {}
+
+
+def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> None:
+    """Make an operator of yours known to :func:`npmdask.top_k` (``operator=name``), configurations and resume.
+
+    Parameters
+    ----------
+    name : what it is asked for by, in each process that uses it; part of a run's identity.
+    make : from a source to the operator on it, symmetric (d x d), like a
+        :class:`~npmdask.runs.stages.MomentOperator`. Its answer gets no certificate, as npmdask knows no bound of it.
+
+    Raises
+    ------
+    BadInputError
+        The name is taken, or empty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> from npmdask.operators import Gram, View
+    >>> from npmdask.runs.problem import OPERATORS, register_operator
+    >>> from npmdask.runs.stages import MomentOperator
+    >>> weights = np.arange(1.0, 101.0)
+    >>> def weighted(source):
+    ...     def made(reader):
+    ...         return Gram(reader=reader, weight=1 / weights.sum(), view=View(row_weight=weights))
+    ...     side = source.dimension
+    ...     return MomentOperator(kind="symmetric", name="weighted", side=side, made=made, facts={}, arrays=(weights,))
+    >>> register_operator("weighted rows", weighted)
+    >>> rows = np.random.default_rng(0).standard_normal((100, 6))
+    >>> found = npmdask.top_k(rows, 2, operator="weighted rows")
+    >>> np.allclose(found.values, np.linalg.eigvalsh(rows.T @ np.diag(weights) @ rows / weights.sum())[:-3:-1])
+    True
+    >>> OPERATORS.pop("weighted rows") is weighted
+    True
+    """
+    if not name or OPERATORS.get(name, make) is not make:
+        raise BadInputError(f"there is an operator {name!r} already: give it another name")
+    OPERATORS[name] = make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +245,8 @@ class Problem:
         """The parameters that a checkpoint is bound to, by name."""
         more: dict[str, Any] = {} if self.recipe is None else self.recipe.tables()
         if self.derived is not None:
-            more["lens"] = self.derived.spec()
+            name, spec = self.request.operator, self.derived.spec()
+            more |= {"lens": spec} if name is None else {"operator": {"registered": name, **spec}}
         return more | {
             "data": {
                 "fingerprint": self.source.fingerprint,

@@ -81,8 +81,10 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str) -> 
             held = found.get(table, {}).get(name)
             if held != value:
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
-    for name in set(found.get("mechanism", {})) - set(wanted["mechanism"]):
-        differences.append(f"mechanism.{name}")
+    # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
+    for table in ("mechanism", "lens", "operator", "privacy"):
+        for name in set(found.get(table, {})) - set(wanted.get(table, {})):
+            differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     if differences:
         hint = ""
         if wanted["data"]["fingerprint"] != found.get("data", {}).get("fingerprint"):
@@ -146,6 +148,7 @@ def problem_of(held: RunStore) -> Problem:
         seed=spec["run"]["seed"],
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),
+        operator=spec.get("operator", {}).get("registered"),
     )
     source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
     begun = read_start(held) if start else None

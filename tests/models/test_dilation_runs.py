@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import npmdask
 import npmdask.operators._protocol as protocol
 from npmdask import singular_triplets
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import TreeNode, compute_run, pack, runs_of, unpack
 from npmdask.operators import Dilation, SparseDilation
@@ -307,3 +307,11 @@ def test_what_does_not_fit_is_refused(asked: dict[str, Any], sentence: str) -> N
 def test_symmetric_data_are_read_as_they_are() -> None:
     with pytest.raises(BadInputError, match=r"use npmdask\.top_k"):
         singular_triplets(np.eye(5), 2, kind="symmetric")
+
+
+def test_a_run_on_the_matrix_itself_is_another_one(tmp_path: Path) -> None:
+    """The same numbers k, p, tol in both: a store of the dilation once answered a question about the matrix."""
+    b = np.random.default_rng(0).standard_normal((40, 12))
+    singular_triplets(b, 2, iteration_rank=6, tol=1e-6, store=tmp_path / "run")
+    with pytest.raises(RefusedError, match=r"lens\.dilation"):
+        npmdask.top_k(b, 4, iteration_rank=6, tol=1e-6, store=tmp_path / "run")

@@ -1,0 +1,121 @@
+"""An operator from outside: registered, and run through Python, configuration, plan, resume and report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+import npmdask
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.report import write_report
+from npmdask.operators import Gram, SparseGram, View
+from npmdask.runs.problem import OPERATORS, DerivedOperator, register_operator
+from npmdask.runs.stages import MomentOperator
+from npmdask.storage.source import Source
+from tests.conftest import write_zarr
+from tests.operators.test_operators import write_csr
+from tests.runs.test_loop import Stop, StopAfter
+
+WEIGHTS = np.random.default_rng(3).uniform(0.1, 4.0, 300)
+ROWS = np.random.default_rng(4).standard_normal((300, 12)) * np.geomspace(9, 1, 12)
+
+
+def weighted(source: Source) -> DerivedOperator:
+    """``X^T diag(w) X``: row weights, by the View that operators take."""
+    kind: Any = SparseGram if source.kind == "sparse" else Gram
+
+    def made(reader: Any) -> Any:
+        return kind(reader=reader, weight=1.0, view=View(row_weight=WEIGHTS))
+
+    side = source.dimension
+    return MomentOperator(kind="symmetric", name="weighted", side=side, made=made, facts={}, arrays=(WEIGHTS,))
+
+
+class Askew(Gram):
+    """No symmetric operator: the product with a rotation behind it."""
+
+    def finish(self, total: Any, block: np.ndarray) -> np.ndarray:
+        return np.roll(super().finish(total, block), 1, axis=0)
+
+
+def askew(source: Source) -> DerivedOperator:
+    side = source.dimension
+    made = lambda reader: Askew(reader=reader, weight=1.0)  # noqa: E731
+    return MomentOperator(kind="symmetric", name="askew", side=side, made=made, facts={})
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    register_operator("weighted", weighted)
+    register_operator("askew", askew)
+    yield
+    del OPERATORS["weighted"], OPERATORS["askew"]
+
+
+def truth(rows: np.ndarray) -> np.ndarray:
+    values: np.ndarray = np.linalg.eigvalsh(rows.T @ (WEIGHTS[:, None] * rows))[::-1]
+    return values
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_its_values_are_those_of_the_matrix_written_out(sparse: bool, tmp_path: Path) -> None:
+    rows = np.where(np.abs(ROWS) > 1, ROWS, 0)
+    source = write_csr(tmp_path / "x.zarr", csr_matrix(rows), 64) if sparse else rows
+    found = npmdask.top_k(source, 3, operator="weighted")
+    np.testing.assert_allclose(found.values, truth(rows)[:3], rtol=1e-9)
+    assert found.certificate is None, "npmdask knows no bound of an operator that is not its own"
+
+
+def test_a_run_is_planned_cut_short_resumed_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'[source]\npath = "{tmp_path}/x.zarr"\nkind = "samples"\noperator = "weighted"\n'
+        f'[algorithm]\nname = "power"\ntarget_rank = 2\niteration_rank = 4\n[run]\nstore = "{tmp_path}/run"\n'
+    )
+    assert main(["plan", str(config)]) == 0
+    assert "not known" in capsys.readouterr().out, "a sample of the data says nothing of another operator"
+    asked: dict[str, Any] = {"kind": "samples", "operator": "weighted", "algorithm": "power", "iteration_rank": 4}
+    with pytest.raises(Stop):
+        npmdask.top_k(tmp_path / "x.zarr", 2, **asked, store=tmp_path / "run", observer=StopAfter(2))
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    whole = npmdask.top_k(tmp_path / "x.zarr", 2, **asked, store=tmp_path / "whole")
+    again = npmdask.resume(tmp_path / "run")
+    np.testing.assert_array_equal(again.basis, whole.basis)
+    np.testing.assert_allclose(again.values, truth(ROWS)[:2], rtol=1e-9)
+    write_report(tmp_path / "run", tmp_path / "run.md")
+    assert "weighted" in (tmp_path / "run.md").read_text()
+
+
+def test_one_that_is_not_symmetric_is_found_out(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="'askew' is not symmetric"):
+        npmdask.top_k(ROWS, 2, operator="askew")
+
+
+def test_another_operator_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    """Weights are part of what a run is bound to, and so is the name."""
+    npmdask.top_k(ROWS, 2, operator="weighted", store=tmp_path / "run")
+    with pytest.raises(RefusedError, match="belongs to"):
+        npmdask.top_k(ROWS, 2, store=tmp_path / "run")
+    with pytest.raises(BadInputError, match="there is an operator 'weighted' already"):
+        register_operator("weighted", askew)
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ({"operator": "weigthed"}, "unknown operator 'weigthed'.*weighted"),
+        ({"operator": "weighted", "center": True}, "leave them out"),
+        ({"operator": "weighted", "iteration_rank": 13}, "which is 12 x 12"),
+        ({"operator": "weighted", "low_rank_tol": 0.1}, "leave them out"),
+    ],
+)
+def test_what_does_not_fit_is_a_sentence(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises((BadInputError, RefusedError), match=said):
+        npmdask.top_k(ROWS, 2, **asked)
