@@ -290,7 +290,7 @@ from npmdask.execution.executor import Threads
 from npmdask.execution.memory import high_water, tree_rss
 from npmdask.execution.memory import plan_memory
 from npmdask.operators import RecordImages
-from npmdask.operators.record_images import pack
+from npmdask.operators.record_images import pack_query
 from npmdask.storage.source import open_source
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
 path, name, side = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
@@ -302,7 +302,7 @@ else:
     mechanism = PaperMean(epsilon=1.0, delta=1e-3, fail_prob=0.1, spread=1.0, count=n)
 operator = RecordImages(reader=reader, rows=range(n), mechanism=mechanism, side=side)
 d = operator.block_rows
-block = pack(np.ones(d), np.ones(d), np.eye(d, 5))
+block = pack_query(np.ones(d), np.ones(d), np.eye(d, 5))
 plan = plan_memory(operator, block.shape[1], 3, limit=None, base=tree_rss(), threads=2, workers=0)
 Threads(2).run_pass(operator, block, lambda record: None)
 print(high_water(), plan.predicted_peak, plan.base)
