@@ -13,7 +13,7 @@ from npmdask.api import solve, top_k
 from npmdask.config import load_config
 from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link, Traffic
-from npmdask.federated.node import Node, make_node
+from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
 from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
@@ -69,7 +69,7 @@ def _node(folder: Path, rows: np.ndarray, k: int, p: int, steps: int) -> Node:
         f'[source]\npath = "a.zarr"\n[algorithm]\ntarget_rank = {k}\niteration_rank = {p}\nmax_steps = {steps}\n'
         '[mechanism]\nname = "none"\n[run]\nthreads = 1\n'
     )
-    return make_node(load_config(folder / "node.toml"))
+    return load_config(folder / "node.toml").node()
 
 
 def _source(nodes: Sequence[Node]) -> Source:
