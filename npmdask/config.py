@@ -301,6 +301,7 @@ class RunConfig(ConfigTable):
             "source.nodes": self.source.nodes,
             "source.kind": self.source.kind not in (None, "samples"),
             "source.scale": self.source.scale,
+            "source.operator": self.source.operator,
             "algorithm.max_steps": self.algorithm.max_steps,
             "stop.tol": self.stop.tol,
             "stop.low_rank_tol": self.stop.low_rank_tol,
@@ -412,6 +413,8 @@ class RunConfig(ConfigTable):
             raise RefusedError(
                 "a node does not centre or scale: it does not know the means of all; leave the options out"
             )
+        if self.source.operator is not None:
+            raise RefusedError("a node answers with products of its rows: leave source.operator out")
         rank = self.algorithm.target_rank
         if self.algorithm.max_steps is None or isinstance(rank, float) or self.algorithm.iteration_rank == "auto":
             raise BadInputError(

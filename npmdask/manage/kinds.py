@@ -170,7 +170,7 @@ def last_error(run: RunStore) -> str:
 
 def named(spec: Spec, tables: Iterable[str]) -> dict[str, Any]:
     """List everything in these tables of ``spec``, by name."""
-    return {f"{table}.{name}": value for table in tables for name, value in spec[table].items()}
+    return {f"{table}.{name}": value for table in tables for name, value in spec.get(table, {}).items()}
 
 
 def flat(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:

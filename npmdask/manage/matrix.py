@@ -97,7 +97,7 @@ class MatrixKind(RunKind):
             "steps": len(history),
             "worst_residual": history[-1]["worst_residual"] if history else None,
         }
-        return facts | steps | source | named(spec, ("data", "algorithm", "stop", "run", "version"))
+        return facts | steps | source | named(spec, ("data", "operator", "algorithm", "stop", "run", "version"))
 
     def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
         """Say how far it came; of a private run how many releases are made, and no time: that follows its rows."""

@@ -260,7 +260,9 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         *warnings(unprotected(spec.get("budget"))),
         _tiles(history, telemetry, result),
         convergence(history, spec["stop"]["tol"]),
-        spectrum_plot(np.asarray(values), VALUES.get(spec["data"]["kind"], "|eigenvalue|")),
+        spectrum_plot(
+            np.asarray(values), VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|")
+        ),
         _cost(telemetry) if telemetry else None,
     )
     sections = [head, section("Components", _components(values, result))]

@@ -121,7 +121,7 @@ def make_plan(
     """Put the facts together. ``wide``: the most columns that fit (see :func:`widest`)."""
     source, algorithm, operator = problem.source, problem.algorithm, _operator(problem)
     values = _eigenvalues(problem, measured, spectrum)
-    other = int(problem.needs_moments) + (source.kind == "matrix")
+    other = int(problem.needs_moments) + (problem.kind == "matrix")
     free = max(algorithm.iteration_rank, min(measured.free_columns, wide))
     nbytes = operator.pass_bytes
 

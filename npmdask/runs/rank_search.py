@@ -127,9 +127,8 @@ def _find(search: _Search) -> tuple[int, Start]:
         place = f"search/{columns:04d}"
         solution, values = _run_stage(search, stage, place)
         passes += solution.total_data_passes
-        start = replace(
-            start_of(search.session.store.stage(place)), warning=None, random_columns=0
-        )  # half of a stage is random in any case
+        # Half of a stage is random in any case.
+        start = replace(start_of(search.session.store.stage(place)), warning=None, random_columns=0)
         rank = _rule(stage).rank(values)
         if rank is not None:
             return rank, replace(start, passes=passes, random_columns=RANDOM_COLUMNS)

@@ -75,6 +75,11 @@ def components_of(store: str | Path) -> StoredComponents:
             f"{store} holds no components of rows, but those of {'a' if data['kind'] != 'ica' else 'an'} "
             f"{data['kind']}: read its answer with `npmdask export {store} OUT.npz`"
         )
+    if "operator" in spec and len(result[0]["basis"]) != data["shape"][-1]:
+        raise BadInputError(
+            f"{store} holds eigenvectors of the operator {spec['operator']['registered']!r}, which is not of columns: "
+            f"read its answer with `npmdask export {store} OUT.npz`"
+        )
     basis = result[0]["basis"]
     if not (data["center"] or data["scale"]):
         return StoredComponents(weights=basis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from scipy.sparse import csr_matrix
 
 import npmdask
 from npmdask.cli.main import main
+from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.operators import Gram, SparseGram, View
 from npmdask.runs.problem import OPERATORS, DerivedOperator, register_operator
 from npmdask.runs.stages import MomentOperator
 from npmdask.storage.source import Source
+from npmdask.streaming.transform import transform
 from tests.conftest import write_zarr
 from tests.operators.test_operators import write_csr
 from tests.runs.test_loop import Stop, StopAfter
@@ -42,6 +45,28 @@ class Askew(Gram):
 
     def finish(self, total: Any, block: np.ndarray) -> np.ndarray:
         return np.roll(super().finish(total, block), 1, axis=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Gram):
+    """A diagonal matrix with a row for each row of the data."""
+
+    @property
+    def block_rows(self) -> int:
+        return int(self.reader.shape[0])
+
+    def partial(self, slabs: range, block: np.ndarray) -> Any:
+        made = super().partial(slabs, np.zeros((self.reader.shape[1], block.shape[1])))
+        return replace(made, sums={"product": np.zeros(block.shape)})
+
+    def finish(self, total: Any, block: np.ndarray) -> np.ndarray:
+        return block * np.arange(1.0, len(block) + 1)[:, None]
+
+
+def of_rows(source: Source) -> DerivedOperator:
+    side = source.shape[0]
+    made = lambda reader: Rows(reader=reader, weight=1.0)  # noqa: E731
+    return MomentOperator(kind="symmetric", name="of rows", side=side, made=made, facts={})
 
 
 def askew(source: Source) -> DerivedOperator:
@@ -91,6 +116,47 @@ def test_a_run_is_planned_cut_short_resumed_and_reported(tmp_path: Path, capsys:
     np.testing.assert_allclose(again.values, truth(ROWS)[:2], rtol=1e-9)
     write_report(tmp_path / "run", tmp_path / "run.md")
     assert "weighted" in (tmp_path / "run.md").read_text()
+
+
+def test_every_command_says_whose_eigenvectors_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The data are a plain matrix, whose own values would be singular ones."""
+    source, run = write_zarr(tmp_path / "x.zarr", ROWS, (64, 12)), tmp_path / "run"
+    found = npmdask.top_k(source, 2, operator="weighted", store=run)
+    assert main(["inspect", str(run)]) == 0 and "weighted" in capsys.readouterr().out
+    write_report(run, tmp_path / "page.json")
+    page = (tmp_path / "page.json").read_text()
+    assert "weighted" in page and "singular value" not in page
+    assert main(["export", str(run), str(tmp_path / "out.npz")]) == 0
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_array_equal(out["values"], found.values)
+        assert "left_basis" not in out
+    assert main(["deflate", str(run), "1", "--store", str(tmp_path / "more")]) == RefusedError.exit_code
+
+
+def test_scores_are_of_columns(tmp_path: Path) -> None:
+    """The eigenvectors of an operator on rows are no directions of the columns."""
+    register_operator("of rows", of_rows)
+    try:
+        run, source = tmp_path / "run", write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
+        assert npmdask.top_k(source, 1, operator="of rows", store=run).basis.shape == (300, 1)
+        with pytest.raises(BadInputError, match="'of rows', which is not of columns"):
+            transform(run, source, tmp_path / "scores.npy")
+    finally:
+        del OPERATORS["of rows"]
+
+
+@pytest.mark.parametrize("more, said", [("[stream]\n", "source.operator"), ("", "products of its rows")])
+def test_streams_and_nodes_have_none(more: str, said: str, tmp_path: Path) -> None:
+    """They would answer with products of the data themselves, and not say so."""
+    write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[source]\npath = "x.zarr"\noperator = "weighted"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "r"\n'
+        + (more or '[mechanism]\nname = "none"\n')
+    )
+    config = load_config(file)
+    with pytest.raises((BadInputError, RefusedError), match=said):
+        config.stream_problem() if more else config.node()
 
 
 def test_one_that_is_not_symmetric_is_found_out(tmp_path: Path) -> None:
