@@ -173,6 +173,14 @@ def test_another_operator_under_the_same_name_is_refused(tmp_path: Path) -> None
         register_operator("weighted", askew)
 
 
+def test_a_run_with_other_weights_is_refused(tmp_path: Path) -> None:
+    """The name is the same, and what it is made from is not."""
+    npmdask.top_k(ROWS, 2, operator="weighted", store=tmp_path / "run")
+    OPERATORS["weighted"] = lambda source: replace(weighted(source), arrays=(WEIGHTS + 1,))
+    with pytest.raises(RefusedError, match="belongs to"):
+        npmdask.top_k(ROWS, 2, operator="weighted", store=tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "asked, said",
     [
