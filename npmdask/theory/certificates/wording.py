@@ -10,9 +10,6 @@ import numpy as np
 
 from npmdask.theory.certificates.bounds import SEEN, START, Certificate, Level
 
-# Numbers for general readers: degrees, shares, and how many of twenty.
-
-
 LOST = 0.8  # the sine of 53 degrees: a direction that far off says as little of the true one as many others would
 
 
@@ -26,10 +23,10 @@ class Assurance(NamedTuple):
     numbers: dict[str, Any]
 
 
-def degrees(sine: float) -> str:
-    """The angle with this ``sine`` (0 to 1), rounded up so that nothing is promised that was not found."""
+def degrees(sine: float, *, least: float = 0.01) -> str:
+    """The angle with this ``sine`` (0 to 1), rounded up; ``least`` is the smallest that is told: 0 only of a bound."""
     angle = math.degrees(math.asin(min(max(sine, 0.0), 1.0)))
-    return f"{max(_up(angle), 0.01):g} degrees"
+    return f"{max(_up(angle), least):g} degrees"
 
 
 def percent(share: float) -> str:
@@ -107,7 +104,7 @@ def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
     k, sizes = len(certificate.values), np.abs(certificate.values)
     within = float((certificate.nearest / np.where(sizes > 0, sizes, np.inf)).max())
     noun = "the value given is" if k == 1 else f"each of the {k} values given is"
-    near = f"{noun} within {_percent(within / (2 if singular and within < 0.1 else 1))} of a true one"
+    near = f"{noun} within {at_most_percent(within / (2 if singular and within < 0.1 else 1))} of a true one"
     return (
         f"Too little is known to say how wrong the answer can be: {near}, but not necessarily of a largest one{noise}."
     )
@@ -139,14 +136,14 @@ def relative_errors(certificate: Certificate, level: Level, *, singular: bool) -
 
 def _accuracy(error: float) -> str:
     if error > 0.05:
-        return f"at most {_percent(error)} off"
+        return f"at most {at_most_percent(error)} off"
     return f"right to {min(15, math.floor(-math.log10(max(error, 1e-300))))} digits".replace(" 1 digits", " 1 digit")
 
 
 def _components(certificate: Certificate, level: Level, k: int) -> str:
     if math.isfinite(level.sine):
         what = "the component is" if k == 1 else f"the space of the {k} components is"
-        return f"and {what} tilted by at most {_degrees(level.sine)}"
+        return f"and {what} tilted by at most {degrees(level.sine, least=0)}"
     sizes = np.abs(certificate.values)
     least = float(sizes.sum() / (sizes.sum() + level.lost)) if sizes.sum() + level.lost > 0 else 1.0
     what = "component itself" if k == 1 else "components themselves"
@@ -159,27 +156,11 @@ def _components(certificate: Certificate, level: Level, k: int) -> str:
 
 def _condition(certificate: Certificate, level: Level) -> str:
     if level.ground == START:
-        return f", unless the random start missed a direction (chance below {_percent(1 - certificate.confidence)})"
+        chance = at_most_percent(1 - certificate.confidence)
+        return f", unless the random start missed a direction (chance below {chance})"
     if level.ground == SEEN:
         return ", unless a larger value was missed, which this run found no sign of but cannot rule out"
     return ""
-
-
-def _degrees(sine: float) -> str:
-    angle = math.degrees(math.asin(min(sine, 1.0)))
-    return f"{_up_text(angle)} degrees"
-
-
-def _up_text(number: float) -> str:
-    """Two digits, rounded up: a bound stays one."""
-    if number <= 0:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(number)) - 1)
-    return f"{math.ceil(number / unit * (1 - 1e-12)) * unit:.2g}"
-
-
-def _percent(share: float) -> str:
-    return f"{_up_text(100 * share)} %"
 
 
 def _floor_percent(share: float) -> str:
