@@ -51,7 +51,6 @@ def big_array(path: Path, shape: tuple[int, int], chunks: tuple[int, int], dtype
             ((100_000, 1000), (4000, 1000), "f8", None, "workers = 1\n"),
         ],
         1,
-        3,
         4,
     ),
 )

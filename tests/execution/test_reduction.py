@@ -94,7 +94,9 @@ NAMES = ["gram", "left", "moments", "spread", "fourth", "dilation", "sparse mome
 NAMES += ["triples", "white", "blocks", "symmetric", "triangle", "sparse"]
 
 
-def operators(folder: Path) -> dict[str, Operator]:
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Operator]:
+    folder = tmp_path_factory.mktemp("operators")
     rng = np.random.default_rng(0)
     x = rng.standard_normal((700, 30))
     a = rng.standard_normal((90, 90))
@@ -129,10 +131,10 @@ def operators(folder: Path) -> dict[str, Operator]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, name: str) -> None:
+def test_from_any_known_parts_the_same_bits(operators: dict[str, Operator], monkeypatch: Any, name: str) -> None:
     """Every task cut, every set of finished nodes, through a checkpoint and back."""
     many_runs(monkeypatch)
-    operator = operators(tmp_path)[name]
+    operator = operators[name]
     runs = runs_of(operator)
     assert len(runs) > 12
     block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
@@ -150,8 +152,8 @@ def test_from_any_known_parts_the_same_bits(tmp_path: Path, monkeypatch: Any, na
 
 
 @pytest.mark.slow
-def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) -> None:
-    for operator in operators(tmp_path).values():
+def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(operators: dict[str, Operator]) -> None:
+    for operator in operators.values():
         (run,) = runs_of(operator)
         block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
         told: list[ReadStats] = []
@@ -163,9 +165,11 @@ def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(tmp_path: Path, monkeypatch: Any) -> None:
+def test_what_is_committed_inside_a_pass_is_finished_and_disjoint(
+    operators: dict[str, Operator], monkeypatch: Any
+) -> None:
     many_runs(monkeypatch)
-    operator = operators(tmp_path)["gram"]
+    operator = operators["gram"]
     kept: list[dict[TreeNode, Partial]] = []
     block = np.random.default_rng(1).standard_normal((30, 3))
     keeper = PassCheckpoint(keep=lambda parts: kept.append(dict(parts)), seconds=0)
@@ -265,7 +269,7 @@ npmdask.top_k(sys.argv[1], 4, iteration_rank=120, kind="matrix", max_steps=3, st
 @pytest.mark.parametrize("workers", often([0, 1], 0))
 def test_a_kill_inside_a_pass_costs_what_came_after_the_last_commit(tmp_path: Path, workers: int) -> None:
     """Killed in the middle of the first pass and of the pass for the left vectors: the same bytes."""
-    x = planted(60_000, 1500, 1 / np.sqrt(np.arange(1, 40)))[0].astype("f4")
+    x = planted(24_000, 1500, 1 / np.sqrt(np.arange(1, 40)))[0].astype("f4")
     write_zarr(tmp_path / "x.zarr", x, (1000, 1500), compressors=None)
     run = [sys.executable, "-c", SCRIPT, str(tmp_path / "x.zarr")]
     subprocess.run([*run, str(tmp_path / "whole"), "0", "30"], check=True)

@@ -16,6 +16,7 @@ import pytest
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.storage.synthetic.generate import generate
+from tests.conftest import often
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +97,7 @@ def end_of(terminal: Terminal) -> tuple[int, str]:
     return code, terminal.said.rstrip().splitlines()[-1].rpartition("\x1b[2K")[2]
 
 
-@pytest.mark.parametrize(("workers", "times"), [(0, 1), (2, 1), (0, 3), (2, 3)])
+@pytest.mark.parametrize(("workers", "times"), often([(0, 1), (2, 1), (0, 3), (2, 3)], 0, 3))
 def test_a_run_in_the_foreground(workers: int, times: int, tmp_path: Path) -> None:
     generate(tmp_path / "x.zarr", problem="spectrum", spectrum="harmonic", rows=16384, columns=128, rank=12)
     (tmp_path / "c.toml").write_text(CONFIG.format(workers=workers))

@@ -477,7 +477,6 @@ print(high_water(), plan.predicted_peak, plan.base)
         1,
         3,
         4,
-        5,
         6,
     ),
 )

@@ -221,7 +221,9 @@ def test_exact_expectation_of_single_topics(tmp_path: Path) -> None:
     assert np.linalg.norm(naive - topics * weights @ topics.T) > 0.2 * np.linalg.norm(naive)
 
 
-def operators(folder: Path) -> dict[str, Operator]:
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Operator]:
+    folder = tmp_path_factory.mktemp("operators")
     rng = np.random.default_rng(3)
     reader = reader_of(folder, documents(900, 40, seed=4), 220)
     common: dict[str, Any] = {"reader": reader, "sums": sums_of(reader), "alpha0": 0.8}
@@ -238,8 +240,10 @@ def operators(folder: Path) -> dict[str, Operator]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["totals", "pairs", "triples", "white", "cube", "blocks"])
-def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path, many_runs: None, name: str) -> None:
-    operator = operators(tmp_path)[name]
+def test_the_same_bits_with_any_threads_and_from_any_known_parts(
+    operators: dict[str, Operator], many_runs: None, name: str
+) -> None:
+    operator = operators[name]
     runs = runs_of(operator)
     assert len(runs) > 12
     rng = np.random.default_rng(2)
@@ -258,8 +262,8 @@ def test_the_same_bits_with_any_threads_and_from_any_known_parts(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_single_precision_is_close(tmp_path: Path) -> None:
-    for operator in operators(tmp_path).values():
+def test_single_precision_is_close(operators: dict[str, Operator]) -> None:
+    for operator in operators.values():
         block = np.random.default_rng(5).standard_normal((operator.block_rows, 3))
         double, single = run(operator, block), run(operator, block.astype("f4"))
         assert np.abs(double - single).max() <= 1e-5 * np.abs(double).max()

@@ -320,7 +320,6 @@ print(high_water(), plan.predicted_peak, plan.base)
             ((300_000, 100), (20_000, 100), 0, "paper"),
         ],
         1,
-        2,
         3,
     ),
 )
