@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import inspect
 import math
-import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 from benchmarks.kdppca_allocation import RUNS
 from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
 from benchmarks.paper_page import table
-from npmdask import experiments
 from npmdask.accounting import Budget
 from npmdask.errors import RefusedError
 from npmdask.experiments.compared_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
@@ -220,11 +217,3 @@ def test_examples_run(name: str) -> None:
     """Every file of the room has one that runs, and does what it shows."""
     found = doctest.testmod(importlib.import_module(f"npmdask.experiments.{name}"))
     assert found.attempted and not found.failed
-
-
-def test_everything_public_says_what_it_does() -> None:
-    for name in experiments.__all__:
-        public = getattr(experiments, name)
-        assert isinstance(public, dict) or inspect.getdoc(public), name
-        if inspect.isfunction(public):
-            assert re.match(r"(Return|Make|Find|Run|Draw|Sum)\b", public.__doc__ or ""), name
