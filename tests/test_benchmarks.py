@@ -97,6 +97,7 @@ def test_the_floor_is_the_same_product(tmp_path: Path) -> None:
             np.testing.assert_allclose(program(), x.T @ (x @ block), rtol=1e-4, atol=1e-2, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_noise_of_analyze_gauss_is_the_same_in_every_direction() -> None:
     d, draws = 4, 5000
     rng = np.random.default_rng(0)

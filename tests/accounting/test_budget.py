@@ -122,6 +122,7 @@ def test_gaussian_and_laplace_against_privacy_loss_distributions() -> None:
         assert truth.get_delta_for_epsilon(1.0) <= charge.delta_at(1.0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.floats(0.05, 3), st.floats(0, 0.05), st.floats(0, 2e-3), st.floats(0.1, 2), st.floats(0, 0.3))
 def test_the_worst_sampler_keeps_what_delta_at_promises(

@@ -59,6 +59,7 @@ def test_random_allocation_by_simulation(stddev: float, steps: int, epsilon: flo
     assert found < 1.04 * wanted + 4 * error
 
 
+@pytest.mark.slow
 def test_at_epsilon_zero_both_directions_are_the_total_variation() -> None:
     """Fails where terms of P are counted as terms of Q."""
     more, less = simulated(0.6, 10, 0.0)
@@ -107,6 +108,7 @@ def test_grids_that_end_too_early_are_paid_for(monkeypatch: pytest.MonkeyPatch) 
         assert allocation_delta(stddev, 1, 2.0) > delta_for(1 / stddev, 2.0)
 
 
+@pytest.mark.slow
 def test_more_steps_hide_more_and_allocation_is_never_worse_than_known_batches() -> None:
     stddevs = [allocation_stddev(ONE, steps, 100) for steps in (1, 2, 8, 64)]
     assert stddevs[0] == pytest.approx(4.22468, rel=5e-3)

@@ -415,6 +415,7 @@ def test_an_operator_that_is_not_symmetric_is_seen_in_the_first_product() -> Non
     assert algorithm.update(state, a @ state.block)[1].asymmetry > 0.1
 
 
+@pytest.mark.slow
 def test_the_state_is_as_large_as_it_says(tracked_memory: Callable[[Callable[[], object]], int]) -> None:
     d, p = 20_000, 8
     values = np.linspace(2, 1, d)[:, None]

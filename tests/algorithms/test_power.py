@@ -50,6 +50,7 @@ def test_what_float64_cannot_resolve_is_not_called_converged() -> None:
     assert "floor set by rounding" in solution.outcome.sentence
 
 
+@pytest.mark.slow
 def test_singular_triplets_of_a_matrix(tmp_path: object) -> None:
     a, u, _ = planted(700, 90, np.linspace(5, 1, 40))
     solution = npmdask.top_k(a, 6, kind="matrix", store=f"{tmp_path}/run", tol=1e-10)

@@ -143,6 +143,7 @@ def test_what_a_child_shares_before_its_exec_is_not_its_own() -> None:
         assert meter.by_process[1].peak_rss_bytes == kept
 
 
+@pytest.mark.slow
 def test_what_is_below_is_what_psutil_finds(tmp_path: Path) -> None:
     """Children of children too, and of a thread; nothing of one that ended."""
     nested = f"import subprocess as s, sys; s.run([sys.executable, '-c', {CHILD!r}])"

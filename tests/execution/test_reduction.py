@@ -68,6 +68,7 @@ def test_the_tree_covers_every_run_once(count: int) -> None:
     assert leaves(root(count)) == list(range(count))
 
 
+@pytest.mark.slow
 @given(count=st.integers(1, 200), level=st.integers(0, 8), seed=st.integers(0, 10**6), share=st.floats(0, 1))
 def test_nothing_known_is_computed_again_and_nothing_is_left_out(
     count: int, level: int, seed: int, share: float

@@ -188,6 +188,7 @@ def test_the_rows_have_the_third_moment_that_is_claimed_of_them() -> None:
         assert recovered(vectors, 2)
 
 
+@pytest.mark.slow
 def test_the_printed_deflation_line_finds_the_first_component_again() -> None:
     assert distinct_found(20_000, 0, printed=False) == 4 and distinct_found(20_000, 0, printed=True) == 1
 
@@ -237,6 +238,7 @@ def test_what_cannot_be_done_is_said(option: str, remedy: str, capsys: pytest.Ca
     assert remedy in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_kept() -> None:
     """Its tables are those of the kept levels, its plots exist, and its words are not contradicted by its tables."""
     text, kept = PAGE.read_text(), paper_tensor.kept(paper_tensor.NAME)

@@ -90,6 +90,7 @@ def test_contraction_keeps_its_bounds_and_attains_the_constant_free_one() -> Non
     assert runs["falling", 2 * k, "none"]["rate"] < 0.98 * found["ratio"], "s_{p+1} / s_k with p > k"
 
 
+@pytest.mark.slow
 def test_noise_five_times_as_large_as_allowed_is_borne_and_no_more() -> None:
     """At the end and at the start; mutant: the theorem's noise without its 5."""
     found = small("contraction")

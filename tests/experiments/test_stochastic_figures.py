@@ -75,6 +75,7 @@ def test_the_csv_holds_what_was_measured(points: list[Point], tmp_path: Path) ->
     assert points[0].setting == replace(SMALL, n=500) and points[0].x == 500.0
 
 
+@pytest.mark.slow
 def test_the_figure_shows_every_method_and_both_bounds(points: list[Point]) -> None:
     figure = draw(points, TINY.title, KNOWN)
     labels = [line.get_label() for line in figure.axes[1].get_lines()]

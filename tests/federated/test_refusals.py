@@ -164,6 +164,7 @@ def test_jobs_that_are_refused_leave_nothing_behind(node: Node, folder: Path) ->
     assert node.answer(JOB, 1, encode(orthonormal())), "and the job that is paid for goes on"
 
 
+@pytest.mark.slow
 def test_a_limit_that_was_changed_in_the_middle_of_a_job_is_refused(folder: Path) -> None:
     """Mutant: a job that goes on with other noise than it was charged for."""
     with load_config(folder / "node.toml").node() as node:
@@ -182,6 +183,7 @@ def test_what_is_kept_is_what_was_answered(node: Node, folder: Path) -> None:
     np.testing.assert_array_equal(arrays["released"], decode(answer, (D, P)))
 
 
+@pytest.mark.slow
 def test_the_number_of_rows_is_announced_only_if_it_is_public(tmp_path: Path) -> None:
     """Mutant: rows announced for record_add_remove, whose neighbours differ in their number."""
     for relation, rows in (("record_replace", 90), ("record_add_remove", None)):

@@ -21,6 +21,7 @@ def test_every_line_of_every_lock_has_a_version_and_hashes(lock: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_exactly_the_lock() -> None:
     """In the environment that `make env` makes, which this is to run in."""
     wanted, _ = pinned(LOCK.read_text(), LOCK.name)

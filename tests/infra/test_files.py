@@ -160,6 +160,7 @@ def test_the_image_keeps_prefect_quiet() -> None:
     assert {name: have.get(name) for name in wanted} == wanted
 
 
+@pytest.mark.slow
 def test_locks_of_the_images_come_out_of_the_one_lock() -> None:
     for file, text in make_locks.made().items():
         assert file.read_text() == text, f"{file.name} is old: python infra/make_locks.py"

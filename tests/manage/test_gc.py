@@ -155,6 +155,7 @@ def test_whole_runs_go_only_if_asked_for(tmp_path: Path) -> None:
     assert npmdask.resume(runs / "b").data_passes == 0
 
 
+@pytest.mark.slow
 def test_the_newest_are_kept_in_each_folder(tmp_path: Path) -> None:
     make_data(tmp_path)
     run(tmp_path, tmp_path / "first")
@@ -244,6 +245,7 @@ def test_data_stores_that_nobody_writes_any_more(tmp_path: Path) -> None:
     assert not gone.exists() and all(path.exists() for path in (held, new, mine, inside))
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_leaves_no_half_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_data(tmp_path)
     run(tmp_path, tmp_path / "runs" / "a")

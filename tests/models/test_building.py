@@ -68,6 +68,7 @@ def test_words_of_single_topics(tmp_path: Path, half: float) -> None:
     np.testing.assert_allclose(dense(tmp_path / "m3.zarr"), triples(COUNTS.toarray(), half), rtol=1e-10, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_words_of_dirichlet_shares(tmp_path: Path) -> None:
     """The moment of LDA from the three raw ones (Anandkumar et al. 2014, theorem 3.5)."""
     a0, counts = 2.0, COUNTS.toarray()[COUNTS.toarray().sum(axis=1) >= 3].astype(float)

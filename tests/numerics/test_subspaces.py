@@ -28,6 +28,7 @@ def test_orth_is_gram_schmidt() -> None:
     np.testing.assert_allclose(orth(block, generator(0)), expected, atol=1e-13)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(st.integers(2, 40), st.integers(1, 8), st.integers(0, 8), st.integers(0, 10**6), st.floats(-100, 100))
 def test_orth_always_gives_p_orthonormal_columns(d: int, p: int, rank: int, seed: int, exponent: float) -> None:

@@ -251,6 +251,7 @@ def test_a_plan_by_a_given_spectrum_says_what_the_run_takes(tmp_path: Path, caps
     assert "flat, guessed" in said and "bears     noise of stddev" in said and "suggest   target_rank = 4" in said
 
 
+@pytest.mark.slow
 def test_cheaper_columns_are_suggested() -> None:
     data = planted(400, 120, 1 / np.arange(1, 121))[0]
     problem = make_problem(open_source(data), Request(target_rank=5, iteration_rank=5))

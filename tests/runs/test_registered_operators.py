@@ -88,6 +88,7 @@ def truth(rows: np.ndarray) -> np.ndarray:
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_its_values_are_those_of_the_matrix_written_out(sparse: bool, tmp_path: Path) -> None:
     rows = np.where(np.abs(ROWS) > 1, ROWS, 0)
@@ -97,6 +98,7 @@ def test_its_values_are_those_of_the_matrix_written_out(sparse: bool, tmp_path: 
     assert found.certificate is None, "npmdask knows no bound of an operator that is not its own"
 
 
+@pytest.mark.slow
 def test_a_run_is_planned_cut_short_resumed_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
     config = tmp_path / "run.toml"
@@ -133,6 +135,7 @@ def test_every_command_says_whose_eigenvectors_they_are(tmp_path: Path, capsys: 
     assert main(["deflate", str(run), "1", "--store", str(tmp_path / "more")]) == RefusedError.exit_code
 
 
+@pytest.mark.slow
 def test_scores_are_of_columns(tmp_path: Path) -> None:
     """The eigenvectors of an operator on rows are no directions of the columns."""
     register_operator("of rows", of_rows)

@@ -170,6 +170,7 @@ def test_the_answer_alone_serves_too_and_so_does_a_deflated_run(tmp_path: Path) 
     assert more.data_passes < cold.data_passes
 
 
+@pytest.mark.slow
 def test_refusals(tmp_path: Path) -> None:
     a = samples(STEP)
     first = tmp_path / "first"

@@ -146,6 +146,7 @@ def test_zarr_2_without_netcdf_keeps_its_fill_value_a_number(tmp_path: Path) -> 
         npmdask.top_k(tmp_path / "a", 2)
 
 
+@pytest.mark.slow
 def test_rows_with_missing_values_may_be_stored_as_zeros_or_left_out(tmp_path: Path) -> None:
     values = samples()
     values[7, 3] = np.nan

@@ -284,6 +284,7 @@ def test_csv_errors(tmp_path: Path) -> None:
     refused(tmp_path, tmp_path / "c.csv.gz", "c.csv.gz", "truncated")
 
 
+@pytest.mark.slow
 def test_csv_header_that_looks_like_data(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("0,1,2\n5,6,7\n")
     refused(tmp_path, tmp_path / "a.csv", "header=True")
@@ -471,6 +472,7 @@ def test_mtx_array(tmp_path: Path, small_batches: None, symmetry: str, dtype: An
     check_dense(tmp_path, tmp_path / "a.mtx", np.asarray(scipy.io.mmread(tmp_path / "a.mtx")), kind=kind)
 
 
+@pytest.mark.slow
 def test_mtx_odd_text(tmp_path: Path) -> None:
     head = "%%MatrixMarket matrix coordinate real general\n% comment\n\n3 4 4\n"
     (tmp_path / "a.mtx").write_text(head + "  1\t 2   +1.5 \n3 1 2e-3\r\n\n 2 2 7\n1 2 1")

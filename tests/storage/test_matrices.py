@@ -220,6 +220,7 @@ def test_images_are_those_of_the_file(tmp_path: Path, chunks: Any) -> None:
     np.testing.assert_allclose(found, images_of_matrices(matrices[3:31], w, u).sum(0), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_every_other_command_says_what_the_kind_is_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "a.npy", cubes(30, 6))
     path = ingest(tmp_path / "a.npy", tmp_path / "a.zarr", kind="matrices").dest

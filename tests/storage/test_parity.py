@@ -485,6 +485,7 @@ def test_metadata_in_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
         open_source(made.path)
 
 
+@pytest.mark.slow
 def test_a_row_pointer_that_is_lost_at_the_front_is_no_row_of_zeros(tmp_path: Path) -> None:
     """Zeros there rise from 0 as they should: the entries of all its rows went to the last one."""
     made = LAYOUTS["csr indptr"](tmp_path)

@@ -75,6 +75,7 @@ def refused(tmp_path: Path, source: Path, words: str, **options: Any) -> None:
 # Places
 
 
+@pytest.mark.slow
 @given(n=st.integers(1, 25))
 def test_positions_count_the_unique_blocks_in_order(n: int) -> None:
     sorted_places = [place for place in product(range(n), repeat=3) if place[0] <= place[1] <= place[2]]
@@ -437,6 +438,7 @@ def test_a_tensor_is_nothing_else(tmp_path: Path, kind: str) -> None:
         ingest(path, tmp_path / "again", kind=kind)
 
 
+@pytest.mark.slow
 def test_methods_for_matrices_say_what_tensors_are_for(tmp_path: Path) -> None:
     path = store(tmp_path / "t", symmetric(6), 2)
     with pytest.raises(BadInputError, match="tensor power methods"):

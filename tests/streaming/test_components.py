@@ -163,6 +163,7 @@ def test_from_a_configuration_to_a_page(tmp_path: Path, capsys: pytest.CaptureFi
     np.testing.assert_allclose(np.asarray(scores[:]), ROWS @ basis, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_page_while_components_are_open(tmp_path: Path) -> None:
     components(ROWS[:1000], tmp_path / "s")
     from npmdask.manage.report import write_report

@@ -139,6 +139,7 @@ def test_rows_that_are_refused_can_be_corrected_or_skipped(tmp_path: Path) -> No
     assert_learnt(store, np.delete(ROWS, [20, 59], axis=0))
 
 
+@pytest.mark.slow
 def test_the_first_batch_refused_leaves_the_store_free(tmp_path: Path) -> None:
     """Fails if a store is bound to parameters with which nothing was ever learnt."""
     with pytest.raises(BadInputError, match=r"holds NaN"):
@@ -239,6 +240,7 @@ def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
         learn(ROWS[:, :-1], tmp_path / "s", options={})
 
 
+@pytest.mark.slow
 def test_rows_that_the_model_refuses_are_a_sentence(tmp_path: Path) -> None:
     """Fails on an assertion: rows were read that the model did not take."""
     rows = ROWS.copy()
@@ -263,6 +265,7 @@ def test_an_open_stream_must_be_at_its_beginning(tmp_path: Path) -> None:
         resume_stream(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_when_a_commit_was_made_leaves_no_trace(tmp_path: Path) -> None:
     """Fails if a clock reaches the bits: a commit after every batch, and one at the end."""
     path = write_zarr(tmp_path / "a.zarr", ROWS, (7, D))

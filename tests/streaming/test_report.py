@@ -184,6 +184,7 @@ def test_rates_are_of_the_last_call(tmp_path: Path) -> None:
     assert tile(page_of(tmp_path / "s"), "rows a second, last call") == "not kept"
 
 
+@pytest.mark.slow
 def test_all_text_is_escaped(tmp_path: Path) -> None:
     """Fails when the name of a store or of its source is read as HTML."""
     source = tmp_path / "<script>alert(1)&"

@@ -97,6 +97,7 @@ def test_large_eigenvalues_do_not_drown_small_ones() -> None:
     np.testing.assert_allclose(found, [1, 0.25, 0.2, 0.05], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_rank_test_is_necessary_and_sufficient() -> None:
     """Fails for `> 1`, for index k + 1, or for a sum test."""
     rng = np.random.default_rng(3)

@@ -178,6 +178,7 @@ def test_mini_batches_that_forget_follow_a_drift(kind: Any, eta0: float, optimis
     assert levels[0.9] == pytest.approx(0.23, rel=0.4) and levels[1.0] > 1.5 * levels[0.9]
 
 
+@pytest.mark.slow
 def test_a_memory_of_one_is_as_printed() -> None:
     """Steps and bits. Fails where t is counted in another way when nothing is forgotten."""
     rows, _ = stream(900)

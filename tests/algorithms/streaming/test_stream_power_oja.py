@@ -110,6 +110,7 @@ def test_the_steps_of_the_theorem() -> None:
         Oja.theory(target_rank=1, top=2.0, second=1.99, deviation=1e-9, variance=1e-9, alpha=2.0, delta=0.1)
 
 
+@pytest.mark.slow
 def test_frequent_directions_keep_their_promise() -> None:
     """0 <= A^T A - B^T B <= shed <= ||A - A_k||_F^2 / (l + 1 - k); fails when delta is another singular value."""
     rng = np.random.default_rng(4)

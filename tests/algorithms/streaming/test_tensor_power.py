@@ -198,6 +198,7 @@ class Printed:
         return np.asarray((self._product * block).sum(axis=0) - self._weights @ self._xi**3)
 
 
+@pytest.mark.slow
 def test_the_printed_deflation_finds_the_first_component_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights (.4, .3, .2, .1): with xi = v_j^T u~_{t+1} all four are the first; with the iterate each is found."""
     v, weights = np.eye(10)[:, :4], np.array([0.4, 0.3, 0.2, 0.1])
@@ -267,6 +268,7 @@ def test_rows_that_say_nothing() -> None:
     assert (nothing.values == 0).all() and nothing.facts["status"] == ["surplus"] * 3
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_columns_whatever_the_rows() -> None:
     """State: at most twice k + L columns, k more, and one piece that waits; an update: what is planned for it."""
     d, k, restarts, size = 5_000, 4, 20, 32

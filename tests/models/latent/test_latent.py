@@ -90,6 +90,7 @@ def test_a_plain_array_is_surveyed_with_the_means_and_held_to_what_they_saw(tmp_
         fit_mixture(source, K, store=tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_independent_components_of_both_signs(tmp_path: Path) -> None:
     rows, mixing, kurtoses = mixed()
     found = fit_independent_components(write_zarr(tmp_path / "x.zarr", rows, (3000, D)), K, store=tmp_path / "run")

@@ -68,6 +68,7 @@ def test_every_row_is_in_its_place(where: str, tmp_path: Path, monkeypatch: pyte
     assert max(batch.shape[0] for batch in documents.read()) <= 50
 
 
+@pytest.mark.slow
 def test_words_by_the_number_of_their_documents(tmp_path: Path) -> None:
     documents = documents_of(COUNTS)
     found, rows = document_frequencies(documents)

@@ -87,6 +87,7 @@ def test_every_word_is_escaped_and_every_tag_closed() -> None:
     assert read.text.count(EVIL) >= 8
 
 
+@pytest.mark.slow
 def test_what_the_page_says() -> None:
     text = Reader(full_page()).text
     for said in ("1,410", "2,184", "1,234", "1,500", "c_npmi 0.111", "u_mass -2.50", "negative 4.4%", "weight 75.0%"):
@@ -119,6 +120,7 @@ def test_doubts_are_said(change: dict[str, Any], said: str | None) -> None:
     assert said is None or said in page
 
 
+@pytest.mark.slow
 def test_a_page_of_a_model_alone() -> None:
     """Fails where something that is not known is needed after all."""
     page = page_of(TopicFacts(name="few", sentence="done", model=a_model()))

@@ -61,6 +61,7 @@ def test_every_private_operator_passes_on_data_cut_into_chunks(kind: str, tmp_pa
     assert 0 < wide.max() <= found.claimed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_clipped_images_pass_on_data_cut_into_chunks(kind: str, tmp_path: Path) -> None:
     """Few runs: each has passes of its own. Fails for a join that loses a chunk, an image clipped in pieces."""

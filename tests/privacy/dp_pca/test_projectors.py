@@ -29,6 +29,7 @@ def projector(found: np.ndarray) -> np.ndarray:
     return project_out(np.eye(len(found)), found)
 
 
+@pytest.mark.slow
 @examples
 @sizes
 def test_p_is_an_orthogonal_projector_of_rank_d_minus_j(d: int, j: int, seed: int) -> None:

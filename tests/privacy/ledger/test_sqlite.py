@@ -103,6 +103,7 @@ def test_a_ledger_that_somebody_holds(ledger: Ledger, address: str, monkeypatch:
     reserve(ledger, "run", share(0.1))
 
 
+@pytest.mark.slow
 def test_a_ledger_that_somebody_holds_for_a_while(ledger: Ledger, address: str) -> None:
     holder = sqlite3.connect(address, isolation_level=None, check_same_thread=False)
     holder.execute("BEGIN IMMEDIATE")

@@ -92,6 +92,7 @@ def test_tails_are_as_heavy_as_they_should_be(law: str) -> None:
     assert stats.binomtest(0, samples.size, 2e-5).pvalue < ALPHA  # a tail that was cut off would be seen
 
 
+@pytest.mark.slow
 def test_coordinates_streams_and_signs_are_independent() -> None:
     """Mutants: words reused between chunks, the sign taken from a bit of k or of u."""
     noise = [rounded_gaussian(1 << 40, (300_000,), stream(number)).astype(float) for number in range(3)]

@@ -127,6 +127,7 @@ def test_the_driver_runs_any_oracle_out_of_core() -> None:
             solve(replace(problem, mechanism=NoiseOracle(noise=wrong, stddev=1.0)), None, Resources(threads=1))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 10**6))
 def test_iterates_turn_with_the_coordinates_if_the_noise_is_fixed(d: int, p: int, seed: int) -> None:
@@ -215,6 +216,7 @@ def test_the_noise_of_a_stream_is_that_of_its_blocks(rows: int) -> None:
         block_noise(data[:0], blocks[0], lambda x: a @ x)
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_block_falls_as_the_root_of_its_rows() -> None:
     """16 times the rows, a quarter of both norms (20 blocks each: the ratio is known to 5 %). Mutant: G not divided."""
     a, v = matrix(3)

@@ -79,6 +79,7 @@ def test_how_many_records_there_are_is_not_used_where_it_is_private(tmp_path: Pa
         assert "1 / (number of records) = 5.0e-04" in told
 
 
+@pytest.mark.slow
 def test_noise_that_buries_everything_is_refused_and_nothing_is_charged(tmp_path: Path) -> None:
     """With any data within the public bounds; the plan says so, and a little more epsilon goes through."""
     world = make_world(tmp_path, records(60))
@@ -115,6 +116,7 @@ def _refused(problem: Any) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_ranges_that_no_bin_can_show_are_said_before(tmp_path: Path) -> None:
     world = replace(make_world(tmp_path, records(300)), asked=OF_RECORDS["tight"])
     (told,) = concerns(world.problem({"epsilon": 0.1}))

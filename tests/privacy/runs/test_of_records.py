@@ -166,6 +166,7 @@ def test_a_plan_says_what_the_run_then_does(tight: World, monkeypatch: pytest.Mo
     assert "one direction after the other by k-dp-pca" in said and "12 ranges and means at most" in said
 
 
+@pytest.mark.slow
 def test_a_batch_in_which_nothing_is_found_is_said(tmp_path: Path) -> None:
     world = of_records(tmp_path, "paper")
     world = replace(world, privacy=replace(world.privacy, epsilon=1.0))

@@ -83,6 +83,7 @@ def test_a_plan_says_the_same_every_time(tmp_path: Path) -> None:
     assert private_outlook(problem, spectrum) == private_outlook(problem, spectrum)
 
 
+@pytest.mark.slow
 def test_where_runs_are_too_large_to_simulate_the_formula_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

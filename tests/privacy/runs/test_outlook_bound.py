@@ -43,6 +43,7 @@ def test_nine_of_ten_runs_keep_what_was_promised(tmp_path: Path) -> None:
     assert np.mean(found > typical) > 1 / 7
 
 
+@pytest.mark.slow
 def test_what_is_promised_of_laplace_noise_is_of_its_own_tails(tmp_path: Path) -> None:
     """Mutant: Gaussian tails for the same standard deviation."""
     problem = make_world(tmp_path, records(4507)).problem({"mechanism": "laplace", "delta": 0.0}, iteration_rank=4)

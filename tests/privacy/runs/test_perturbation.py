@@ -182,6 +182,7 @@ def test_mirror_images_within_a_block_are_one_entry(tmp_path: Path) -> None:
         unique_entries((2, 2, 2), (1, 0, 2))
 
 
+@pytest.mark.slow
 def test_what_is_refused(world: World) -> None:
     dest = world.folder / "noisy.zarr"
     for change, said in (

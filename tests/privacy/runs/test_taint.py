@@ -197,6 +197,7 @@ def forms(key: bytes) -> list[bytes]:
     return [key, key.hex().encode(), base64.b64encode(key).rstrip(b"=")]
 
 
+@pytest.mark.slow
 def test_the_executors_are_given_no_key_and_no_noise(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise is drawn once, centrally, after the reduction: a task that Dask runs twice must not draw it."""
     import npmdask.execution.threads as threads

@@ -42,6 +42,7 @@ def test_coverage_over_thousands() -> None:
     held(measure(3000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2, 4, 11])
 def test_one_value_above_a_flat_bulk_is_not_passed_over_when_a_run_is_stopped(p: int) -> None:
     """Residuals are small, as nearly all values are alike. With tau = theta + 2 ||R||, a third of these are wrong."""

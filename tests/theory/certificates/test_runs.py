@@ -139,6 +139,7 @@ def test_a_start_that_is_not_random_is_not_claimed(tmp_path: Path) -> None:
         assert ("random start" in grounds) == claimed
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_goes_on_and_gets_a_certificate(tmp_path: Path) -> None:
     """Its checkpoints hold nothing of the pairs beyond k: one more step brings them; a result without one is shown."""
     store = put(tmp_path, "samples", matrix("samples"))
