@@ -57,12 +57,45 @@ def largest_local_epsilon(records: int, delta: float) -> float:
 
 
 def shuffled_epsilon(local_epsilon: float, records: int, delta: float) -> float:
-    """The epsilon of Theorem 3.1.
+    """
+    Compute the epsilon of all outputs together where each record goes through its own randomiser, in a secret order.
+
+    Theorem 3.1 of Feldman, McMillan and Talwar 2021, one record being replaced, for randomisers that may depend on all
+    earlier outputs.
+
+    Parameters
+    ----------
+    local_epsilon : float
+        What the randomiser of a single record keeps for any two records, above 0 and at most
+        ``ln(records / (16 ln(2 / delta)))``.
+    records : int
+        How many are shuffled, by a uniform permutation that stays secret; public.
+    delta : float
+        Probability up to which the answer holds, between 0 and 1.
+
+    Returns
+    -------
+    float
+        The amplified epsilon, rounded up.
 
     Raises
     ------
+    BadInputError
+        No records, or ``delta`` not strictly between 0 and 1.
     RefusedError
-        ``local_epsilon`` above what the theorem is about.
+        ``local_epsilon`` above what the theorem is about, or not positive.
+
+    See Also
+    --------
+    shuffled_multiplier : The noise that a budget asks for, from this bound.
+
+    Examples
+    --------
+    What a single output tells at epsilon = 1 is hidden the better, the more records there are:
+
+    >>> from npmdask.accounting import shuffled_epsilon
+    >>> [round(shuffled_epsilon(1.0, records, 1e-6), 4) for records in (10_000, 100_000, 10_000_000)]
+    [0.214, 0.0726, 0.0075]
     """
     most = largest_local_epsilon(records, delta)
     if not 0 < local_epsilon <= most:
@@ -76,14 +109,39 @@ def shuffled_epsilon(local_epsilon: float, records: int, delta: float) -> float:
 
 
 def shuffled_multiplier(budget: Budget, records: int) -> float:
-    """stddev / (largest distance of two records) of Gaussian noise on every one of ``records`` shuffled records.
+    """
+    Compute the Gaussian noise that a budget asks for on every single one of many shuffled records.
 
-    Half of delta is for the shuffle, half for the tails of the Gaussians; 1e-8 of it is left.
+    Half of delta is for the shuffle, half for the tails of the Gaussians (Theorem 3.8 of Feldman, McMillan and Talwar
+    2021, the form of Theorem 3.1 for randomisers with a delta of their own); 1e-8 of it is left.
+
+    Parameters
+    ----------
+    budget : Budget
+        The promise for all outputs together, one record being replaced; delta > 0.
+    records : int
+        How many are shuffled, by a uniform permutation that stays secret; public.
+
+    Returns
+    -------
+    float
+        Standard deviation of the noise on every record / largest distance (2-norm) of two records, rounded up.
 
     Raises
     ------
+    BadInputError
+        A budget with delta = 0, which no shuffle gives; no records.
     RefusedError
         Too few records for the theorem, however much noise there is.
+
+    Examples
+    --------
+    A fifth of the noise hides one record among a million that are shuffled:
+
+    >>> from npmdask.accounting import Budget, gaussian_multiplier, shuffled_multiplier
+    >>> budget = Budget(1.0, 1e-6)
+    >>> round(shuffled_multiplier(budget, 1_000_000), 2), round(gaussian_multiplier(budget, 1), 2)
+    (0.95, 4.22)
     """
     delta = budget.delta * (1 - 1e-8) / 2
     if not delta:
@@ -155,12 +213,41 @@ class _Sum:
 
 
 def allocation_delta(stddev: float, steps: int, epsilon: float, points: int = POINTS) -> float:
-    """delta at ``epsilon`` for noise of ``stddev`` per unit of what a record adds to the sum of its step; rounded up.
+    """
+    Compute the delta that Gaussian noise gives at an epsilon where each record is in one random step, never told.
+
+    Random allocation: the step of every record is drawn uniformly, and one record more or less (or set to zero) is
+    what is hidden (Chua et al. 2024, "Balls-and-bins sampling for DP-SGD"; Feldman and Shenfeld 2025). Computed from a
+    pair of distributions that is at least as easy to tell apart as the releases on two neighbours.
+
+    Parameters
+    ----------
+    stddev : float
+        Of the noise on every coordinate of a sum, per unit of what a record adds to the sum of its step; 0.1 to 1e6.
+    steps : int
+        How many there are, t >= 1; a sum may depend on those released before.
+    epsilon : float
+        Of the promise, from 0 to 100.
+    points : int, default 500
+        Of the grids that it is computed on. Fewer are faster (time grows with the square) and only make delta larger.
+
+    Returns
+    -------
+    float
+        The delta, rounded up: never below the truth, and never below 1e-13.
 
     Raises
     ------
     BadInputError
-        Numbers that make no sense.
+        Numbers outside these ranges.
+
+    Examples
+    --------
+    The same noise hides a record far better where nobody knows in which of 16 steps it is:
+
+    >>> from npmdask.accounting import allocation_delta, delta_for
+    >>> f"{allocation_delta(2.0, 16, 1.0, points=100):.1e}", f"{delta_for(1 / 2.0, 1.0):.1e}"
+    ('1.3e-11', '6.8e-03')
     """
     if not (LEAST <= stddev <= MOST and steps >= 1 and 0 <= epsilon <= 100):
         raise BadInputError(f"random allocation needs a stddev of {LEAST} to {MOST:g}, steps and epsilon of 0 to 100")
@@ -172,12 +259,40 @@ def allocation_delta(stddev: float, steps: int, epsilon: float, points: int = PO
 
 
 def allocation_stddev(budget: Budget, steps: int, points: int = POINTS) -> float:
-    """The least stddev for ``budget``, to PRECISION from above (and LEAST): at most that of known batches, 1 / mu.
+    """
+    Compute the least noise for a budget where each record is in one random step, never told.
+
+    To PRECISION (1e-4, relative) from above, and not below LEAST (0.1): at most that of known batches, 1 / mu. See
+    :func:`allocation_delta`. Takes seconds with the default grid.
+
+    Parameters
+    ----------
+    budget : Budget
+        The promise for all steps together, one record more or less (or set to zero); delta from 1e-11 to 0.1, epsilon
+        of at most 100.
+    steps : int
+        How many there are, at least 1.
+    points : int, default 500
+        Of the grids that it is computed on; fewer are faster and only make the answer larger.
+
+    Returns
+    -------
+    float
+        Standard deviation of the noise, per unit of what a record adds to the sum of its step.
 
     Raises
     ------
     BadInputError
-        A delta below 1e-11, or above 0.1.
+        A delta below 1e-11, or above 0.1; steps and epsilon that :func:`allocation_delta` refuses.
+
+    Examples
+    --------
+    Less noise than for batches that everyone knows, even on a coarse grid:
+
+    >>> from npmdask.accounting import Budget, allocation_stddev, gaussian_multiplier
+    >>> budget = Budget(1.0, 1e-6)
+    >>> round(allocation_stddev(budget, 16, points=60), 2), round(gaussian_multiplier(budget, 1), 2)
+    (1.47, 4.22)
     """
     if not 1e-11 <= budget.delta <= 0.1:
         raise BadInputError(f"random allocation is computed for delta from 1e-11 to 0.1, not {budget.delta:g}")
@@ -267,14 +382,48 @@ WAYS: tuple[Way, ...] = ("one-pass", "shuffle", "allocation", "reuse")
 
 
 def mean_stddev(way: Way, budget: Budget, records: int, steps: int) -> float:
-    """Standard deviation of the noise on every coordinate of the mean of a step.
+    """
+    Compute the noise on the mean of a step, for one of four ways in which the steps of a run may see its records.
+
+    For images of norm at most 1 and one record set to zero. Where one record is replaced, "one-pass" and "reuse" need
+    twice as much, "shuffle" as much, and "allocation" has no such bound here.
+
+    Parameters
+    ----------
+    way : {"one-pass", "shuffle", "allocation", "reuse"}
+        "one-pass": known disjoint batches, parallel composition; "shuffle": the same after a secret uniform permutation
+        of all records (:func:`shuffled_multiplier`); "allocation": every record in one step, drawn uniformly and never
+        told (:func:`allocation_stddev`, seconds or more); "reuse": all records in every step, exact Gaussian
+        composition.
+    budget : Budget
+        The promise for the whole run; delta > 0.
+    records : int
+        How many there are, n; public.
+    steps : int
+        How many means are released, T, 1 <= T <= n.
+
+    Returns
+    -------
+    float
+        Standard deviation of the noise on every coordinate of the mean of a step.
 
     Raises
     ------
     BadInputError
-        Fewer records than steps.
+        Fewer records than steps, or a delta that the way cannot give.
     RefusedError
         A shuffle of too few records for its theorem.
+
+    Examples
+    --------
+    All records in every step beat disjoint batches, and a shuffle pays where batches hold a few records only:
+
+    >>> from npmdask.accounting import Budget, mean_stddev
+    >>> budget, n = Budget(1.0, 1e-6), 1_000_000
+    >>> for steps in (20, n):
+    ...     print(steps, [f"{mean_stddev(way, budget, n, steps):.1e}" for way in ("one-pass", "shuffle", "reuse")])
+    20 ['8.4e-05', '8.5e-03', '1.9e-05']
+    1000000 ['4.2e+00', '1.9e+00', '4.2e-03']
     """
     if not 1 <= steps <= records:
         raise BadInputError(f"{records} records cannot give {steps} steps a batch each: use fewer steps")

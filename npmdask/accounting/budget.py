@@ -17,14 +17,30 @@ SHARES = 40  # candidates for the part of delta that goes to the samplers: 2^-1 
 
 @dataclass(frozen=True)
 class Budget:
-    """The promise (epsilon, delta): no event is more than e^epsilon times as likely, up to probability delta.
+    """
+    The promise (epsilon, delta): no event is more than e^epsilon times as likely, up to probability delta.
 
-    ``delta = 0`` asks for pure epsilon: Laplace noise only.
+    It is about two neighbouring data sets; which are neighbours is said elsewhere, by the relation.
+
+    Parameters
+    ----------
+    epsilon : float
+        Positive and finite; kept as a float. Smaller is more private.
+    delta : float, default 0.0
+        From 0 to below 1, and far below 1 / (number of records). 0 asks for pure epsilon: Laplace noise only.
 
     Raises
     ------
     BadInputError
         ``epsilon`` not positive and finite, or ``delta`` outside [0, 1).
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget
+    >>> Budget(1, 1e-9)
+    Budget(epsilon=1.0, delta=1e-09)
+    >>> print(Budget(1.0, 1e-3).warning(records=100_000))
+    delta = 0.001 is not below 1 / (number of records) = 1.0e-05: publishing one record of this data set ...
     """
 
     epsilon: float
@@ -42,7 +58,19 @@ class Budget:
         object.__setattr__(self, "delta", float(self.delta))
 
     def warning(self, records: int) -> str:
-        """A sentence if delta permits to publish some of ``records`` (a public number) whole; else nothing."""
+        """
+        Warn if delta permits to publish a record whole.
+
+        Parameters
+        ----------
+        records : int
+            How many the data set has, a public number.
+
+        Returns
+        -------
+        str
+            A sentence with a better delta if ``delta * records >= 1``; else "".
+        """
         if self.delta * records < 1:
             return ""
         return (
@@ -51,9 +79,21 @@ class Budget:
         )
 
     def smaller(self, slack: float) -> list[float]:
-        """Smaller epsilons, each of which is a stronger promise: a ``slack`` in delta is counted 1 + e^epsilon times.
+        """
+        List smaller epsilons, each of which, with the same delta, is a stronger promise.
 
-        The first leaves half of delta, the next three quarters, and so on.
+        Worth a look because a slack in delta is counted 1 + e^epsilon times.
+
+        Parameters
+        ----------
+        slack : float
+            A delta that is spent already (total variation), not negative.
+
+        Returns
+        -------
+        list of float
+            Falling, below ``epsilon``: at the first, e^epsilon times the slack leaves half of delta, at the next three
+            quarters, and so on. Empty without slack or without delta.
         """
         if slack == 0 or self.delta == 0:
             return []
@@ -61,23 +101,58 @@ class Budget:
         return [epsilon for epsilon in each if 0 < epsilon < self.epsilon]
 
     def as_dict(self) -> dict[str, float]:
+        """
+        Give the promise as JSON takes it.
+
+        Returns
+        -------
+        dict of str to float
+            "epsilon" and "delta".
+        """
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """
+        Read what :meth:`as_dict` gave.
+
+        Parameters
+        ----------
+        content : mapping of str to float
+            "epsilon" and, optionally, "delta".
+
+        Returns
+        -------
+        Budget
+            The same promise.
+
+        Raises
+        ------
+        BadInputError
+            Other keys, or numbers that are no promise.
+        """
         return cls(**_known(cls, content))
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What releases cost together: three numbers that add over releases, runs and interleaved processes.
+    """
+    What releases cost together: three numbers that add over releases, runs and interleaved processes.
 
     Parameters
     ----------
-    mu_squared : sum of (sensitivity / stddev)^2 of the Gaussian releases.
-    epsilon : sum of the epsilons of purely private releases (Laplace), and of the samplers' slack: 2 a when every
-        probability that a sampler realises is within a factor e^(+-a) of the ideal one.
-    delta : sum of the total variation distances between what samplers draw and what they should draw (apart from a).
+    mu_squared : float, default 0.0
+        Sum of (sensitivity / stddev)^2 of the Gaussian releases.
+    epsilon : float, default 0.0
+        Sum of the epsilons of purely private releases (Laplace), and of the samplers' slack: 2 a when every probability
+        that a sampler realises is within a factor e^(+-a) of the ideal one.
+    delta : float, default 0.0
+        Sum of the total variation distances between what samplers draw and what they should draw (apart from a).
+
+    Raises
+    ------
+    BadInputError
+        A cost that is negative or not a number.
 
     Notes
     -----
@@ -100,6 +175,22 @@ class Charge:
         delta_at(E) = e^(epsilon / 2) delta(mu, E - epsilon) + (1 + e^E) delta
 
     A release that is itself (epsilon, delta)-DP may be charged as such: it adds delta once, which is less than 4.
+
+    Examples
+    --------
+    Sixteen releases cost 1.77, not 16 times the 0.4 of one: it is mu^2 that adds, not epsilon.
+
+    >>> from npmdask.accounting import gaussian_charge
+    >>> one = gaussian_charge(10.0, 1)
+    >>> round(one.epsilon_at(1e-6), 2), round(one.times(16).epsilon_at(1e-6), 2)
+    (0.4, 1.77)
+
+    Costs of different kinds add too:
+
+    >>> from npmdask.accounting import Budget, laplace_charge
+    >>> both = one + laplace_charge(10.0, 1)
+    >>> round(both.epsilon_at(1e-6), 2), both.within(Budget(0.5, 1e-6))
+    (0.5, True)
     """
 
     mu_squared: float = 0.0
@@ -121,7 +212,24 @@ class Charge:
         )
 
     def times(self, count: int) -> Charge:
-        """The cost of ``count`` such charges, rounded up."""
+        """
+        Compute the cost of several such charges.
+
+        Parameters
+        ----------
+        count : int
+            How many, not negative.
+
+        Returns
+        -------
+        Charge
+            The sum, rounded up.
+
+        Raises
+        ------
+        BadInputError
+            ``count`` negative or not whole.
+        """
         if count < 0 or count != int(count):
             raise BadInputError(f"a charge cannot be made {count!r} times")
         mu_squared, epsilon, delta = (_product_up(value, int(count)) for value in asdict(self).values())
@@ -129,11 +237,23 @@ class Charge:
 
     @property
     def mu(self) -> float:
-        """The Gaussian part as mu of Gaussian differential privacy, rounded up."""
+        """Give the Gaussian part as mu of Gaussian differential privacy, rounded up."""
         return math.nextafter(math.sqrt(self.mu_squared), math.inf) if self.mu_squared else 0.0
 
     def delta_at(self, epsilon: float) -> float:
-        """The delta that is promised together with ``epsilon``, rounded up; the formula above, at most 1."""
+        """
+        Compute the delta that is promised together with an epsilon, by the formula above.
+
+        Parameters
+        ----------
+        epsilon : float
+            Of the promise; below that of the charge nothing is promised.
+
+        Returns
+        -------
+        float
+            The delta, rounded up; at most 1, and 1 if nothing is promised.
+        """
         if not epsilon >= self.epsilon:
             return 1.0
         rest = max(math.nextafter(epsilon - self.epsilon, 0.0), 0.0) if self.epsilon else epsilon
@@ -142,10 +262,26 @@ class Charge:
         return min(1.0, _sum_up(gaussian, _slack(self.delta, epsilon)))
 
     def epsilon_at(self, delta: float) -> float:
-        """The smallest epsilon that is promised together with ``delta``, rounded up; inf if none is.
+        """
+        Compute the smallest epsilon that is promised together with a delta.
 
         Without slack the answer is ``epsilon_for``. With slack the left side of ``delta_at(E) <= delta`` is convex
         in e^E; from below, E is raised until what the slack leaves of ``delta`` suffices.
+
+        Parameters
+        ----------
+        delta : float
+            Of the promise, from 0 to 1.
+
+        Returns
+        -------
+        float
+            The epsilon, rounded up; inf if none is promised.
+
+        Raises
+        ------
+        BadInputError
+            ``delta`` outside [0, 1].
         """
         if not 0 <= delta <= 1:
             raise BadInputError(f"delta = {delta!r} is not a probability")
@@ -161,16 +297,54 @@ class Charge:
         return math.inf
 
     def within(self, budget: Budget) -> bool:
-        """Whether the promise ``budget`` holds for all that is charged here."""
+        """
+        Say whether a promise holds for all that is charged here.
+
+        Parameters
+        ----------
+        budget : Budget
+            The promise.
+
+        Returns
+        -------
+        bool
+            True if it holds for any mechanism with this cost.
+        """
         if any(self.delta_at(epsilon) <= budget.delta for epsilon in (budget.epsilon, *budget.smaller(self.delta))):
             return True
         return self.epsilon_at(budget.delta) <= budget.epsilon
 
     def as_dict(self) -> dict[str, float]:
+        """
+        Give the cost as JSON takes it.
+
+        Returns
+        -------
+        dict of str to float
+            "mu_squared", "epsilon" and "delta".
+        """
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """
+        Read what :meth:`as_dict` gave.
+
+        Parameters
+        ----------
+        content : mapping of str to float
+            Any of "mu_squared", "epsilon" and "delta"; what is missing is 0.
+
+        Returns
+        -------
+        Charge
+            The same cost.
+
+        Raises
+        ------
+        BadInputError
+            Other keys, or numbers that are no cost.
+        """
         return cls(**_known(cls, content))
 
 
@@ -220,10 +394,25 @@ MARGIN = 1 + 1e-12  # so that thousands of charges, each sum rounded up, still f
 
 
 def gaussian_multiplier(budget: Budget, releases: int, slack: Charge = Charge()) -> float:
-    """stddev / sensitivity of each of ``releases`` Gaussian releases, rounded up.
+    """
+    Compute the Gaussian noise that a budget asks for, in units of the sensitivity.
 
-    ``slack``: what else the run costs (samplers, other releases). ``gaussian_charge(multiplier, releases) + slack``
-    is within the budget.
+    ``gaussian_charge(multiplier, releases) + slack`` is within the budget, by exact Gaussian accounting. Every release
+    gets the same share, (sensitivity / stddev)^2 = mu^2 / releases; its sensitivity may be that at its public block.
+
+    Parameters
+    ----------
+    budget : Budget
+        The promise for the whole run; delta > 0.
+    releases : int
+        How many there are, a positive number fixed in advance.
+    slack : Charge, default Charge()
+        What else the run costs (samplers, other releases).
+
+    Returns
+    -------
+    float
+        Quotient stddev / sensitivity (2-norm) of each release, rounded up.
 
     Raises
     ------
@@ -231,6 +420,17 @@ def gaussian_multiplier(budget: Budget, releases: int, slack: Charge = Charge())
         ``releases`` not a positive integer, or delta = 0.
     RefusedError
         ``slack`` alone uses the budget up.
+
+    Examples
+    --------
+    Sixteen times the releases ask for four times the noise:
+
+    >>> from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
+    >>> budget = Budget(1.0, 1e-6)
+    >>> [round(gaussian_multiplier(budget, releases), 2) for releases in (1, 16)]
+    [4.22, 16.9]
+    >>> round(gaussian_charge(16.9, 16).epsilon_at(1e-6), 2)
+    1.0
     """
     _check(releases)
     if budget.delta == 0:
@@ -244,7 +444,33 @@ def gaussian_multiplier(budget: Budget, releases: int, slack: Charge = Charge())
 
 
 def gaussian_charge(multiplier: float, releases: int) -> Charge:
-    """What ``releases`` Gaussian releases with stddev = multiplier * sensitivity cost, rounded up."""
+    """
+    Compute what releases cost whose Gaussian noise is a multiple of their sensitivity.
+
+    Parameters
+    ----------
+    multiplier : float
+        Quotient stddev / sensitivity (2-norm) of every release, positive and finite.
+    releases : int
+        How many there are, at least 1; each may depend on those before it.
+
+    Returns
+    -------
+    Charge
+        ``mu_squared = releases / multiplier^2``, rounded up (Gaussian composition: Dong, Roth and Su 2022).
+
+    Raises
+    ------
+    BadInputError
+        ``releases`` not a positive integer, or ``multiplier`` not positive and finite.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import gaussian_charge
+    >>> cost = gaussian_charge(5.0, 4)
+    >>> round(cost.mu, 6), round(cost.epsilon_at(1e-6), 2), round(cost.epsilon_at(1e-9), 2)
+    (0.4, 1.77, 2.29)
+    """
     _check(releases)
     if not 0 < multiplier < math.inf:
         raise BadInputError(f"a multiplier of {multiplier!r} makes no sense: stddev / sensitivity is positive")
@@ -252,7 +478,26 @@ def gaussian_charge(multiplier: float, releases: int) -> Charge:
 
 
 def laplace_multiplier(budget: Budget, releases: int, slack: Charge = Charge()) -> float:
-    """scale / (1-norm sensitivity) of each of ``releases`` Laplace releases, rounded up: releases / epsilon.
+    """
+    Compute the Laplace noise that a budget asks for, in units of the sensitivity: releases / epsilon.
+
+    Pure epsilon adds over releases, so the noise of each grows with their number; that of :func:`gaussian_multiplier`
+    grows with its root.
+
+    Parameters
+    ----------
+    budget : Budget
+        The promise for the whole run; its delta is needed only for slack.
+    releases : int
+        How many there are, a positive number fixed in advance.
+    slack : Charge, default Charge()
+        What else the run costs (samplers), without a Gaussian part.
+
+    Returns
+    -------
+    float
+        Quotient scale / (1-norm sensitivity) of each release, rounded up; the standard deviation is sqrt(2) times the
+        scale.
 
     Raises
     ------
@@ -260,6 +505,12 @@ def laplace_multiplier(budget: Budget, releases: int, slack: Charge = Charge()) 
         ``releases`` not a positive integer, or ``slack`` with a Gaussian part.
     RefusedError
         ``slack`` alone uses the budget up.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget, laplace_multiplier
+    >>> [round(laplace_multiplier(Budget(0.5), releases), 6) for releases in (1, 16)]
+    [2.0, 32.0]
     """
     _check(releases)
     if slack.mu_squared:
@@ -274,7 +525,33 @@ def laplace_multiplier(budget: Budget, releases: int, slack: Charge = Charge()) 
 
 
 def laplace_charge(multiplier: float, releases: int) -> Charge:
-    """What ``releases`` Laplace releases with scale = multiplier * sensitivity cost, rounded up."""
+    """
+    Compute what releases cost whose Laplace noise is a multiple of their sensitivity.
+
+    Parameters
+    ----------
+    multiplier : float
+        Quotient scale / (1-norm sensitivity) of every release, positive and finite.
+    releases : int
+        How many there are, at least 1; each may depend on those before it.
+
+    Returns
+    -------
+    Charge
+        ``epsilon = releases / multiplier``, rounded up: pure, without delta.
+
+    Raises
+    ------
+    BadInputError
+        ``releases`` not a positive integer, or ``multiplier`` not positive and finite.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import laplace_charge
+    >>> cost = laplace_charge(10.0, 4)
+    >>> round(cost.epsilon, 6), round(cost.epsilon_at(0.0), 6)
+    (0.4, 0.4)
+    """
     _check(releases)
     if not 0 < multiplier < math.inf:
         raise BadInputError(f"a multiplier of {multiplier!r} makes no sense: scale / sensitivity is positive")
@@ -282,22 +559,77 @@ def laplace_charge(multiplier: float, releases: int) -> Charge:
 
 
 def release_charge(epsilon: float, delta: float) -> Charge:
-    """What a release costs that is (epsilon, delta)-DP, of whatever kind: ``delta_at(epsilon)`` of it is delta.
+    """
+    Compute what a release costs that is (epsilon, delta)-DP, of whatever kind.
 
+    Its ``delta_at(epsilon)`` is delta.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the release, not negative.
+    delta : float
+        Of the release, not negative.
+
+    Returns
+    -------
+    Charge
+        ``epsilon``, and delta / (1 + e^epsilon) as a total variation, rounded up.
+
+    Raises
+    ------
+    BadInputError
+        A negative number, or none.
+
+    Notes
+    -----
     Its outputs on two neighbours are made, by some randomised map, from one of four symbols with probabilities
     (delta, (1 - delta) q, (1 - delta) (1 - q), 0) and (0, (1 - delta) (1 - q), (1 - delta) q, delta), where q is
     e^epsilon / (1 + e^epsilon) (Kairouz, Oh and Viswanath 2015). Moving delta (1 - q) from the first symbol to the
     last, and back for the other, makes the two purely epsilon-DP: a total variation of delta / (1 + e^epsilon) each.
+
+    Examples
+    --------
+    Two of them promise 2 epsilon with more than 2 delta, as what each adds to delta is counted at the epsilon of both:
+
+    >>> from npmdask.accounting import release_charge
+    >>> cost = release_charge(1.0, 1e-6)
+    >>> f"{cost.delta_at(1.0):.2e}", f"{cost.times(2).delta_at(2.0):.2e}"
+    ('1.00e-06', '4.51e-06')
     """
     return Charge(epsilon=epsilon, delta=delta / (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-12))
 
 
 def pure_as_gaussian(epsilon: float) -> Charge:
-    """A purely epsilon-DP release as a Gaussian one: mu = sqrt(pi / 2) epsilon, which is less where many add up.
+    """
+    Compute the cost of a purely epsilon-DP release as if it were a Gaussian one, which is less where many add up.
 
+    Parameters
+    ----------
+    epsilon : float
+        Of the release, not negative.
+
+    Returns
+    -------
+    Charge
+        ``mu_squared = pi / 2 epsilon^2``, rounded up: mu = sqrt(pi / 2) epsilon.
+
+    Notes
+    -----
     It is mu-GDP for Phi(mu / 2) = 1 / (1 + e^-epsilon): both trade-off curves meet on the diagonal, and the straight
     pieces of the one are chords of the other (Dong, Roth and Su 2022). That mu is below sqrt(pi / 2) epsilon, its
     tangent at zero: Phi(sqrt(2 pi) x / 4) - 1 / (1 + e^-x) is 0 at both ends of x >= 0, rises, and then falls.
+
+    Examples
+    --------
+    A hundred releases of epsilon = 0.1, and a single one, which it makes dearer:
+
+    >>> from npmdask.accounting import Charge, pure_as_gaussian
+    >>> as_gaussian, pure = pure_as_gaussian(0.1), Charge(epsilon=0.1)
+    >>> [round(cost.times(100).epsilon_at(1e-6), 2) for cost in (as_gaussian, pure)]
+    [6.33, 10.0]
+    >>> [round(cost.epsilon_at(1e-6), 2) for cost in (as_gaussian, pure)]
+    [0.51, 0.1]
     """
     return Charge(mu_squared=math.pi / 2 * epsilon**2 * (1 + 1e-12))
 

@@ -36,12 +36,34 @@ DOUBLE_FACTORIALS = np.cumprod(np.arange(1.0, 33.0, 2.0))  # 1, 1 3, 1 3 5, ...
 
 
 def log_delta(mu: float, epsilon: float) -> float:
-    """Natural logarithm of the smallest delta for which mu-GDP implies (epsilon, delta)-DP, never below the truth.
+    """
+    Compute the logarithm of the smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+
+    Where delta itself would underflow. By the formula of Dong, Roth and Su 2022 (Corollary 2.13; Balle and Wang 2018,
+    Theorem 8), evaluated so that nothing cancels.
+
+    Parameters
+    ----------
+    mu : float
+        Of Gaussian differential privacy: sensitivity / stddev of one Gaussian release; not negative, inf allowed.
+    epsilon : float
+        Of the promise, not negative; inf allowed.
+
+    Returns
+    -------
+    float
+        Natural logarithm of delta, never below the truth; -inf where delta is 0, at most 0.
 
     Raises
     ------
     BadInputError
         ``mu`` or ``epsilon`` negative or not a number.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import log_delta
+    >>> round(log_delta(1.0, 1.0), 3), round(log_delta(1.0, 50.0), 3)
+    (-2.064, -1233.869)
     """
     mu, epsilon = _not_negative("mu", mu), _not_negative("epsilon", epsilon)
     if mu == 0:
@@ -90,7 +112,37 @@ def _slope(z: np.ndarray) -> np.ndarray:
 
 
 def delta_for(mu: float, epsilon: float) -> float:
-    """The smallest delta for which mu-GDP implies (epsilon, delta)-DP, rounded up."""
+    """
+    Compute the smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+
+    delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2): Dong, Roth and Su 2022, Corollary 2.13
+    (Balle and Wang 2018, Theorem 8).
+
+    Parameters
+    ----------
+    mu : float
+        Of Gaussian differential privacy: sensitivity / stddev of one Gaussian release; not negative.
+    epsilon : float
+        Of the promise, not negative.
+
+    Returns
+    -------
+    float
+        The delta, rounded up, from 0 to 1.
+
+    Raises
+    ------
+    BadInputError
+        ``mu`` or ``epsilon`` negative or not a number.
+
+    Examples
+    --------
+    Noise of one, two and four times the sensitivity, at epsilon = 1:
+
+    >>> from npmdask.accounting import delta_for
+    >>> [f"{delta_for(1 / stddev, 1.0):.1e}" for stddev in (1, 2, 4)]
+    ['1.3e-01', '6.8e-03', '2.9e-06']
+    """
     logarithm = log_delta(mu, epsilon)
     if logarithm == -math.inf:
         return 0.0
@@ -98,12 +150,33 @@ def delta_for(mu: float, epsilon: float) -> float:
 
 
 def epsilon_for(mu: float, delta: float) -> float:
-    """The smallest epsilon for which mu-GDP implies (epsilon, delta)-DP, never below the truth; inf if there is none.
+    """
+    Compute the smallest epsilon for which mu-GDP implies (epsilon, delta)-DP.
+
+    The inverse of :func:`delta_for`.
+
+    Parameters
+    ----------
+    mu : float
+        Of Gaussian differential privacy: sensitivity / stddev of one Gaussian release; not negative.
+    delta : float
+        Of the promise, from 0 to 1.
+
+    Returns
+    -------
+    float
+        The epsilon, never below the truth; inf if there is none, as for delta = 0 and mu > 0.
 
     Raises
     ------
     BadInputError
-        ``mu`` negative, or ``delta`` outside [0, 1].
+        ``mu`` negative or not a number, or ``delta`` outside [0, 1].
+
+    Examples
+    --------
+    >>> from npmdask.accounting import epsilon_for
+    >>> [round(epsilon_for(1.0, delta), 2) for delta in (1e-3, 1e-6, 1e-9, 0.0)]
+    [3.14, 4.89, 6.17, inf]
     """
     mu, target = _not_negative("mu", mu), _log_of(delta)
     if mu == 0 or target == 0:
@@ -121,12 +194,36 @@ def epsilon_for(mu: float, delta: float) -> float:
 
 
 def mu_for(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-DP, never above the truth: ``delta_for(mu, epsilon) <= delta``.
+    """
+    Compute the largest mu for which mu-GDP implies (epsilon, delta)-DP.
+
+    ``delta_for(mu, epsilon) <= delta``. Noise of standard deviation sensitivity / mu keeps the promise for one Gaussian
+    release.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise, finite and not negative.
+    delta : float
+        Of the promise, from 0 to below 1.
+
+    Returns
+    -------
+    float
+        The mu, never above the truth; 0 for delta = 0, as a Gaussian is never purely epsilon-DP.
 
     Raises
     ------
     BadInputError
         ``epsilon`` negative or infinite, or ``delta`` outside [0, 1).
+
+    Examples
+    --------
+    Standard deviations for a sensitivity of 1:
+
+    >>> from npmdask.accounting import mu_for
+    >>> [round(1 / mu_for(epsilon, 1e-6), 2) for epsilon in (0.1, 1.0, 8.0)]
+    [36.3, 4.22, 0.65]
     """
     epsilon, target = _not_negative("epsilon", epsilon), _log_of(delta)
     if epsilon == math.inf or target == 0:

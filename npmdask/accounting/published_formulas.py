@@ -49,14 +49,51 @@ NEARLY = 1 + 1e-9  # what a block that is orthonormal up to rounding may add to 
 def paper_stddev(
     relation_name: str, block: Block, p: int, L: int, budget: Budget, mechanism: str = "gaussian", *, unit: float = 1.0
 ) -> float:
-    """Standard deviation of the noise on every entry of A X by the formula of the paper (``block``: X, d x p).
+    """
+    Compute the standard deviation of the noise on every entry of A X by the formula of the paper.
 
-    ``unit``: what one change of the relation amounts to (``change`` of a matrix relation, clip_norm^2 of records).
+    Hardt and Price 2014, Figure 3 and Lemma 4.5 (and Balcan, Du, Wang and Yu 2016, Algorithm 2). For comparison:
+    :func:`require_sound` says whether the formula keeps its budget.
+
+    Parameters
+    ----------
+    relation_name : str
+        "entry", "symmetric_entry", "spectral_norm", "frobenius_norm", "record_add_remove", "record_replace" or
+        "record_zero_out".
+    block : array, shape (d, p)
+        X, the block that A is multiplied with; the noise follows its largest entry for the two relations of entries.
+    p : int
+        Columns of the formula.
+    L : int
+        Releases of the run.
+    budget : Budget
+        The promise that the formula is made for.
+    mechanism : {"gaussian", "laplace"}, default "gaussian"
+        Kind of noise. Laplace noise has sqrt(2) times the scale of :func:`paper_laplace_scale`, whatever the relation.
+    unit : float, default 1.0
+        What one change of the relation amounts to (``change`` of a matrix relation, clip_norm^2 of records).
+
+    Returns
+    -------
+    float
+        The standard deviation, in units of the product.
 
     Raises
     ------
     BadInputError
         An unknown relation or mechanism; Gaussian noise with delta = 0.
+
+    Examples
+    --------
+    For an entry it is the least for a block whose entries are all alike; exact calibration does not need p:
+
+    >>> import numpy as np
+    >>> from npmdask.accounting import Budget, gaussian_multiplier, paper_stddev
+    >>> budget, spread, peaked = Budget(1.0, 1e-6), np.full((100, 1), 0.1), np.eye(100)[:, :1]
+    >>> [round(paper_stddev("entry", X, p=4, L=10, budget=budget), 1) for X in (spread, peaked)]
+    [4.7, 47.0]
+    >>> round(gaussian_multiplier(budget, 10), 1)  # for a sensitivity of 1, that of the second block
+    13.4
     """
     _known(relation_name)
     if mechanism == "laplace":
@@ -66,16 +103,78 @@ def paper_stddev(
 
 
 def paper_laplace_scale(d: int, p: int, L: int, budget: Budget, *, unit: float = 1.0) -> float:
-    """Scale of the Laplace noise of Lemma 4.5 (d: rows of the product); its standard deviation is sqrt(2) of it."""
+    """
+    Compute the scale of the Laplace noise of Hardt and Price 2014, Lemma 4.5: 10 p L sqrt(d) / epsilon.
+
+    The same for all relations; the standard deviation is sqrt(2) of it.
+
+    Parameters
+    ----------
+    d : int
+        Rows of the product.
+    p : int
+        Columns of the block.
+    L : int
+        Releases of the run.
+    budget : Budget
+        Its epsilon; delta is not used.
+    unit : float, default 1.0
+        What one change of the relation amounts to (``change`` of a matrix relation, clip_norm^2 of records).
+
+    Returns
+    -------
+    float
+        The scale, in units of the product.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget, paper_laplace_scale
+    >>> paper_laplace_scale(100, 4, 10, Budget(1.0))
+    4000.0
+    """
     return 10 * p * L * math.sqrt(d) / budget.epsilon * unit
 
 
 def paper_charge(relation_name: str, p: int, L: int, budget: Budget, mechanism: str = "gaussian") -> Charge:
-    """What the formula really costs in the worst case over all blocks X, whatever the budget it was computed for.
+    """
+    Compute what the formula really costs in the worst case over all blocks X, whatever budget it was computed for.
 
     Gaussian: mu = sqrt(L) sup(sensitivity / stddev), independent of p (but for Frobenius norms and records), L and X.
     Laplace: L sup(1-norm sensitivity) / scale, at most epsilon / 10 (records replaced: sqrt(2) of it).
     Relations of tensors: of L = K releases of single contractions.
+
+    Parameters
+    ----------
+    relation_name : str
+        One of those of :func:`paper_stddev`; or "tensor_entry" or "tensor_orbit", for which ``p`` and ``mechanism`` are
+        not used.
+    p : int
+        Columns of the formula.
+    L : int
+        Releases of the run.
+    budget : Budget
+        What the formula was made for.
+    mechanism : {"gaussian", "laplace"}, default "gaussian"
+        Kind of noise.
+
+    Returns
+    -------
+    Charge
+        The cost of all releases: Gaussian, or for Laplace noise pure.
+
+    Raises
+    ------
+    BadInputError
+        An unknown relation or mechanism; Gaussian noise with delta = 0.
+
+    Examples
+    --------
+    Made for epsilon = 1, the formula spends less, and for records the less the more columns there are:
+
+    >>> from npmdask.accounting import Budget, paper_charge
+    >>> budget = Budget(1.0, 1e-6)
+    >>> [round(paper_charge("record_zero_out", p, 10, budget).epsilon_at(1e-6), 3) for p in (1, 16)]
+    [0.545, 0.124]
     """
     if relation_name in TENSOR_FACTORS:
         spent = TENSOR_FACTORS[relation_name] / _nu(L, budget) * NEARLY
@@ -89,16 +188,41 @@ def paper_charge(relation_name: str, p: int, L: int, budget: Budget, mechanism: 
 
 
 def paper_tensor_stddev(block: Block, K: int, budget: Budget, *, scores: bool = False, unit: float = 1.0) -> float:
-    """Standard deviation of the noise on every entry of T(I, u, u), or on T(u, u, u), by the formula of the paper.
+    """
+    Compute the standard deviation of the noise on a contraction of a symmetric tensor by the formula of the paper.
+
+    On every entry of T(I, u, u), or on T(u, u, u): Wang and Anandkumar 2016, Algorithm 3.
 
     Parameters
     ----------
-    block : u (d x 1). K : releases of the run, k L (R + 1). unit : ``change`` of the relation.
+    block : array, shape (d, 1)
+        The vector u; the noise follows its largest entry.
+    K : int
+        Releases of the run, k L (R + 1).
+    budget : Budget
+        The promise that the formula is made for; delta > 0.
+    scores : bool, default False
+        Of T(u, u, u) rather than of T(I, u, u).
+    unit : float, default 1.0
+        ``change`` of the relation.
+
+    Returns
+    -------
+    float
+        The standard deviation: nu max |u_i|^2, or nu max |u_i|^3 for scores, times ``unit``.
 
     Raises
     ------
     BadInputError
         delta = 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from npmdask.accounting import Budget, paper_tensor_stddev
+    >>> u, budget = np.full((100, 1), 0.1), Budget(1.0, 1e-6)
+    >>> [round(paper_tensor_stddev(u, 50, budget, scores=scores), 2) for scores in (False, True)]
+    [11.15, 1.11]
     """
     return _nu(K, budget) * float(abs(block).max()) ** (3 if scores else 2) * unit
 
@@ -111,12 +235,49 @@ def require_sound(
     mechanism: str = "gaussian",
     slack: Charge = Charge(),  # noqa: B008 (frozen)
 ) -> Charge:
-    """The exact charge of the paper's formula, if it is within the budget it was made for.
+    """
+    Return the exact charge of the paper's formula, if it is within the budget it was made for.
+
+    Parameters
+    ----------
+    relation_name : str
+        As of :func:`paper_charge`, tensors included.
+    p : int
+        Columns of the formula.
+    L : int
+        Releases of the run.
+    budget : Budget
+        What the formula was made for, and what is to be kept.
+    mechanism : {"gaussian", "laplace"}, default "gaussian"
+        Kind of noise.
+    slack : Charge, default Charge()
+        What else the run costs (samplers).
+
+    Returns
+    -------
+    Charge
+        The cost of all releases and of the slack.
 
     Raises
     ------
     RefusedError
         Exact accounting gives more than ``budget``, in the worst case over X; the sentence says how much.
+    BadInputError
+        As of :func:`paper_charge`.
+
+    Examples
+    --------
+    The formula for one entry, where two entries of a symmetric matrix change, is too small for a large epsilon:
+
+    >>> from npmdask.accounting import Budget, require_sound
+    >>> from npmdask.errors import RefusedError
+    >>> for epsilon in (1.0, 10.0):
+    ...     try:
+    ...         print(round(require_sound("symmetric_entry", 4, 10, Budget(epsilon, 1e-6)).epsilon_at(1e-6), 3))
+    ...     except RefusedError as error:
+    ...         print(error)
+    0.79
+    the paper's formula does not keep epsilon = 10 ...: exact accounting gives epsilon = 10.3535 in the worst case; ...
     """
     charge = paper_charge(relation_name, p, L, budget, mechanism) + slack
     if charge.within(budget):

@@ -30,21 +30,69 @@ FAIL_PROB = 0.01  # zeta of the paper: that some record is clipped
 
 
 def clip_trace(stream: MatrixStream, c: float = 1.0, fail_prob: float = FAIL_PROB) -> float:
-    """Return beta = C sqrt(lambda_1) + sigma sqrt(d ln(n / zeta)) of appendix G, from the true lambda_1 and sigma.
+    """
+    Compute the norm to which appendix G clips records, from the true lambda_1 and sigma.
+
+    beta = C sqrt(lambda_1) + sigma sqrt(d ln(n / zeta)); matrices A_i are clipped to trace beta^2.
 
     Parameters
     ----------
-    c : C; the paper does not give it.
-    fail_prob : zeta, the probability that some record is clipped.
+    stream : MatrixStream
+        The data; only what is known of their distribution is used, no matrix.
+    c : float, default 1.0
+        The constant C; the paper does not give it.
+    fail_prob : float, default 0.01
+        Zeta of the formula: probability that some record is clipped.
+
+    Returns
+    -------
+    float
+        The norm beta.
+
+    Examples
+    --------
+    Gaussian records have no bound, but even the longest of 2000 is not clipped:
+
+    >>> from npmdask.experiments import clip_trace, gaussian
+    >>> stream = gaussian(2000, 10, [10.0, 5.0], sigma=1.0, seed=0)
+    >>> longest = max(batch.traces().max() for batch in stream.batches())
+    >>> round(float(longest), 1), round(clip_trace(stream) ** 2, 1)
+    (153.6, 206.3)
     """
     sigma = math.sqrt(stream.floor)
     return c * math.sqrt(stream.values[0]) + sigma * math.sqrt(stream.d * math.log(stream.n / fail_prob))
 
 
 def clip_factors(batch: MatrixBatch, beta: float, alpha: float = math.inf) -> np.ndarray:
-    """Return c_i = min(1, beta^2 / tr A_i, (alpha / sum_j sqrt(A_jj))^2), one for each matrix of a batch.
+    """
+    Compute by how much each matrix of a batch is scaled down to bound its trace and its diagonal.
 
-    c_i A_i has trace at most beta^2, and sum_j sqrt of its diagonal at most alpha (for a record: its 1-norm).
+    c_i = min(1, beta^2 / tr A_i, (alpha / sum_j sqrt(A_jj))^2), so c_i A_i has trace at most beta^2, and sum_j sqrt of
+    its diagonal at most alpha (for a record: its 1-norm). Appendix G.
+
+    Parameters
+    ----------
+    batch : MatrixBatch
+        The matrices A_i.
+    beta : float
+        Bound of the 2-norm of a record: its square bounds the trace.
+    alpha : float, default inf
+        Bound of the 1-norm of a record; by default there is none.
+
+    Returns
+    -------
+    array, shape (b,)
+        The factors c_i, above 0 and at most 1.
+
+    Examples
+    --------
+    Of two records, of norm 1 and of norm 4, the second is scaled to norm 2:
+
+    >>> import numpy as np
+    >>> from npmdask.experiments import MatrixBatch, clip_factors
+    >>> batch = MatrixBatch(np.array([[1.0, 0.0], [0.0, 4.0]]), np.array([[1.0], [0.0]]), np.zeros(1))
+    >>> clip_factors(batch, beta=2.0)
+    array([1.  , 0.25])
     """
     factors = np.minimum(1.0, beta**2 / np.maximum(batch.traces(), np.finfo(float).tiny))
     if alpha == math.inf:
@@ -54,7 +102,29 @@ def clip_factors(batch: MatrixBatch, beta: float, alpha: float = math.inf) -> np
 
 
 def clipped_sum(stream: MatrixStream, beta: float) -> np.ndarray:
-    """Return X, the sum of c_i A_i (d x d), clipped to trace beta^2 (:func:`clip_factors`)."""
+    """
+    Compute X, the sum of all matrices of a stream, each clipped to trace beta^2, as a d x d matrix.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The matrices A_i.
+    beta : float
+        Square root of the largest trace (:func:`clip_factors`); inf clips nothing.
+
+    Returns
+    -------
+    array, shape (d, d)
+        The sum of c_i A_i, as it is: no noise, not private.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from npmdask.experiments import clipped_sum, gaussian
+    >>> stream = gaussian(2000, 10, [10.0, 5.0], sigma=1.0, seed=0)
+    >>> [round(float(np.trace(clipped_sum(stream, beta))) / stream.n, 1) for beta in (np.inf, 4.0)]
+    [25.0, 14.0]
+    """
     total = np.zeros((stream.d, stream.d))
     for batch in stream.batches():
         total += batch.total(clip_factors(batch, beta))
@@ -81,10 +151,31 @@ def printed_noise(d: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw a symmetric matrix whose coordinates in an orthonormal basis of the symmetric matrices are N(0, 1).
+    """
+    Draw a symmetric matrix whose coordinates in an orthonormal basis of the symmetric matrices are N(0, 1).
 
     1/2 is the variance off the diagonal. Analyze Gauss as published draws entries above the diagonal with variance 1:
     twice as much for the same promise.
+
+    Parameters
+    ----------
+    d : int
+        Rows and columns.
+    rng : numpy.random.Generator
+        The source of the noise; a seeded one is right in size, private in no way.
+
+    Returns
+    -------
+    array, shape (d, d)
+        The noise: to be multiplied with the sensitivity in Frobenius norm and the multiplier of a budget.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from npmdask.experiments import symmetric_noise
+    >>> noise = symmetric_noise(200, np.random.default_rng(0))
+    >>> np.array_equal(noise, noise.T), round(float(noise[np.triu_indices(200, 1)].var()), 1)
+    (True, 0.5)
     """
     drawn = rng.standard_normal((d, d))
     upper = np.triu(drawn, 1) / np.sqrt(2)
@@ -94,22 +185,37 @@ def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
 def dp_gauss_1(
     total: np.ndarray, k: int, relation: Relation, budget: Budget, rng: np.random.Generator, *, variant: str = "tight"
 ) -> Block:
-    """Find the k leading eigenvectors of X + E: input perturbation (Algorithm 1 of Dwork et al. 2014).
+    """
+    Find the k leading eigenvectors of X + E: input perturbation (Algorithm 1 of Dwork et al. 2014).
+
+    DP-Gauss-1 of appendix G: Analyze Gauss. "tight" keeps the budget for every relation of records; the noise comes
+    from ``rng``, so for experiments only.
 
     Parameters
     ----------
-    total : X (d x d), from :func:`clipped_sum`.
-    k : how many directions.
-    relation : what is protected, with beta as its ``clip_norm``.
-    budget : epsilon and delta.
-    rng : of the noise.
-    variant : "tight", the exact Gaussian mechanism and noise of variance 1/2 off the diagonal; "paper",
-        beta^2 sqrt(2 ln(1.25/delta)) / epsilon on every entry, proved for epsilon < 1 and made for one record more or
-        less.
+    total : array, shape (d, d)
+        The sum X, from :func:`clipped_sum`.
+    k : int
+        How many directions.
+    relation : Relation
+        What is protected, a relation of records with beta as its ``clip_norm``.
+    budget : Budget
+        The promise; delta > 0.
+    rng : numpy.random.Generator
+        The source of the noise.
+    variant : {"tight", "paper"}, default "tight"
+        "tight": the exact Gaussian mechanism and noise of variance 1/2 off the diagonal; "paper": beta^2 sqrt(2
+        ln(1.25/delta)) / epsilon on every entry, proved for epsilon < 1 and made for one record more or less.
 
     Returns
     -------
-    A basis (d x k).
+    array, shape (d, k)
+        An orthonormal basis, the leading direction first.
+
+    Raises
+    ------
+    BadInputError
+        A budget with delta = 0 ("tight").
 
     Examples
     --------
@@ -182,11 +288,47 @@ def split_budget(relation: Relation, budget: Budget) -> BudgetSplit:
 
 
 def dp_gauss_2(total: np.ndarray, k: int, relation: Relation, budget: Budget, rng: np.random.Generator) -> Block:
-    """Find the k leading eigenvectors of V_k V_k^T + E: output perturbation by propose, test, release.
+    """
+    Find the k leading eigenvectors of V_k V_k^T + E: output perturbation by propose, test, release.
 
-    Algorithm 2 of Dwork et al. 2014, made sound. The gap is released with Gaussian noise, less a margin, so that it is
-    hardly ever above the true one; a projector with the noise for that gap follows or, where it says nothing, a basis
-    that has not seen the data. Parameters and result are those of :func:`dp_gauss_1`.
+    DP-Gauss-2 of appendix G, Algorithm 2 of Dwork et al. 2014, made sound. The gap is released with Gaussian noise,
+    less a margin, so that it is hardly ever above the true one; a projector with the noise for that gap follows or,
+    where it says nothing, a basis that has not seen the data. The noise comes from ``rng``, so for experiments only.
+
+    Parameters
+    ----------
+    total : array, shape (d, d)
+        The sum X, from :func:`clipped_sum`.
+    k : int
+        How many directions, below d.
+    relation : Relation
+        What is protected, a relation of records with beta as its ``clip_norm``.
+    budget : Budget
+        The promise for gap and projector together; delta > 0.
+    rng : numpy.random.Generator
+        The source of the noise.
+
+    Returns
+    -------
+    array, shape (d, k)
+        An orthonormal basis; a random one where the released gap says nothing.
+
+    Examples
+    --------
+    With a small budget the gap is not seen, and the answer is a random basis (1 is the largest error):
+
+    >>> import numpy as np
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import clip_trace, clipped_sum, dp_gauss_2, signal_and_noise
+    >>> from npmdask.privacy.neighbors import make_relation
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> beta = clip_trace(stream)
+    >>> total, relation = clipped_sum(stream, beta), make_relation("record_replace", clip_norm=beta)
+    >>> for budget in (Budget(1.0, 0.01), Budget(0.01, 1e-6)):
+    ...     basis = dp_gauss_2(total, 2, relation, budget, np.random.default_rng(0))
+    ...     print(round(stream.zeta(basis), 2))
+    0.02
+    0.97
     """
     spent = split_budget(relation, budget)
     values, vectors = np.linalg.eigh(total)
@@ -199,10 +341,41 @@ def dp_gauss_2(total: np.ndarray, k: int, relation: Relation, budget: Budget, rn
 
 
 def dp_gauss_2_not_private(total: np.ndarray, k: int, beta: float, budget: Budget, rng: np.random.Generator) -> Block:
-    """Find what DP-Gauss-2 finds as the paper prints it. NOT private: to be drawn beside the sound one, never used.
+    """
+    Find what DP-Gauss-2 finds as the paper prints it. NOT private: to be drawn beside the sound one, never used.
 
     The Laplace noise of the gap lacks the factor beta^2, the gap is drawn again until it is positive, and the absolute
     value lets noise shrink where the gap is far too small. (V_k + E with a d x d matrix E is read V_k V_k^T + E.)
+    :func:`dp_gauss_2` is the sound one.
+
+    Parameters
+    ----------
+    total : array, shape (d, d)
+        The sum X, from :func:`clipped_sum`.
+    k : int
+        How many directions, below d.
+    beta : float
+        Norm that records are clipped to.
+    budget : Budget
+        The promise that is claimed, and not kept; delta > 0.
+    rng : numpy.random.Generator
+        The source of the noise.
+
+    Returns
+    -------
+    array, shape (d, k)
+        An orthonormal basis, the leading direction first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import clip_trace, clipped_sum, dp_gauss_2_not_private, signal_and_noise
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> beta, rng = clip_trace(stream), np.random.default_rng(0)
+    >>> basis = dp_gauss_2_not_private(clipped_sum(stream, beta), 2, beta, Budget(1.0, 0.01), rng)
+    >>> basis.shape, stream.zeta(basis) < 0.05
+    ((20, 2), True)
     """
     values, vectors = np.linalg.eigh(total)
     epsilon, logarithm = budget.epsilon, math.log(1 / budget.delta)
@@ -215,21 +388,82 @@ def dp_gauss_2_not_private(total: np.ndarray, k: int, beta: float, budget: Budge
 
 @dataclass(frozen=True, kw_only=True)
 class ExactNoise:
-    """Noise of the library for products of clipped matrices: multiplier times sensitivity at the public block."""
+    """
+    Noise of the library for products of clipped matrices: multiplier times sensitivity at the public block.
+
+    Made by :func:`exact_noise`; its size is what exact Gaussian accounting asks for.
+
+    Attributes
+    ----------
+    relation : Relation
+        What is protected, with the largest norm of a record.
+    multiplier : float
+        Quotient stddev / sensitivity of every release.
+
+    Examples
+    --------
+    The noise follows the two largest singular values of the block, not how many columns it has:
+
+    >>> import numpy as np
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import exact_noise
+    >>> noise = exact_noise(2.0, "record_replace", Budget(1.0, 1e-6), releases=4)
+    >>> [round(noise.noise_stddev(np.eye(100)[:, :p]), 1) for p in (2, 50)]
+    [47.8, 47.8]
+    """
 
     relation: Relation
     multiplier: float
 
     def noise_stddev(self, block: Block) -> float:
+        """
+        Compute the standard deviation of the noise on every entry of a product.
+
+        Parameters
+        ----------
+        block : array, shape (d, p)
+            The public block X that the clipped sum is multiplied with.
+
+        Returns
+        -------
+        float
+            In units of the product.
+        """
         return self.multiplier * self.relation.sensitivity(block)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperNoise:
-    """Noise of Nicolas et al. 2024: sqrt(4 L ln(1/delta)) / epsilon times the largest row norm, times alpha beta.
+    """
+    Noise of Nicolas et al. 2024: sqrt(4 L ln(1/delta)) / epsilon times the largest row norm, times alpha beta.
 
     As of appendix G. alpha beta bounds sqrt(sum_i ||A_i,:||_1^2) of a clipped matrix A, hence one matrix more or less.
     mu of all releases is at most epsilon / (2 sqrt(ln(1/delta))) for that relation, whatever the blocks.
+
+    Parameters
+    ----------
+    alpha : float
+        Largest 1-norm of a record, from :func:`clip_diagonal`.
+    beta : float
+        Largest 2-norm of a record, from :func:`clip_trace`.
+    budget : Budget
+        The promise that the formula is made for; delta > 0.
+    releases : int
+        How many products are released, L.
+
+    Examples
+    --------
+    For one record more or less, the exact noise is an eighth of it (for a block whose longest row has norm 1):
+
+    >>> import numpy as np
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import PaperNoise, clip_diagonal, clip_trace, exact_noise, signal_and_noise
+    >>> stream, budget = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0), Budget(1.0, 0.01)
+    >>> alpha, beta, block = clip_diagonal(stream), clip_trace(stream), np.eye(20)[:, :4]
+    >>> paper = PaperNoise(alpha=alpha, beta=beta, budget=budget, releases=4)
+    >>> exact = exact_noise(beta, "record_add_remove", budget, releases=4)
+    >>> round(paper.noise_stddev(block)), round(exact.noise_stddev(block))
+    (727, 85)
     """
 
     alpha: float
@@ -238,12 +472,48 @@ class PaperNoise:
     releases: int
 
     def noise_stddev(self, block: Block) -> float:
+        """
+        Compute the standard deviation of the noise on every entry of a product.
+
+        Parameters
+        ----------
+        block : array, shape (d, p)
+            The public block X that the clipped sum is multiplied with.
+
+        Returns
+        -------
+        float
+            In units of the product.
+        """
         sigma = math.sqrt(4 * self.releases * math.log(1 / self.budget.delta)) / self.budget.epsilon
         return sigma * self.alpha * self.beta * float(np.linalg.norm(block, axis=1).max())
 
 
 def clip_diagonal(stream: MatrixStream, fail_prob: float = FAIL_PROB) -> float:
-    """Return alpha = sigma d + sqrt(lambda_1 d) + sigma sqrt(d ln(n / zeta)) of appendix G."""
+    """
+    Compute the 1-norm to which appendix G clips records for DP-Power-Method, from the true lambda_1 and sigma.
+
+    alpha = sigma d + sqrt(lambda_1 d) + sigma sqrt(d ln(n / zeta)).
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data; only what is known of their distribution is used, no matrix.
+    fail_prob : float, default 0.01
+        Zeta of the formula: probability that some record is clipped.
+
+    Returns
+    -------
+    float
+        The bound alpha of sum_j sqrt(A_jj), which is the 1-norm of a record.
+
+    Examples
+    --------
+    >>> from npmdask.experiments import clip_diagonal, clip_trace, signal_and_noise
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> round(clip_diagonal(stream), 2), round(clip_trace(stream), 2)
+    (17.76, 4.77)
+    """
     sigma, d = math.sqrt(stream.floor), stream.d
     return sigma * d + math.sqrt(stream.values[0] * d) + sigma * math.sqrt(d * math.log(stream.n / fail_prob))
 
@@ -259,20 +529,35 @@ def dp_power(
     beta: float,
     alpha: float = math.inf,
 ) -> Block:
-    """Run the library's private power method (DP-Power-Method) on the clipped matrices: L passes, never d x d.
+    """
+    Find the k leading directions by the library's private power method on the clipped matrices: L passes, never d x d.
+
+    DP-Power-Method of appendix G. The noise comes from ``rng``, so for experiments only; private releases of data are
+    those of :func:`npmdask.top_k`.
 
     Parameters
     ----------
-    stream, k : the matrices, and how many directions.
-    columns : p of the block, at least k.
-    releases : L.
-    noise : :func:`exact_noise`, or :class:`PaperNoise` for the method as printed.
-    rng : of the start and of the noise.
-    beta, alpha : what matrices are clipped to (:func:`clip_factors`); as printed both, with exact noise beta alone.
+    stream : MatrixStream
+        The matrices A_i.
+    k : int
+        How many directions.
+    columns : int
+        Columns p of the block that is iterated, at least k.
+    releases : int
+        How many products are released, L: passes over the stream.
+    noise : ExactNoise or PaperNoise
+        From :func:`exact_noise`, or :class:`PaperNoise` for the method as printed.
+    rng : numpy.random.Generator
+        The source of the start and of the noise.
+    beta : float
+        Largest 2-norm of a record: what matrices are clipped to (:func:`clip_factors`).
+    alpha : float, default inf
+        Largest 1-norm of a record: as printed they are clipped to both; with exact noise to beta alone.
 
     Returns
     -------
-    A basis (d x k).
+    array, shape (d, k)
+        An orthonormal basis, the leading direction first.
 
     Examples
     --------
@@ -300,6 +585,37 @@ def dp_power(
 
 
 def exact_noise(beta: float, relation: str, budget: Budget, releases: int) -> ExactNoise:
-    """Make the noise for ``releases`` products of matrices clipped to trace beta^2."""
+    """
+    Make the noise that a budget asks for, for several products of matrices clipped to trace beta^2.
+
+    Parameters
+    ----------
+    beta : float
+        Largest 2-norm of a record, positive and public.
+    relation : {"record_replace", "record_zero_out", "record_add_remove"}
+        What is protected.
+    budget : Budget
+        The promise for all products together; delta > 0.
+    releases : int
+        How many products are released.
+
+    Returns
+    -------
+    ExactNoise
+        The noise for :func:`dp_power`.
+
+    Raises
+    ------
+    BadInputError
+        An unknown relation, a ``beta`` that is not positive, delta = 0, or no releases.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import exact_noise
+    >>> noise = exact_noise(2.0, "record_replace", Budget(1.0, 1e-6), releases=4)
+    >>> round(noise.multiplier, 2), noise.relation
+    (8.45, RecordReplace(clip_norm=2.0))
+    """
     made = make_relation(relation, clip_norm=beta)
     return ExactNoise(relation=made, multiplier=gaussian_multiplier(budget, releases))

@@ -56,13 +56,32 @@ POWER_TARGET = 0.01  # of the sine, where the number of iterations of the power 
 
 @dataclass(frozen=True)
 class Method:
-    """Say how a method is called, what it promises, how it is drawn.
+    """
+    A method of the figures: how it is called, what it promises, how it is drawn.
 
-    Parameters
+    Attributes
     ----------
-    label, color, style : its name in legends and its line.
-    promise : NOT_PRIVATE, EXACT, CHECKED or AS_PRINTED.
-    run : (stream, k, epsilon, delta, seed) -> basis (d x k).
+    label : str
+        Its name in legends.
+    promise : str
+        "not private", "private (exact accounting)", "private (the paper's accounting, checked)" or "private for one
+        record more or less (as printed)".
+    color : str
+        Of its line, as matplotlib takes it.
+    style : str
+        Marker and line, as matplotlib takes them.
+    run : callable
+        Finds a basis (d x k) when called with (stream, k, epsilon, delta, seed).
+
+    Examples
+    --------
+    >>> from npmdask.experiments import methods
+    >>> known = methods("record_replace")
+    >>> for name in ("dp-gauss-2", "dp-gauss-2-paper", "dp-power-paper"):
+    ...     print(known[name].label, "|", known[name].promise)
+    DP-Gauss-2 (propose-test-release) | private (exact accounting)
+    DP-Gauss-2, as printed: NOT private | not private
+    DP-Power-Method, as printed | private for one record more or less (as printed)
     """
 
     label: str
@@ -73,21 +92,25 @@ class Method:
 
 
 def methods(relation: str) -> dict[str, Method]:
-    """Return every method by name.
+    """
+    Return every method that the figures compare, by name.
 
     Parameters
     ----------
-    relation : what the sound ones protect: "record_replace", "record_zero_out" or, where no batch is cut by index,
-        "record_add_remove".
+    relation : {"record_replace", "record_zero_out", "record_add_remove"}
+        What the sound ones protect. The last only where no batch is cut by index: with it, k-DP-PCA and k-DP-Ojas raise
+        RefusedError when they are run.
 
     Returns
     -------
-    Methods by name: "exact" and "oja" (references, not private), "dp-gauss-1", "dp-gauss-2", "dp-power" (sound, and
-    with "-paper" as appendix G prints them), "k-dp-pca", "k-dp-ojas" and what improves on them.
+    dict of str to Method
+        By name: "exact" and "oja" (references, not private), "dp-gauss-1", "dp-gauss-2", "dp-power" (sound, and with
+        "-paper" as appendix G prints them), "k-dp-pca", "k-dp-ojas" and what improves on them. Their noise is that of a
+        seeded generator: right in size, for experiments only.
 
     Examples
     --------
-    >>> from npmdask.experiments import MatrixStream, methods, signal_and_noise
+    >>> from npmdask.experiments import methods, signal_and_noise
     >>> stream = signal_and_noise(2000, 10, [10.0, 5.0], sigma=0.1, seed=0)
     >>> known = methods("record_replace")
     >>> known["dp-gauss-1"].promise

@@ -19,14 +19,33 @@ FIVE = ("k-dp-ojas", "k-dp-ojas-paper", *FOUR)
 
 @dataclass(frozen=True)
 class Setting:
-    """Describe the data of one point of a figure: lambda_1 ... lambda_k fall evenly from 10 to ``gap``.
+    """
+    The data of one point of a figure, where lambda_1 ... lambda_k fall evenly from 10 to ``gap``.
 
     Parameters
     ----------
-    n, d, k : matrices, their dimension, directions that are looked for.
-    gap : lambda_k, and so the eigengap, of the signal.
-    sigma : standard deviation of the noise z_i.
-    data : "signal" (appendix G) or "gaussian" (Figure 4).
+    n : int, default 100_000
+        How many matrices.
+    d : int, default 200
+        Their dimension.
+    k : int, default 2
+        Directions that are looked for.
+    gap : float, default 5.0
+        The last, lambda_k, and so the eigengap, of the signal; below 10. Not used for k = 1.
+    sigma : float, default 0.025
+        Standard deviation of the noise z_i.
+    data : {"signal", "gaussian"}, default "signal"
+        "signal" (appendix G) or "gaussian" (Figure 4).
+
+    Examples
+    --------
+    Eigenvalues of the mean are those of the signal and sigma^2; for k = 1 the data are spiked, and 10 is squared:
+
+    >>> from npmdask.experiments import Setting
+    >>> for k in (3, 1):
+    ...     print(Setting(n=1000, d=20, k=k).stream(seed=0).values)
+    [10.000625  7.500625  5.000625]
+    [100.000625]
     """
 
     n: int = 100_000
@@ -37,7 +56,21 @@ class Setting:
     data: str = "signal"
 
     def stream(self, seed: int) -> MatrixStream:
-        """Return the matrices: with one vector records are spiked, +-lambda_1 v + z; with more, only z is random."""
+        """
+        Make the matrices: with one vector records are spiked, +-lambda_1 v + z; with more, only z is random.
+
+        With ``data = "gaussian"`` records are Gaussian for every k (:func:`gaussian`).
+
+        Parameters
+        ----------
+        seed : int
+            Of everything that is drawn.
+
+        Returns
+        -------
+        MatrixStream
+            The stream; nothing is drawn yet but its directions.
+        """
         lambdas = np.linspace(LAMBDA_1, self.gap, self.k)
         if self.data == "gaussian":
             return gaussian(self.n, self.d, lambdas, self.sigma, seed)
@@ -48,7 +81,27 @@ class Setting:
 
 @dataclass(frozen=True)
 class Figure:
-    """Say what varies along x, over which grid (and a smaller one, ``quick``), in panels of different k.
+    """
+    What varies along x in a figure, over which grid (and a smaller one, ``quick``), in panels of different k.
+
+    Attributes
+    ----------
+    title : str
+        Number of the figure in the paper, and what varies.
+    vary : str
+        The field of :class:`Setting` along x: "n", "d", "gap" or "sigma".
+    grid : tuple of float
+        Its values.
+    quick : tuple of float
+        Fewer and smaller values, for a quick run.
+    names : tuple of str
+        Methods that the figure is about, names of :func:`methods`.
+    base : Setting
+        What does not vary.
+    quick_base : Setting
+        What does not vary in a quick run.
+    panels : tuple of int
+        Directions k, one panel each.
 
     Examples
     --------
@@ -68,11 +121,23 @@ class Figure:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Names of the methods, of every point."""
+        """Name the methods of every point: those of the figure, and what is drawn beside them in all figures."""
         return (*self.names, *BESIDE)
 
     def settings(self, quick: bool) -> list[Setting]:
-        """Return all points, panel by panel."""
+        """
+        List the data of all points, panel by panel.
+
+        Parameters
+        ----------
+        quick : bool
+            Those of a quick run.
+
+        Returns
+        -------
+        list of Setting
+            One for every point, along x within a panel.
+        """
         base, grid = (self.quick_base, self.quick) if quick else (self.base, self.grid)
         varied: list[dict[str, Any]] = [{"k": k, self.vary: x} for k in self.panels for x in grid]
         return [replace(base, **one) for one in varied]

@@ -26,12 +26,28 @@ KEPT_BYTES = 2**31  # of the rows of one stream, the last that was asked: all of
 
 @dataclass(frozen=True, eq=False)
 class MatrixBatch:
-    """Hold b matrices A_i = x_i x_i^T + V diag(common) V^T by their parts.
+    """
+    A batch of b matrices A_i = x_i x_i^T + V diag(common) V^T, held by their parts; no d x d matrix is formed.
 
-    Parameters
+    Attributes
     ----------
-    rows : x_i (b x d).
-    vectors, common : V (d x k) and k numbers, of what all have in common.
+    rows : array, shape (b, d)
+        The records x_i.
+    vectors : array, shape (d, k)
+        Directions V of what all matrices have in common.
+    common : array, shape (k,)
+        Its eigenvalues; zeros where matrices are records alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from npmdask.experiments import MatrixBatch
+    >>> batch = MatrixBatch(np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[1.0], [0.0]]), np.array([3.0]))
+    >>> len(batch), batch.traces()
+    (2, array([4., 7.]))
+    >>> batch.total(np.ones(2))
+    array([[7., 0.],
+           [0., 4.]])
     """
 
     rows: np.ndarray
@@ -42,45 +58,108 @@ class MatrixBatch:
         return len(self.rows)
 
     def images(self, vector: np.ndarray) -> np.ndarray:
-        """Return A_i w of every matrix (b x d) for one vector w (d)."""
+        """
+        Compute the images A_i w of a vector.
+
+        Parameters
+        ----------
+        vector : array, shape (d,)
+            The vector w.
+
+        Returns
+        -------
+        array, shape (b, d)
+            One image for every matrix.
+        """
         images = self.rows * (self.rows @ vector)[:, None]
         images += self.vectors @ (self.common * (self.vectors.T @ vector))
         return images
 
     def traces(self) -> np.ndarray:
-        """Return tr A_i (b)."""
+        """
+        Compute the traces of all matrices.
+
+        Returns
+        -------
+        array, shape (b,)
+            The traces tr A_i.
+        """
         return self.common.sum() + np.einsum("ij,ij->i", self.rows, self.rows)
 
     def diagonals(self) -> np.ndarray:
-        """Return the diagonals of all A_i (b x d)."""
+        """
+        Compute the diagonals of all matrices.
+
+        Returns
+        -------
+        array, shape (b, d)
+            One diagonal for every matrix.
+        """
         return (self.vectors**2) @ self.common + self.rows**2
 
     def product(self, weights: np.ndarray, block: Block) -> Block:
-        """Return the sum of weights_i A_i X (d x p)."""
+        """
+        Compute the weighted sum of all matrices times a block.
+
+        Parameters
+        ----------
+        weights : array, shape (b,)
+            A factor for every matrix.
+        block : array, shape (d, p)
+            The block X.
+
+        Returns
+        -------
+        array, shape (d, p)
+            The sum of weights_i A_i X.
+        """
         shared = self.vectors @ (self.common[:, None] * (self.vectors.T @ block))
         return float(weights.sum()) * shared + self.rows.T @ (weights[:, None] * (self.rows @ block))
 
     def total(self, weights: np.ndarray) -> np.ndarray:
-        """Return the sum of weights_i A_i as a d x d matrix."""
+        """
+        Compute the weighted sum of all matrices, as a d x d matrix.
+
+        Parameters
+        ----------
+        weights : array, shape (b,)
+            A factor for every matrix.
+
+        Returns
+        -------
+        array, shape (d, d)
+            The sum of weights_i A_i.
+        """
         shared = (self.vectors * self.common) @ self.vectors.T
         return float(weights.sum()) * shared + (self.rows.T * weights) @ self.rows
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixStream:
-    """Hold ``n`` independent matrices with mean Sigma = V diag(values - floor) V^T + floor I.
+    """
+    A stream of ``n`` independent matrices with mean Sigma = V diag(values - floor) V^T + floor I.
 
     Made by :func:`signal_and_noise`, :func:`spiked`, :func:`gaussian` and :func:`violation`.
 
-    Parameters
+    Attributes
     ----------
-    n, seed : how many, and of everything that is drawn.
-    vectors, values : the k leading eigenvectors V (d x k) and eigenvalues of Sigma, falling.
-    floor : all the other eigenvalues.
-    common : of the part that all matrices have (k; zeros if they are records x_i x_i^T).
-    draw : gives ``rows`` (count x d) from a generator.
-    model : how the matrices are spread about Sigma, for the bounds of :mod:`npmdask.theory.stochastic`: V and gamma
-        are exact; M is a typical ||A_i - Sigma|| / lambda_1, as normal records have no bound.
+    n : int
+        How many matrices.
+    seed : int
+        Of everything that is drawn.
+    vectors : array, shape (d, k)
+        The k leading eigenvectors V of Sigma.
+    values : array, shape (k,)
+        Their eigenvalues, falling.
+    floor : float
+        All the other eigenvalues.
+    common : array, shape (k,)
+        Eigenvalues of the part that all matrices have; zeros if they are records x_i x_i^T.
+    draw : callable
+        Gives ``rows`` (count x d) when called with a generator and a count.
+    model : AssumptionA
+        How the matrices are spread about Sigma, for the bounds of :mod:`npmdask.theory.stochastic`: V and gamma are
+        exact; M is a typical ||A_i - Sigma|| / lambda_1, as normal records have no bound.
 
     Examples
     --------
@@ -103,15 +182,35 @@ class MatrixStream:
 
     @property
     def d(self) -> int:
+        """Give the dimension: matrices are d x d."""
         return len(self.vectors)
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """Return the k leading ones and the next."""
+        """Give the k leading eigenvalues of Sigma and the next (k + 1 numbers, falling)."""
         return np.append(self.values, self.floor)
 
     def batch(self, start: int, stop: int) -> MatrixBatch:
-        """Return matrices ``start`` to ``stop`` (not included), the same whenever they are asked for."""
+        """
+        Return a range of the matrices, the same whenever it is asked for.
+
+        Parameters
+        ----------
+        start : int
+            Number of the first, from 0.
+        stop : int
+            Number after the last, at most n.
+
+        Returns
+        -------
+        MatrixBatch
+            Matrices ``start`` to ``stop`` (not included).
+
+        Raises
+        ------
+        BadInputError
+            An empty range, or one beyond the stream.
+        """
         if not 0 <= start < stop <= self.n:
             raise BadInputError(f"matrices {start} to {stop} were asked for of a stream of {self.n}")
         parts = []
@@ -122,16 +221,52 @@ class MatrixStream:
         return MatrixBatch(rows, self.vectors, self.common)
 
     def batches(self) -> Iterator[MatrixBatch]:
-        """Yield all matrices once."""
+        """
+        Yield all matrices once.
+
+        Yields
+        ------
+        MatrixBatch
+            The next 4096 matrices, or what is left of them.
+        """
         for start in range(0, self.n, ROWS):
             yield self.batch(start, min(start + ROWS, self.n))
 
     def sigma(self, block: Block) -> Block:
-        """Return Sigma X."""
+        """
+        Multiply a block with the true mean.
+
+        Parameters
+        ----------
+        block : array, shape (d, p)
+            The block X.
+
+        Returns
+        -------
+        array, shape (d, p)
+            The product Sigma X.
+        """
         return self.floor * block + self.vectors @ ((self.values - self.floor)[:, None] * (self.vectors.T @ block))
 
     def zeta(self, basis: Block) -> float:
-        """Return the error of ``basis`` (Definition 1): 0 is exact, 1 the most there is."""
+        """
+        Compute the error of a basis against the truth (Definition 1): 0 is exact, 1 the most there is.
+
+        Parameters
+        ----------
+        basis : array, shape (d, k)
+            The basis U, orthonormal.
+
+        Returns
+        -------
+        float
+            The zeta of <U U^T, Sigma> = (1 - zeta^2) <V V^T, Sigma>.
+
+        Raises
+        ------
+        BadInputError
+            A basis of another shape, or not orthonormal.
+        """
         return zeta(basis, self.vectors, self.values, self.sigma)
 
 
@@ -153,21 +288,49 @@ def _kept(stream: MatrixStream) -> dict[int, np.ndarray]:
 
 
 def signal_and_noise(n: int, d: int, lambdas: ArrayLike, sigma: float, seed: int) -> MatrixStream:
-    """Make the data of appendix G for k > 1: A_i = V diag(lambdas) V^T + z_i z_i^T, z_i ~ N(0, sigma^2 I).
+    """
+    Make the data of appendix G for k > 1: A_i = V diag(lambdas) V^T + z_i z_i^T, z_i ~ N(0, sigma^2 I).
 
     Only z_i is random.
 
     Parameters
     ----------
-    n, d : matrices and their dimension.
-    lambdas : of the signal, falling (k).
-    sigma : standard deviation of the noise.
-    seed : of V and of the noise.
+    n : int
+        How many matrices.
+    d : int
+        Their dimension.
+    lambdas : array_like, shape (k,)
+        Eigenvalues of the signal, falling and without ties.
+    sigma : float
+        Standard deviation of the noise.
+    seed : int
+        Of V and of the noise.
+
+    Returns
+    -------
+    MatrixStream
+        The matrices; the eigenvalues of their mean are lambdas + sigma^2, all others sigma^2.
+
+    Raises
+    ------
+    BadInputError
+        Eigenvalues that do not fall.
 
     Notes
     -----
     With E (z z^T - sigma^2 I)^2 = sigma^4 (d + 1) I, V and gamma are of the order of (sigma^2 / lambda_1)^2 d and
     sigma^2 / lambda_1: smaller than those of Example 1, sigma^2 d and sigma at lambda_1 = 1.
+
+    Examples
+    --------
+    As all matrices share the signal, they are far closer to their mean than records of the same spectrum:
+
+    >>> from npmdask.experiments import gaussian, signal_and_noise
+    >>> for make in (signal_and_noise, gaussian):
+    ...     stream = make(1000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    ...     print(stream.values, f"{stream.model.gamma:.4f}")
+    [10.01  5.01] 0.0014
+    [10.01  5.01] 1.4142
     """
     common = np.asarray(lambdas, dtype=np.float64)
     values = common + sigma**2
@@ -177,13 +340,39 @@ def signal_and_noise(n: int, d: int, lambdas: ArrayLike, sigma: float, seed: int
 
 
 def spiked(n: int, d: int, amplitude: float, sigma: float, seed: int) -> MatrixStream:
-    """Make the data of Example 1 (k = 1): x_i = +-amplitude v + z_i, z_i ~ N(0, sigma^2 I), A_i = x_i x_i^T.
+    """
+    Make the data of Example 1 (k = 1): x_i = +-amplitude v + z_i, z_i ~ N(0, sigma^2 I), A_i = x_i x_i^T.
 
     Parameters
     ----------
-    n, d, sigma, seed : as of :func:`signal_and_noise`.
-    amplitude : 1 in Example 1, and the "lambda_1" of appendix G, whose square is then the eigenvalue: lambda_1 =
-        amplitude^2 + sigma^2.
+    n : int
+        How many records.
+    d : int
+        Their dimension.
+    amplitude : float
+        1 in Example 1, and the "lambda_1" of appendix G, whose square is then the eigenvalue: lambda_1 = amplitude^2 +
+        sigma^2. Positive.
+    sigma : float
+        Standard deviation of the noise.
+    seed : int
+        Of v, of the signs and of the noise.
+
+    Returns
+    -------
+    MatrixStream
+        The records; the eigenvalues of their mean are lambda_1 along v, all others sigma^2.
+
+    Raises
+    ------
+    BadInputError
+        An amplitude of zero: no direction leads.
+
+    Examples
+    --------
+    >>> from npmdask.experiments import spiked
+    >>> stream = spiked(1000, 20, amplitude=10.0, sigma=0.5, seed=0)
+    >>> stream.eigenvalues
+    array([100.25,   0.25])
     """
     signal, noise = amplitude**2, sigma**2
     value = signal + noise
@@ -204,11 +393,42 @@ def spiked(n: int, d: int, amplitude: float, sigma: float, seed: int) -> MatrixS
 
 
 def gaussian(n: int, d: int, lambdas: ArrayLike, sigma: float, seed: int) -> MatrixStream:
-    """Make the data of Figure 4: x_i ~ N(0, V diag(lambdas) V^T + sigma^2 I), A_i = x_i x_i^T.
+    """
+    Make the data of Figure 4: x_i ~ N(0, V diag(lambdas) V^T + sigma^2 I), A_i = x_i x_i^T.
 
     Parameters
     ----------
-    n, d, lambdas, sigma, seed : as of :func:`signal_and_noise`.
+    n : int
+        How many records.
+    d : int
+        Their dimension.
+    lambdas : array_like, shape (k,)
+        Eigenvalues of the signal, falling and without ties.
+    sigma : float
+        Standard deviation of the noise.
+    seed : int
+        Of V, of the signal and of the noise.
+
+    Returns
+    -------
+    MatrixStream
+        The records; the eigenvalues of their mean are lambdas + sigma^2, all others sigma^2.
+
+    Raises
+    ------
+    BadInputError
+        Eigenvalues that do not fall.
+
+    Examples
+    --------
+    The mean of 2000 records has about the eigenvalues of Sigma:
+
+    >>> import numpy as np
+    >>> from npmdask.experiments import clipped_sum, gaussian
+    >>> stream = gaussian(2000, 10, [10.0, 5.0], sigma=1.0, seed=0)
+    >>> mean = clipped_sum(stream, np.inf) / stream.n
+    >>> stream.eigenvalues, np.linalg.eigvalsh(mean)[:-4:-1].round(1)
+    (array([11.,  6.,  1.]), array([10.9,  6.2,  1.1]))
     """
     signal = np.asarray(lambdas, dtype=np.float64)
     values = signal + sigma**2
@@ -227,19 +447,43 @@ def gaussian(n: int, d: int, lambdas: ArrayLike, sigma: float, seed: int) -> Mat
 
 
 def violation(n: int, d: int, share: float, seed: int) -> MatrixStream:
-    """Make the data of Example 3: +-share^(-1/4) v with probability ``share``, else N(0, I).
+    """
+    Make the data of Example 3: +-share^(-1/4) v with probability ``share``, else N(0, I).
 
     They lack the tail of Assumption A.4, beyond which nothing is proved.
 
     Parameters
     ----------
-    n, d, seed : as of :func:`signal_and_noise`.
-    share : of the records along v, between 0 and 1.
+    n : int
+        How many records.
+    d : int
+        Their dimension.
+    share : float
+        Of the records along v, between 0 and 1.
+    seed : int
+        Of v and of the records.
+
+    Returns
+    -------
+    MatrixStream
+        The records; their ``model`` has K = inf.
 
     Notes
     -----
     Sigma = (1 - share) I + sqrt(share) v v^T. V and gamma stay bounded, but no K does for every share: the tail of
     v^T (A_i - Sigma) v reaches 1 / sqrt(share).
+
+    Examples
+    --------
+    The rarer the records along v, the longer they are; gamma hardly notices:
+
+    >>> from npmdask.experiments import violation
+    >>> for share in (0.1, 0.01, 0.0001):
+    ...     stream = violation(2000, 10, share, seed=0)
+    ...     print(share, round(share**-0.25, 1), round(stream.model.gamma, 1))
+    0.1 1.8 1.2
+    0.01 3.2 1.5
+    0.0001 10.0 1.7
     """
     floor = 1 - share
     value = floor + math.sqrt(share)

@@ -30,18 +30,23 @@ OJAS_RATE = (1.0, 1.0)  # eta_j = 1 / (1 + j), appendix G
 
 
 def black_box_pca(oracle: Oracle[State], stream: MatrixStream, seed: int) -> Block:
-    """Find k directions, one a round, with an oracle that finds one (BlackBoxPCA, Algorithm 4).
+    """
+    Find k directions, one a round, with an oracle that finds one (BlackBoxPCA, Algorithm 4).
 
     Parameters
     ----------
-    oracle : what finds a direction of P A_i P in a round; :func:`k_dp_pca` and others make one, and so can you: any
+    oracle : Oracle
+        What finds a direction of P A_i P in a round; :func:`k_dp_pca` and others make one, and so can you: any
         :class:`npmdask.privacy.dp_pca.base.Oracle`.
-    stream : the matrices A_i; no d x d matrix is formed.
-    seed : of the noise, which is simulated: right in size, private in no way.
+    stream : MatrixStream
+        The matrices A_i; no d x d matrix is formed.
+    seed : int
+        Of the noise, which is simulated: right in size, private in no way.
 
     Returns
     -------
-    U (d x k), orthonormal, in the order in which its columns were found.
+    array, shape (d, k)
+        The basis U, orthonormal, in the order in which its columns were found.
 
     Examples
     --------
@@ -79,16 +84,81 @@ def images(query: BatchQuery, stream: MatrixStream) -> Iterator[np.ndarray]:
 
 
 def plain_oja(stream: MatrixStream, k: int, seed: int) -> PlainOja:
-    """Make Oja's method (Algorithm 5): k-DP-PCA without noise, with its batches and its rates."""
+    """
+    Make Oja's method (Algorithm 5): k-DP-PCA without noise, with its batches and its rates. Not private.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data: batches have floor(sqrt(n)) matrices, rates come from the true eigenvalues.
+    k : int
+        How many directions: rounds of floor(n / k) matrices.
+    seed : int
+        Of the public random starts.
+
+    Returns
+    -------
+    PlainOja
+        The oracle for :func:`black_box_pca`; it refuses to be charged to a budget.
+
+    Raises
+    ------
+    BadInputError
+        Too few matrices for k rounds of a batch each.
+
+    Examples
+    --------
+    >>> from npmdask.experiments import plain_oja, signal_and_noise
+    >>> oracle = plain_oja(signal_and_noise(4000, 10, [10.0, 5.0], sigma=0.1, seed=0), 2, seed=0)
+    >>> oracle.batch, oracle.steps, oracle.promise().remark
+    (63, 31, 'no noise: not private')
+    """
     rates = paper_rates(stream, k)
     return PlainOja(records=stream.n, target_rank=k, batch=math.isqrt(stream.n), rates=rates, seed=seed)
 
 
 def k_dp_pca(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
-    """Make ModifiedDP-PCA (Algorithm 2) as printed: batches of floor(sqrt(n)), of which one half is used twice.
+    """
+    Make ModifiedDP-PCA (Algorithm 2) as printed: batches of floor(sqrt(n)), of which one half is used twice.
 
     The other half is never used. C_1 = 3, which the paper does not give: hardly any bin of PrivRange could survive
-    with 1.
+    with 1. It keeps the budget (checked by exact accounting); with :func:`black_box_pca` noise is simulated.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data; rates come from the true eigenvalues.
+    k : int
+        How many directions: rounds of floor(n / k) matrices.
+    budget : Budget
+        Of the run, as batches are disjoint; delta > 0.
+    relation : {"record_replace", "record_zero_out"}
+        What is protected; the number of records is public.
+    seed : int
+        Of the public random starts.
+
+    Returns
+    -------
+    ModifiedDPPCA
+        The oracle for :func:`black_box_pca`.
+
+    Raises
+    ------
+    BadInputError
+        Too few matrices for k rounds of a batch of two or more, delta = 0, or an unknown relation.
+    RefusedError
+        Adding and removing records: batches are cut by index.
+
+    Examples
+    --------
+    Exact accounting needs less than the budget of 1; range and mean are two releases a step:
+
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import k_dp_pca, signal_and_noise
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> oracle = k_dp_pca(stream, 2, Budget(1.0, 0.01), "record_replace", seed=0)
+    >>> oracle.batch, oracle.steps, oracle.releases, round(oracle.promise().epsilon, 2)
+    (63, 31, 124, 0.58)
     """
     return ModifiedDPPCA(
         records=stream.n,
@@ -103,7 +173,45 @@ def k_dp_pca(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: 
 
 
 def k_dp_pca_large(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
-    """Make :func:`k_dp_pca` with a fairer layout: batches of n / 20, each half used once, with the whole budget."""
+    """
+    Make :func:`k_dp_pca` with a fairer layout: batches of n / 20, each half used once, with the whole budget.
+
+    It keeps the budget (checked by exact accounting); with :func:`black_box_pca` noise is simulated.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data; rates come from the true eigenvalues.
+    k : int
+        How many directions: rounds of floor(n / k) matrices.
+    budget : Budget
+        Of the run, as batches and halves are disjoint; delta > 0.
+    relation : {"record_replace", "record_zero_out"}
+        What is protected; the number of records is public.
+    seed : int
+        Of the public random starts.
+
+    Returns
+    -------
+    ModifiedDPPCA
+        The oracle for :func:`black_box_pca`.
+
+    Raises
+    ------
+    BadInputError
+        Too few matrices for k rounds of a batch of two or more, delta = 0, or an unknown relation.
+    RefusedError
+        Adding and removing records: batches are cut by index.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import k_dp_pca_large, signal_and_noise
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> oracle = k_dp_pca_large(stream, 2, Budget(1.0, 0.01), "record_replace", seed=0)
+    >>> oracle.batch, oracle.steps, oracle.releases, round(oracle.promise().epsilon, 2)
+    (200, 10, 40, 1.0)
+    """
     printed = k_dp_pca(stream, k, budget, relation, seed)
     return replace(printed, batch=max(stream.n // BATCHES, 2), halves="disjoint")
 
@@ -119,9 +227,45 @@ def paper_rates(stream: MatrixStream, k: int) -> tuple[tuple[float, float], ...]
 
 
 def k_dp_ojas(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
-    """Make DP-Ojas (Algorithm 3) with noise that is exact for one pass, :func:`steps` batches a round.
+    """
+    Make DP-Ojas (Algorithm 3) with noise that is exact for one pass, ceil(log2(d)) batches a round.
 
-    Images are clipped to :func:`largest_image`. More batches mean more noise in each: B = 1, as listed, drowns.
+    Images are clipped to beta^2 of :func:`clip_trace`. More batches mean more noise in each: B = 1, as listed, drowns.
+    Private by exact accounting; with :func:`black_box_pca` noise is simulated.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data; their true lambda_1 and sigma give the bound of images.
+    k : int
+        How many directions: rounds of floor(n / k) matrices.
+    budget : Budget
+        Of the run, as batches are disjoint; delta > 0.
+    relation : {"record_replace", "record_zero_out"}
+        What is protected; the number of records is public.
+    seed : int
+        Of the public random starts.
+
+    Returns
+    -------
+    DPOjas
+        The oracle for :func:`black_box_pca`.
+
+    Raises
+    ------
+    BadInputError
+        Too few matrices for the steps of k rounds, delta = 0, or an unknown relation.
+    RefusedError
+        Adding and removing records: batches are cut by index.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import k_dp_ojas, signal_and_noise
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> oracle = k_dp_ojas(stream, 2, Budget(1.0, 0.01), "record_replace", seed=0)
+    >>> oracle.batch, oracle.steps, round(oracle.promise().epsilon, 2)
+    (400, 5, 1.0)
     """
     return DPOjas(
         records=stream.n,
@@ -136,9 +280,47 @@ def k_dp_ojas(stream: MatrixStream, k: int, budget: Budget, relation: str, seed:
 
 
 def k_dp_ojas_as_printed(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
-    """Make DP-Ojas (Algorithm 3) as printed. Not private: see its promise.
+    """
+    Make DP-Ojas (Algorithm 3) as printed. Not private: see its promise.
 
     alpha with C' = 1, beta = lambda_1 sqrt(d) (K gamma ln(n d / zeta) + 1) with C = K = a = 1, B = floor(sqrt(n)).
+    :func:`k_dp_ojas` is the sound one.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data; their true lambda_1 and gamma give the bound of images.
+    k : int
+        How many directions: rounds of floor(n / k) matrices.
+    budget : Budget
+        The promise that is claimed, and not kept; delta > 0.
+    relation : {"record_replace", "record_zero_out"}
+        What its true cost is computed for; the number of records is public.
+    seed : int
+        Of the public random starts.
+
+    Returns
+    -------
+    DPOjas
+        The oracle for :func:`black_box_pca`; its ``promise()`` says what it really gives.
+
+    Raises
+    ------
+    BadInputError
+        Too few matrices for k rounds of a batch each, delta = 0, or an unknown relation.
+    RefusedError
+        Adding and removing records: batches are cut by index.
+
+    Examples
+    --------
+    It claims epsilon = 1:
+
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import k_dp_ojas_as_printed, signal_and_noise
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> promise = k_dp_ojas_as_printed(stream, 2, Budget(1.0, 0.01), "record_replace", seed=0).promise()
+    >>> promise.verified, round(promise.epsilon, 1)
+    (False, 14.5)
     """
     spread = stream.model.gamma * math.log(stream.n * stream.d / FAIL_PROB)
     return DPOjas(
@@ -155,9 +337,43 @@ def k_dp_ojas_as_printed(stream: MatrixStream, k: int, budget: Budget, relation:
 
 
 def tight(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
-    """Make our oracle, which asks all records in every step.
+    """
+    Make our oracle, which asks all records in every step, ceil(log2(d)) steps a round.
 
-    Nothing but the bound of the images comes from the eigenvalues.
+    Nothing but the bound of the images comes from the eigenvalues. Private by exact accounting; with
+    :func:`black_box_pca` noise is simulated.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data; their true lambda_1 and sigma give the bound of images.
+    k : int
+        How many directions: rounds.
+    budget : Budget
+        Of all releases of the run together; delta > 0.
+    relation : {"record_replace", "record_zero_out", "record_add_remove"}
+        What is protected; with the last, n is the public guess that sums are divided by.
+    seed : int
+        Of the public random starts.
+
+    Returns
+    -------
+    TightOracle
+        The oracle for :func:`black_box_pca`.
+
+    Raises
+    ------
+    BadInputError
+        Fewer matrices than steps, delta = 0, or an unknown relation.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import black_box_pca, signal_and_noise, tight
+    >>> stream = signal_and_noise(1000, 10, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> oracle = tight(stream, 2, Budget(1.0, 0.01), "record_add_remove", seed=0)
+    >>> oracle.releases, round(oracle.promise().epsilon, 2), stream.zeta(black_box_pca(oracle, stream, 0)) < 0.01
+    (16, 1.0, True)
     """
     return TightOracle(
         records=stream.n,
@@ -171,7 +387,45 @@ def tight(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int
 
 
 def tight_matched(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
-    """Make :func:`tight` with what :func:`k_dp_pca` really spends of the budget."""
+    """
+    Make :func:`tight` with the part of the budget that :func:`k_dp_pca` spends, as its proof adds the parts up.
+
+    By exact accounting k-DP-PCA spends less still. This one is private by exact accounting; with :func:`black_box_pca`
+    noise is simulated.
+
+    Parameters
+    ----------
+    stream : MatrixStream
+        The data; their true lambda_1 and sigma give the bound of images.
+    k : int
+        How many directions: rounds.
+    budget : Budget
+        What :func:`k_dp_pca` is given; delta > 0.
+    relation : {"record_replace", "record_zero_out", "record_add_remove"}
+        What is protected; with the last, n is the public guess that sums are divided by.
+    seed : int
+        Of the public random starts.
+
+    Returns
+    -------
+    TightOracle
+        The oracle for :func:`black_box_pca`, with a smaller epsilon than that of ``budget``.
+
+    Raises
+    ------
+    BadInputError
+        Fewer matrices than steps, delta = 0, or an unknown relation.
+
+    Examples
+    --------
+    >>> from npmdask.accounting import Budget
+    >>> from npmdask.experiments import k_dp_pca, signal_and_noise, tight_matched
+    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
+    >>> for make in (tight_matched, k_dp_pca):
+    ...     print(round(make(stream, 2, Budget(1.0, 0.01), "record_replace", 0).charge().epsilon_at(0.01), 2))
+    0.73
+    0.58
+    """
     return tight(stream, k, Budget(epsilon_of_k_dp_pca(budget, stream.d), budget.delta), relation, seed)
 
 
