@@ -94,8 +94,8 @@ def as_markdown(stops: Sequence[Stop]) -> str:
         f"| said over true (median, 95th percentile) | {_pair([s.said / s.true for s in stops])} |",
         f"| steps (median, 95th percentile) | {_pair([s.steps for s in stops])} |",
         f"| steps until components are settled, at most {MOST} | {_pair([s.settled for s in stops])} |",
-        f"| foretold within a factor of 1.5 | {np.mean(np.maximum(ratios, 1 / ratios) <= 1.5):.1%} of {len(ratios)} |",
-        f"| foretold too few | {np.mean(ratios < 1):.1%} |",
+        f"| predicted within a factor of 1.5 | {np.mean(np.maximum(ratios, 1 / ratios) <= 1.5):.1%} of {len(ratios)} |",
+        f"| predicted too few | {np.mean(ratios < 1):.1%} |",
     ]
     return "\n".join(lines)
 

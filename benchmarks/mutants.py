@@ -219,7 +219,7 @@ MUTANTS = (
     ),
     Mutant(name="floating-point noise", relation="entry", mechanism=FloatNoise, caught_by=DETERMINISTIC, runs=500),
     Mutant(
-        name="less noise than is said",
+        name="less noise than claimed",
         relation="record_zero_out",
         mechanism=SaysMoreThanItDraws,
         caught_by=frozenset({"attack"}),

@@ -259,7 +259,7 @@ ORACLE_MUTANTS = (
         relation="record_zero_out",
     ),
     OracleMutant(
-        name="half of the noise that is said", path="k-dp-ojas", change=mechanism(HalfTheNoise), caught_by=STATISTICAL
+        name="half of the claimed noise", path="k-dp-ojas", change=mechanism(HalfTheNoise), caught_by=STATISTICAL
     ),
     OracleMutant(name="noise named without the batch", path="k-dp-ojas", change=one_noise, steps=4, runs=100),
     OracleMutant(

@@ -243,7 +243,7 @@ def allocation_delta(stddev: float, steps: int, epsilon: float, points: int = PO
 
     Examples
     --------
-    The same noise hides a record far better where nobody knows in which of 16 steps it is:
+    The same noise hides a record far better where its step, one of 16, is secret:
 
     >>> from npmdask.accounting import allocation_delta, delta_for
     >>> f"{allocation_delta(2.0, 16, 1.0, points=100):.1e}", f"{delta_for(1 / 2.0, 1.0):.1e}"

@@ -20,7 +20,7 @@ class Budget:
     """
     The promise (epsilon, delta): no event is more than e^epsilon times as likely, up to probability delta.
 
-    It is about two neighbouring data sets; which are neighbours is said elsewhere, by the relation.
+    It is about two neighbouring data sets; which are neighbours follows from the relation.
 
     Parameters
     ----------

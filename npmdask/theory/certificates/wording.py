@@ -24,7 +24,7 @@ class Assurance(NamedTuple):
 
 
 def degrees(sine: float, *, least: float = 0.01) -> str:
-    """The angle with this ``sine`` (0 to 1), rounded up; ``least`` is the smallest that is told: 0 only of a bound."""
+    """The angle with this ``sine`` (0 to 1), rounded up; at least ``least``, which is 0 for bounds only."""
     angle = math.degrees(math.asin(min(max(sine, 0.0), 1.0)))
     return f"{max(_up(angle), least):g} degrees"
 

@@ -52,7 +52,7 @@ def test_random_problems_leave_no_more_than_they_say() -> None:
     foretold = [s for s in stops if s.foretold is not None]
     assert np.mean([s.foretold < s.steps for s in foretold if s.foretold]) <= 0.1
     assert np.median([s.steps for s in stops]) < np.median([s.settled for s in stops]) / 2
-    assert "foretold too few" in as_markdown(stops)
+    assert "predicted too few" in as_markdown(stops)
 
 
 @pytest.mark.heavy

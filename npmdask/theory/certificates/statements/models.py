@@ -134,10 +134,10 @@ def of_tensor(values: Sequence[float], residual_norms: Sequence[float], facts: M
     found = [i for i, word in enumerate(status) if word == "found" and values[i]]
     if not found:
         which = "the one component" if len(status) == 1 else f"none of the {len(status)} components"
-        stands = "does not stand out or has not settled" if len(status) == 1 else "stands out and has settled"
+        clause = "does not stand out or has not settled" if len(status) == 1 else "stands out and has settled"
         rest = f"{percent(left)} of the tensor's size is left unexplained"
         return Assurance(
-            f"Nothing can be relied on: {which} asked for {stands}, and "
+            f"Nothing can be relied on: {which} asked for {clause}, and "
             f"{rest if left > 0 else 'the tensor holds nothing but zeros or rounding'}.",
             {"left": left, "found": 0},
         )
