@@ -283,9 +283,35 @@ NEARLY_ORTHONORMAL = 1e-8
 
 
 def condition_number(eigenvalues: np.ndarray, k: int) -> float:
-    """kappa' = lambda_1 / Delta, Delta the least gap among the first k + 1 eigenvalues (falling, none negative).
+    """
+    Compute how close together the leading eigenvalues are.
+
+    kappa' = lambda_1 / Delta, Delta the least gap among the first k + 1 eigenvalues (falling, none negative).
 
     Duengler and Sanyal 2025, Theorem 1.
+
+    Parameters
+    ----------
+    eigenvalues : array_like, shape (m,)
+        Eigenvalues of Sigma, falling, none negative; k + 1 of them at least.
+    k : int
+        How many vectors are wanted.
+
+    Returns
+    -------
+    float
+        Kappa', at least 1.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.condition_number([4.0, 3.0, 1.0], 2)
+    4.0
     """
     counts(k=k)
     values = np.asarray(eigenvalues, dtype=np.float64)[: k + 1]
@@ -298,13 +324,31 @@ def condition_number(eigenvalues: np.ndarray, k: int) -> float:
 
 
 def zeta(basis: Block, vectors: Block, values: np.ndarray, sigma: Callable[[Block], Block]) -> float:
-    """The error zeta of Definition 1: <U U^T, Sigma> = (1 - zeta^2) <V_k V_k^T, Sigma>; from 0 to 1.
+    """
+    Compute the error of a basis as the share of variance that it misses.
+
+    The error zeta of Definition 1: <U U^T, Sigma> = (1 - zeta^2) <V_k V_k^T, Sigma>; from 0 to 1.
 
     Parameters
     ----------
-    basis : U, d x k, orthonormal.
-    vectors, values : the k leading eigenvectors (d x k) and eigenvalues of Sigma.
-    sigma : gives Sigma X for a block X (d x k).
+    basis : array, shape (d, k)
+        U, orthonormal columns.
+    vectors : array, shape (d, k)
+        The k leading eigenvectors of Sigma.
+    values : array, shape (k,)
+        Their eigenvalues.
+    sigma : callable
+        Gives Sigma X for a block X (d x k).
+
+    Returns
+    -------
+    float
+        Zeta, from 0 to 1.
+
+    Raises
+    ------
+    BadInputError
+        ``basis`` not of the shape of ``vectors``, or not orthonormal; eigenvalues of which none is positive.
 
     Notes
     -----
@@ -312,10 +356,14 @@ def zeta(basis: Block, vectors: Block, values: np.ndarray, sigma: Callable[[Bloc
     it is sum of lambda_i ||v_i - U U^T v_i||^2 - <R, Sigma R>, in which nothing cancels as long as lambda_{k+1} is
     not close to lambda_k. Right to a zeta of 1e-15 or so.
 
-    Raises
-    ------
-    BadInputError
-        ``basis`` not of the shape of ``vectors``, or not orthonormal; eigenvalues of which none is positive.
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> import numpy as np
+    >>> sigma = np.diag([3.0, 2.0, 1.0])
+    >>> turned = np.array([[1.0, 0.0], [0.0, np.cos(0.1)], [0.0, np.sin(0.1)]])
+    >>> round(theory.zeta(turned, np.eye(3)[:, :2], np.array([3.0, 2.0]), lambda x: sigma @ x), 4)
+    0.0446
     """
     basis = np.asarray(basis, dtype=np.float64)
     if basis.shape != vectors.shape or not _orthonormal(basis):
@@ -336,9 +384,37 @@ def _orthonormal(basis: Block) -> bool:
 
 
 def zeta_from_frobenius(distance: float, eigenvalues: np.ndarray, k: int) -> float:
-    """The least zeta of a U with ||U U^T - V_k V_k^T||_F = ``distance`` (Lemma 1); exact, without a constant.
+    """
+    Compute the least error of a basis at a distance from the true one.
+
+    The least zeta of a U with ||U U^T - V_k V_k^T||_F = ``distance`` (Lemma 1); exact, without a constant.
 
     distance sqrt(Delta_k / (2 sum of the k leading eigenvalues)); ``eigenvalues``: k + 1 of them at least, falling.
+
+    Parameters
+    ----------
+    distance : float
+        ||U U^T - V_k V_k^T||_F, from 0 to sqrt(2 k).
+    eigenvalues : array_like, shape (m,)
+        Eigenvalues of Sigma, falling, none negative; k + 1 of them at least.
+    k : int
+        Columns of U.
+
+    Returns
+    -------
+    float
+        Zeta, from 0 to 1.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.zeta_from_frobenius(0.1, [3.0, 2.0, 1.0], 2), 4)
+    0.0316
     """
     counts(k=k)
     values = np.asarray(eigenvalues, dtype=np.float64)

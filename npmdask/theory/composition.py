@@ -33,7 +33,22 @@ ENTRIES = 6.0  # that a change of one entry of a symmetric tensor amounts to: it
 
 
 class Share(NamedTuple):
-    """What every one of many releases may spend, or what all of them spend."""
+    """
+    What every one of many releases may spend, or what all of them spend.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of (epsilon, delta).
+    delta : float
+        Of (epsilon, delta).
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.lemma16_split(0.5, 1e-6, releases=100).value.delta
+    5e-09
+    """
 
     epsilon: float
     delta: float
@@ -42,13 +57,49 @@ class Share(NamedTuple):
 def ppm_sigma(
     epsilon: float, delta: float, p: int, L: int, relation: str = "symmetric_entry", mode: str = "paper"
 ) -> Prediction:
-    """sigma of the private power method with L releases of d x p.
+    """
+    Compute the noise of the private power method.
+
+    sigma of the private power method with L releases of d x p.
 
     Noise has the standard deviation sigma max |X_ij| for the relations ``entry`` and ``symmetric_entry``, and sigma
     for the others. "paper": sqrt(4 p L ln(1 / delta)) / epsilon (Hardt and Price, Figure 3 and Lemma 4.5); "exact":
     the least that is (epsilon, delta)-DP whatever X is. ``flags["private"]``: the promise is kept by exact accounting,
     which the printed sigma does not do for a symmetric entry beyond epsilon = 8.34 (delta = 1e-6). The scale of Laplace
     noise (Lemma 4.5, second part) is :func:`npmdask.accounting.paper_laplace_scale`.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    p : int
+        Columns that are iterated; at most ``d``.
+    L : int
+        How many products are released.
+    relation : str, default "symmetric_entry"
+        Which data sets are neighbours: "entry", "symmetric_entry" or another one of :mod:`npmdask.privacy`.
+    mode : {"paper", "exact"}, default "paper"
+        The printed formula, or what exact accounting gives.
+
+    Returns
+    -------
+    Prediction
+        ``value``: sigma; ``flags["private"]``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.ppm_sigma(1.0, 1e-6, p=10, L=5).value, 1)
+    52.6
+    >>> round(theory.ppm_sigma(1.0, 1e-6, p=10, L=5, mode="exact").value, 1)
+    42.2
     """
     budget = _budget(epsilon, delta, mode)
     counts(p=p, L=L)
@@ -61,9 +112,37 @@ def ppm_sigma(
 
 
 def zcdp(sensitivity: float, stddev: float, delta: float) -> Prediction:
-    """epsilon of a Gaussian release by zero-concentrated DP: rho + 2 sqrt(rho ln(1/delta)), rho = (s/stddev)^2 / 2.
+    """
+    Compute the epsilon of a Gaussian release by zero-concentrated differential privacy.
+
+    epsilon of a Gaussian release by zero-concentrated DP: rho + 2 sqrt(rho ln(1/delta)), rho = (s/stddev)^2 / 2.
 
     Bun and Steinke 2016, Propositions 1.3 and 1.6.
+
+    Parameters
+    ----------
+    sensitivity : float
+        How far the release of a neighbour may be; not negative.
+    stddev : float
+        Of the noise; above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+
+    Returns
+    -------
+    Prediction
+        ``value``: epsilon; ``constants["rho"]``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.zcdp(1.0, 5.0, 1e-6).value, 2)
+    1.07
     """
     not_negative(sensitivity=sensitivity)
     positive(stddev=stddev)
@@ -73,10 +152,41 @@ def zcdp(sensitivity: float, stddev: float, delta: float) -> Prediction:
 
 
 def drv(epsilon: float, delta: float, releases: int, slack: float) -> Predictions[Share]:
-    """K = ``releases`` of (epsilon, delta)-DP together (advanced composition: Dwork, Rothblum and Vadhan 2010).
+    """
+    Compose many releases by advanced composition.
+
+    K = ``releases`` of (epsilon, delta)-DP together (advanced composition: Dwork, Rothblum and Vadhan 2010).
 
     epsilon sqrt(2 K ln(1 / slack)) + K epsilon (e^epsilon - 1), and K delta + slack. ``flags["better_than_basic"]``:
     that is less than K epsilon.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of each release; above 0.
+    delta : float
+        Of each release; from 0 to 1.
+    releases : int
+        How many products are released.
+    slack : float
+        Added to delta; between 0 and 1.
+
+    Returns
+    -------
+    Predictions
+        ``value``: what all of them spend.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> total = theory.drv(0.1, 1e-8, releases=100, slack=1e-6)
+    >>> round(total.value.epsilon, 2), total.flags["better_than_basic"]
+    (6.31, True)
     """
     probability(slack=slack)
     counts(releases=releases)
@@ -88,9 +198,37 @@ def drv(epsilon: float, delta: float, releases: int, slack: float) -> Prediction
 
 
 def lemma16_split(epsilon: float, delta: float, releases: int) -> Predictions[Share]:
-    """What each of K releases may spend (Duengler and Sanyal 2025, Lemma 16, after Kairouz et al. 2015).
+    """
+    Split a budget among many releases.
+
+    What each of K releases may spend (Duengler and Sanyal 2025, Lemma 16, after Kairouz et al. 2015).
 
     epsilon / (2 sqrt(2 K ln(2 / delta))) and delta / (2 K); proved for epsilon <= 0.9.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    releases : int
+        How many products are released.
+
+    Returns
+    -------
+    Predictions
+        ``value``: what each may spend.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.lemma16_split(0.5, 1e-6, releases=100).value.epsilon, 4)
+    0.0046
     """
     probability(delta=delta)
     positive(epsilon=epsilon)
@@ -100,12 +238,48 @@ def lemma16_split(epsilon: float, delta: float, releases: int) -> Predictions[Sh
 
 
 def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: int, mode: str = "paper") -> Prediction:
-    """nu of the private tensor power method (Wang and Anandkumar 2016, Algorithm 3), for K = k L (R + 1) releases.
+    """
+    Compute the noise of the private tensor power method.
+
+    nu of the private tensor power method (Wang and Anandkumar 2016, Algorithm 3), for K = k L (R + 1) releases.
 
     Noise is nu max |u_i|^2 on T(I, u, u) and nu max |u_i|^3 on T(u, u, u). "paper": 6 sqrt(2 ln(1.25 / delta')) /
     epsilon', epsilon' = epsilon / sqrt(K (4 + ln(2 / delta))), delta' = delta / (2 K); "exact": 6 sqrt(K) / mu. The
     composition that the paper names adds epsilon' up to more than epsilon for small delta (``flags["composes"]``, with
     the delta / 2 that is left as slack); the noise is private all the same (``flags["private"]``).
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    k : int
+        Components that are wanted.
+    restarts : int
+        Random starts of each component.
+    iterations : int
+        Iterations from each start.
+    mode : {"paper", "exact"}, default "paper"
+        The printed formula, or what exact accounting gives.
+
+    Returns
+    -------
+    Prediction
+        ``value``: nu; ``flags["private"]``, ``flags["composes"]``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.dp_tpm_nu(1.0, 1e-6, k=2, restarts=3, iterations=10).value)
+    1290
+    >>> round(theory.dp_tpm_nu(1.0, 1e-6, k=2, restarts=3, iterations=10, mode="exact").value)
+    206
     """
     budget = _budget(epsilon, delta, mode)
     counts(k=k, restarts=restarts, iterations=iterations)
@@ -122,11 +296,45 @@ def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: i
 def input_perturbation_min_eps(
     lambda_min: float, d: int, delta: float, *, change: float = 6.0, constant: float = 1.0, mode: str = "paper"
 ) -> Prediction:
-    """The least epsilon at which a tensor with Gaussian noise on its entries can be decomposed (after Wang, section 4).
+    """
+    Compute the least epsilon at which a tensor with noise on its entries can be decomposed.
+
+    The least epsilon at which a tensor with Gaussian noise on its entries can be decomposed (after Wang, section 4).
 
     Such noise is of the "round" kind, norm stddev sqrt(d), and lambda_min / sqrt(d) is borne: stddev <= constant
     lambda_min / d. "paper": change sqrt(2 ln(1.25 / delta)) / stddev, linear in d (``flags["epsilon_below_1"]``: where
     that formula is proved); "exact": the epsilon of mu = change / stddev, which for large d is larger.
+
+    Parameters
+    ----------
+    lambda_min : float
+        The least weight of a component; above 0.
+    d : int
+        Dimension of the tensor.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    change : float, default 6.0
+        How far a neighbour's tensor may be, in Frobenius norm.
+    constant : float, default 1.0
+        What the theorem leaves open.
+    mode : {"paper", "exact"}, default "paper"
+        The printed formula, or what exact accounting gives.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the least epsilon.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.input_perturbation_min_eps(1000.0, 100, 1e-6).value, 1)
+    3.2
     """
     counts(d=d)
     positive(lambda_min=lambda_min, change=change, constant=constant)

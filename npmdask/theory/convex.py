@@ -19,7 +19,26 @@ COSTS = ("oja", "4.2", "4.3")
 
 
 class Schedule(NamedTuple):
-    """Rows of the warm start and of a mini-batch, the ridge, and the shift of t in the step size."""
+    """
+    Batches and step sizes of a mini-batched method.
+
+    Parameters
+    ----------
+    warm_rows : float
+        Rows of the warm start.
+    batch_rows : float
+        Rows of a mini-batch.
+    ridge : float
+        Weight of the regularization; 0 without.
+    shift : float
+        Added to t in the step size.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.mbrmsg_params(0.1, 2, 50, T=1000, delta=0.1).value.ridge
+    0.05
+    """
 
     warm_rows: float
     batch_rows: float
@@ -30,9 +49,41 @@ class Schedule(NamedTuple):
 def mbmsg_params(
     gap: float, k: int, *, warm: float = 1.0, batch: float = 1.0, shift: float = 1.0
 ) -> Predictions[Schedule]:
-    """MB-MSG (Algorithm 1): warm k^2 / Delta^3 and batch k^3 / Delta^2 rows, eta_t ~ 1 / sqrt(t + shift k^2 / Delta^2).
+    """
+    Compute the batches and step sizes of MB-MSG.
+
+    MB-MSG (Algorithm 1): warm k^2 / Delta^3 and batch k^3 / Delta^2 rows, eta_t ~ 1 / sqrt(t + shift k^2 / Delta^2).
 
     All three constants, with their logarithms, are open in the paper.
+
+    Parameters
+    ----------
+    gap : float
+        The gap lambda_k - lambda_{k+1}, above 0.
+    k : int
+        Vectors that are wanted.
+    warm : float, default 1.0
+        Of the rows of the warm start.
+    batch : float, default 1.0
+        Of the rows of a mini-batch.
+    shift : float, default 1.0
+        Of the shift of t.
+
+    Returns
+    -------
+    Predictions
+        ``value``: a :class:`Schedule`.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.mbmsg_params(0.1, 2).value.batch_rows
+    799.9999999999999
     """
     positive(warm=warm, batch=batch, shift=shift)
     flags = _possible(gap, k)
@@ -43,10 +94,46 @@ def mbmsg_params(
 def mbmsg_bound(
     t: int, gap: float, k: int, T: int, delta: float, *, constant: float = 1.0, c_shift: float = 1.0
 ) -> Prediction:
-    """Suboptimality of MB-MSG after t steps (Theorem 4.1): constant k^4 ln(1/delta) ln^2 T / sqrt(t + 1 / g).
+    """
+    Bound the suboptimality of MB-MSG.
+
+    Suboptimality of MB-MSG after t steps (Theorem 4.1): constant k^4 ln(1/delta) ln^2 T / sqrt(t + 1 / g).
 
     g = c_shift Delta^2 / (k ln(1/delta))^2; for all t <= T together, with probability 1 - delta. The logarithm makes
     nothing of T = 1 (``flags["more_than_one_step"]``).
+
+    Parameters
+    ----------
+    t : int
+        The step, from 1.
+    gap : float
+        The gap lambda_k - lambda_{k+1}, above 0.
+    k : int
+        Vectors that are wanted.
+    T : int
+        The last step.
+    delta : float
+        Probability with which it may fail.
+    constant : float, default 1.0
+        What the theorem leaves open.
+    c_shift : float, default 1.0
+        Of the shift of t.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.mbmsg_bound(100, 0.1, 2, T=1000, delta=0.1).value)
+    37
     """
     _step(t, T, delta)
     positive(constant=constant, c_shift=c_shift)
@@ -58,10 +145,42 @@ def mbmsg_bound(
 
 
 def mbrmsg_params(gap: float, k: int, d: int, T: int, delta: float) -> Predictions[Schedule]:
-    """MB-RMSG as printed (Algorithm 2); eta_t = 1 / (ridge (t + shift)), ridge = Delta / 2.
+    """
+    Compute the batches and step sizes of MB-RMSG as they are printed.
+
+    MB-RMSG as printed (Algorithm 2); eta_t = 1 / (ridge (t + shift)), ridge = Delta / 2.
 
     Warm start ln(3 e d / delta) 128 k ln(3 e / delta) / Delta^5, mini-batch ln(3 e d T / delta) 8 (k + 1)^2 / Delta^2
     (the authors' slides have k + 1, not its square), shift 128 ln(1 / delta) / Delta^3.
+
+    Parameters
+    ----------
+    gap : float
+        The gap lambda_k - lambda_{k+1}, above 0.
+    k : int
+        Vectors that are wanted.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    T : int
+        The last step.
+    delta : float
+        Probability with which the theorem may fail.
+
+    Returns
+    -------
+    Predictions
+        ``value``: a :class:`Schedule`.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> f"{theory.mbrmsg_params(0.1, 2, 50, T=1000, delta=0.1).value.batch_rows:.2g}"
+    '1.1e+05'
     """
     _step(1, T, delta)
     flags = _possible(gap, k)
@@ -72,9 +191,39 @@ def mbrmsg_params(gap: float, k: int, d: int, T: int, delta: float) -> Predictio
 
 
 def mbrmsg_bound(t: int, gap: float, k: int, delta: float) -> Prediction:
-    """Suboptimality <P* - P_t, C> of MB-RMSG after t steps (Theorem 4.2), with probability 1 - delta for all t <= T.
+    """
+    Bound the suboptimality of MB-RMSG.
+
+    Suboptimality <P* - P_t, C> of MB-RMSG after t steps (Theorem 4.2), with probability 1 - delta for all t <= T.
 
     32 ln(3 e / delta) / (Delta^2 (t + 128 ln(1 / delta) / Delta^3 - 1)), constants as printed.
+
+    Parameters
+    ----------
+    t : int
+        The step, from 1.
+    gap : float
+        The gap lambda_k - lambda_{k+1}, above 0.
+    k : int
+        Vectors that are wanted.
+    delta : float
+        Probability with which it may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.mbrmsg_bound(10**6, 0.1, 2, delta=0.1).value, 4)
+    0.0109
     """
     _step(t, t, delta)
     flags = _possible(gap, k)
@@ -83,7 +232,40 @@ def mbrmsg_bound(t: int, gap: float, k: int, delta: float) -> Prediction:
 
 
 def mbrmsg_expected(t: int, gap: float, k: int, d: int, *, constant: float = 1.0) -> Prediction:
-    """E <P* - P_T, C> after T = t steps that all kept rank k (Theorem 4.3): Delta / T + min(d Delta, 1) / (k T)."""
+    """
+    Compute the expected suboptimality of MB-RMSG where every iterate keeps rank k.
+
+    E <P* - P_T, C> after T = t steps that all kept rank k (Theorem 4.3): Delta / T + min(d Delta, 1) / (k T).
+
+    Parameters
+    ----------
+    t : int
+        The step, from 1.
+    gap : float
+        The gap lambda_k - lambda_{k+1}, above 0.
+    k : int
+        Vectors that are wanted.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the expectation.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.mbrmsg_expected(1000, 0.01, 2, 50).value
+    0.00026000000000000003
+    """
     counts(t=t, d=d)
     positive(constant=constant)
     flags = _possible(gap, k)
@@ -92,10 +274,42 @@ def mbrmsg_expected(t: int, gap: float, k: int, d: int, *, constant: float = 1.0
 
 
 def bernstein_batch(lambda_1: float, b: float, d: int, T: int, delta: float) -> Prediction:
-    """Rows of a mini-batch with which ||C_t - C|| <= b for all T batches, with probability 1 - delta; nothing is open.
+    """
+    Compute a mini-batch whose mean is close to the covariance in every step.
+
+    Rows of a mini-batch with which ||C_t - C|| <= b for all T batches, with probability 1 - delta; nothing is open.
 
     2 (lambda_1 + b / 3) ln(2 d T / delta) / b^2: matrix Bernstein with ||x x^T - C|| <= 1 and variance <= lambda_1.
     For Theorem 4.3, b = Delta / (8 (k + 1)).
+
+    Parameters
+    ----------
+    lambda_1 : float
+        The largest eigenvalue of C; at most 1, as no row is longer than 1.
+    b : float
+        How close in spectral norm; above 0.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    T : int
+        The last step.
+    delta : float
+        Probability with which it may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the number of rows.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.bernstein_batch(0.5, 0.01, 50, T=1000, delta=0.1).value)
+    139076
     """
     _step(1, T, delta)
     counts(d=d)
@@ -105,11 +319,45 @@ def bernstein_batch(lambda_1: float, b: float, d: int, T: int, delta: float) -> 
 
 
 def total_cost(method: str, *, d: int, k: int, acc: float, gap: float, constant: float = 1.0) -> Prediction:
-    """Operations to suboptimality ``acc``, without logarithms, by ``method``.
+    """
+    Compute how many operations a method needs to a suboptimality.
+
+    Operations to suboptimality ``acc``, without logarithms, by ``method``.
 
     "oja": d k / (acc Delta^2). "4.2", MB-RMSG by Theorem 4.2: d k^3 / (acc Delta^4), which is k^2 / Delta^2 times as
     much (printed: k^2 Delta^4). "4.3": d k^2 min(d Delta, 1) / (acc Delta^2); less than Oja's for Delta < 1 / (k d), by
     the factor 1 / (k d Delta) (printed: 1 / Delta).
+
+    Parameters
+    ----------
+    method : {"oja", "4.2", "4.3"}
+        Oja's algorithm, or MB-RMSG by Theorem 4.2 or 4.3.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Vectors that are wanted.
+    acc : float
+        The suboptimality; above 0.
+    gap : float
+        The gap lambda_k - lambda_{k+1}, above 0.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the operations, up to logarithms.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> [f"{theory.total_cost(method, d=1000, k=5, acc=0.01, gap=1e-5).value:.0e}" for method in ("oja", "4.2", "4.3")]
+    ['5e+15', '1e+27', '2e+14']
     """
     if method not in COSTS:
         raise BadInputError(f"method = {method!r}: {closest(method, list(COSTS))}")

@@ -28,7 +28,42 @@ CHOICES = ("steps", "noise")
 def improved_iterations(
     s_k: float, s_q1: float, d: int, acc: float, *, tau: float = 1.0, constant: float = 1.0
 ) -> Prediction:
-    """L of Theorem 2.2: constant s_k / (s_k - s_{q+1}) ln(tau d / acc); inf without a gap. Confidence: high."""
+    """
+    Compute how many steps are needed with an intermediate rank.
+
+    L of Theorem 2.2: constant s_k / (s_k - s_{q+1}) ln(tau d / acc); inf without a gap. Confidence: high.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        The eigenvalue number q + 1, no larger than ``s_k``.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    acc : float
+        Accuracy that is asked for, above 0 and below 1.
+    tau : float, default 1.0
+        How many times worse than a typical start the start may be.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: L; ``constants``: ``constant`` and ``tau``; ``flags``: the conditions.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.improved_iterations(s_k=1.0, s_q1=0.5, d=1000, acc=0.01).value, 1)
+    23.0
+    """
     gap = _gap(s_k, s_q1, acc)
     counts(d=d)
     positive(tau=tau, constant=constant)
@@ -39,11 +74,49 @@ def improved_iterations(
 def improved_max_noise(
     s_k: float, s_q1: float, acc: float, d: int, p: int, q: int, *, tau: float = 1.0, constant: float = 1.0
 ) -> NoisePrediction:
-    """Noise that Theorem 2.2 allows in every step, G (d x p) and U_q^T G, up to ``constant``.
+    """
+    Compute the noise that is borne in every step with an intermediate rank.
+
+    Noise that Theorem 2.2 allows in every step, G (d x p) and U_q^T G, up to ``constant``.
 
     ||G|| <= acc (s_k - s_{q+1}) (confidence: cert); ||U_q^T G|| <= the same over tau sqrt(d) / (sqrt(p) - sqrt(q - 1))
     (confidence: high; Hardt and Price have no acc in theirs). ``flags["q_at_most_half_p"]``: below it the start costs
     no more than a constant. :func:`improved_eps_range` bounds ``acc`` in addition.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        The eigenvalue number q + 1, no larger than ``s_k``.
+    acc : float
+        Accuracy that is asked for, above 0 and below 1.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    p : int
+        Columns that are iterated; at most ``d``.
+    q : int
+        Intermediate rank, k <= q <= p.
+    tau : float, default 1.0
+        How many times worse than a typical start the start may be.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Predictions
+        ``value``: ``whole``, of G, and ``inside``, of U_q^T G.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.improved_max_noise(s_k=1.0, s_q1=0.5, acc=0.01, d=100, p=16, q=5).value
+    NoiseBound(whole=0.005, inside=0.001)
     """
     gap = _gap(s_k, s_q1, acc)
     ranks(d, q, p)
@@ -56,9 +129,41 @@ def improved_max_noise(
 
 
 def improved_eps_range(s_k: float, s_q: float, tau: float, d: int, *, constant: float = 1.0) -> Prediction:
-    """The largest accuracy of Theorem 2.2: constant (s_q / s_k) min(1 / ln(s_k / s_q), 1 / ln(tau d)). Confidence: med.
+    """
+    Compute the largest accuracy for which the theorem with an intermediate rank is stated.
+
+    The largest accuracy of Theorem 2.2: constant (s_q / s_k) min(1 / ln(s_k / s_q), 1 / ln(tau d)). Confidence: med.
 
     s_q = s_k leaves the second term only. ``flags["tau_d_above_1"]``: its logarithm is positive.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q : float
+        The q-th largest eigenvalue, no larger than ``s_k``.
+    tau : float
+        How many times worse than a typical start the start may be.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the largest ``acc``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.improved_eps_range(s_k=1.0, s_q=0.9, tau=1.0, d=100).value, 3)
+    0.195
     """
     spectrum_gap(s_k, s_q)
     counts(d=d)
@@ -70,11 +175,45 @@ def improved_eps_range(s_k: float, s_q: float, tau: float, d: int, *, constant: 
 
 
 def improved_recursion(h: float, s_k: float, s_q1: float, g: float, g_uq: float, t_q: float) -> Prediction:
-    """Bound of the next h from ``h``, without constants: (s_{q+1} h + sqrt(1 + h^2) (g + t_q g_uq)) / s_k.
+    """
+    Bound the perturbation after one noisy step with an intermediate rank.
+
+    Bound of the next h from ``h``, without constants: (s_{q+1} h + sqrt(1 + h^2) (g + t_q g_uq)) / s_k.
 
     ``g`` >= ||G||, ``g_uq`` >= ||U_q^T G||, ``t_q`` = ||U_{d-q}^T Y (U_q^T Y)^+|| of the product Y = A X + G, the
     tangent to all q. Derived here; Lemma 2.1 of the paper (confidence of its restored form: med) follows. Without
     noise it contracts by s_{q+1} / s_k exactly.
+
+    Parameters
+    ----------
+    h : float
+        Rank-k perturbation on the top q eigenvectors, as in the module's text; not negative.
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        The eigenvalue number q + 1, no larger than ``s_k``.
+    g : float
+        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+    g_uq : float
+        Bound of the norm of its part in the leading q eigenvectors, U_q^T G.
+    t_q : float
+        Tangent of the product to all q leading eigenvectors.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of the next h; ``flags["contracts"]``: it is below ``h``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.improved_recursion(h=3.0, s_k=1.0, s_q1=0.5, g=0.0, g_uq=0.0, t_q=1.0).value
+    1.5
     """
     spectrum_gap(s_k, s_q1)
     not_negative(h=h, g=g, g_uq=g_uq, t_q=t_q)
@@ -83,7 +222,40 @@ def improved_recursion(h: float, s_k: float, s_q1: float, g: float, g_uq: float,
 
 
 def improved_plateau(s_k: float, s_q1: float, g: float, g_uq: float, t_q: float) -> Prediction:
-    """Where :func:`improved_recursion` ends with the same noise in every step: h = tan arcsin((g + t_q g_uq) / gap)."""
+    """
+    Compute where noise of constant size stops the iteration with an intermediate rank.
+
+    Where :func:`improved_recursion` ends with the same noise in every step: h = tan arcsin((g + t_q g_uq) / gap).
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        The eigenvalue number q + 1, no larger than ``s_k``.
+    g : float
+        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+    g_uq : float
+        Bound of the norm of its part in the leading q eigenvectors, U_q^T G.
+    t_q : float
+        Tangent of the product to all q leading eigenvectors.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the fixed point h; inf where the noise is too large.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.improved_plateau(s_k=1.0, s_q1=0.5, g=0.01, g_uq=0.001, t_q=1.0).value, 4)
+    0.022
+    """
     not_negative(g=g, g_uq=g_uq, t_q=t_q)
     gap, noise = spectrum_gap(s_k, s_q1), g + t_q * g_uq
     value = noise / math.sqrt(gap**2 - noise**2) if noise < gap else math.inf
@@ -91,9 +263,37 @@ def improved_plateau(s_k: float, s_q1: float, g: float, g_uq: float, t_q: float)
 
 
 def improved_residual(h: float, s_1: float, s_k1: float) -> Prediction:
-    """Bound of ||(I - X X^T) A||: sqrt(s_{k+1}^2 + (h s_1)^2), h as above. Derived here.
+    """
+    Bound how much of the matrix its low-rank approximation misses.
+
+    Bound of ||(I - X X^T) A||: sqrt(s_{k+1}^2 + (h s_1)^2), h as above. Derived here.
 
     Theorem 2.2's own (1 + acc) s_{k+1} (confidence: med) cannot hold with noise where s_{k+1} = 0.
+
+    Parameters
+    ----------
+    h : float
+        Rank-k perturbation on the top q eigenvectors, as in the module's text; not negative.
+    s_1 : float
+        The largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of the spectral norm.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.improved_residual(h=0.1, s_1=1.0, s_k1=0.2).value, 3)
+    0.224
     """
     spectrum_gap(s_1, s_k1)
     not_negative(h=h)
@@ -101,7 +301,38 @@ def improved_residual(h: float, s_1: float, s_k1: float) -> Prediction:
 
 
 def gapfree_iterations(acc: float, d: int, *, tau: float = 1.0, constant: float = 1.0) -> Prediction:
-    """L of Theorem 2.3, which needs no gap: constant ln(tau d / acc) / acc. Confidence: high."""
+    """
+    Compute how many steps are needed where there is no gap.
+
+    L of Theorem 2.3, which needs no gap: constant ln(tau d / acc) / acc. Confidence: high.
+
+    Parameters
+    ----------
+    acc : float
+        Accuracy that is asked for, above 0 and below 1.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    tau : float, default 1.0
+        How many times worse than a typical start the start may be.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: L.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.gapfree_iterations(acc=0.1, d=1000).value, 1)
+    92.1
+    """
     counts(d=d)
     positive(acc=acc, tau=tau, constant=constant)
     value = constant * max(math.log(tau * d / acc), 0.0) / acc
@@ -111,10 +342,46 @@ def gapfree_iterations(acc: float, d: int, *, tau: float = 1.0, constant: float 
 def gapfree_noise(
     acc: float, s_k1: float, d: int, k: int, p: int, *, tau: float = 1.0, constant: float = 1.0
 ) -> NoisePrediction:
-    """Noise that Theorem 2.3 allows for ||(I - X X^T) A|| <= (1 + acc) s_{k+1}, up to ``constant``. Confidence: high.
+    """
+    Compute the noise that is borne in every step where there is no gap.
+
+    Noise that Theorem 2.3 allows for ||(I - X X^T) A|| <= (1 + acc) s_{k+1}, up to ``constant``. Confidence: high.
 
     ||G|| <= acc^2 s_{k+1}, ||U_k^T G|| <= that over tau sqrt(d) / (sqrt(p) - sqrt(k - 1)). Nothing is allowed where
     s_{k+1} = 0 (``flags["residual_left"]``).
+
+    Parameters
+    ----------
+    acc : float
+        The residual is to be at most (1 + acc) s_{k+1}.
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    tau : float, default 1.0
+        How many times worse than a typical start the start may be.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Predictions
+        ``value``: ``whole``, of G, and ``inside``, of U_k^T G.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.gapfree_noise(acc=0.1, s_k1=0.5, d=100, k=5, p=16).value
+    NoiseBound(whole=0.005000000000000001, inside=0.0010000000000000002)
     """
     ranks(d, k, p)
     positive(acc=acc, tau=tau, constant=constant)
@@ -127,7 +394,30 @@ def gapfree_noise(
 
 
 class Form(NamedTuple):
-    """One theorem at one rank: gap = s_k - s_{q+1}, its steps, the norms of G and U_q^T G that it allows, its flags."""
+    """
+    One theorem at one intermediate rank.
+
+    Parameters
+    ----------
+    theorem : str
+        "gap-dependent" or "q-dependent".
+    q : int
+        The rank.
+    gap : float
+        The gap s_k - s_{q+1}.
+    steps : float
+        Its number of steps.
+    noise : NoiseBound
+        Norms of G and of U_q^T G that it allows.
+    flags : dict
+        Which of its conditions hold.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.compare_forms([1.0, 0.5, 0.1], 1, 2)[0].gap
+    0.5
+    """
 
     theorem: str
     q: int
@@ -138,16 +428,52 @@ class Form(NamedTuple):
 
     @property
     def valid(self) -> bool:
+        """Whether every condition holds."""
         return all(self.flags.values())
 
 
 def compare_forms(
     spectrum: np.ndarray, k: int, p: int, *, d: int | None = None, acc: float = 0.1, tau: float = 1.0
 ) -> tuple[Form, ...]:
-    """The gap-dependent form (Hardt and Price, Theorem 2.4, from a random start) beside Theorem 2.2 at q = k ... p.
+    """
+    Compare the theorem that needs the gap after k with the one at every intermediate rank.
+
+    The gap-dependent form (Hardt and Price, Theorem 2.4, from a random start) beside Theorem 2.2 at q = k ... p.
 
     Steps of the first have its own constants, those of Theorem 2.2 the constant 1. ``spectrum``: sizes of eigenvalues,
     those left out are zero; ``d``: the dimension, if it is not its length.
+
+    Parameters
+    ----------
+    spectrum : array_like, shape (m,)
+        Sizes of the eigenvalues, falling; those that are left out are zero.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    d : int, optional
+        The dimension, if it is not the length of ``spectrum``.
+    acc : float, default 0.1
+        Accuracy that is asked for, above 0 and below 1.
+    tau : float, default 1.0
+        How many times worse than a typical start the start may be.
+
+    Returns
+    -------
+    tuple of Form
+        The first form, and one for each q from k to p.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> forms = theory.compare_forms([1.0, 0.9, 0.85, 0.3, 0.1, 0.1], 2, 4, acc=0.01)
+    >>> [(form.theorem, form.q, round(form.steps)) for form in forms]
+    [('gap-dependent', 2, 385), ('q-dependent', 2, 115), ('q-dependent', 3, 10), ('q-dependent', 4, 7)]
     """
     sizes, d = _sizes(spectrum, d, k, p)
     start = init_tan_bound(d, k, p, tau).value
@@ -172,19 +498,50 @@ def best_q(
     tau: float = 1.0,
     by: str = "steps",
 ) -> Prediction:
-    """The intermediate rank from k to p that suits ``p`` columns best; what it achieves is in ``constants``.
+    """
+    Choose the intermediate rank that suits a spectrum and a number of columns best.
+
+    The intermediate rank from k to p that suits ``p`` columns best; what it achieves is in ``constants``.
 
     Parameters
     ----------
-    spectrum : sizes of eigenvalues, falling; those left out are zero. d : the dimension, if it is not its length.
-    by : "steps": least ln(h_0 / acc) / ln(s_k / s_{q+1}), the steps of :func:`improved_recursion` without noise from
+    spectrum : array_like, shape (m,)
+        Sizes of the eigenvalues, falling; those that are left out are zero.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    d : int, optional
+        The dimension, if it is not the length of ``spectrum``.
+    acc : float, default 0.001
+        Accuracy that is asked for, above 0 and below 1.
+    tau : float, default 1.0
+        How many times worse than a typical start the start may be.
+    by : {"steps", "noise"}, default "steps"
+        "steps": least ln(h_0 / acc) / ln(s_k / s_{q+1}), the steps of :func:`improved_recursion` without noise from
         the h_0 of a random start. "noise": the largest standard deviation of Gaussian noise on every entry that
         :func:`improved_max_noise` allows with its constant 1 (norms: :func:`~npmdask.theory.start.gaussian_norm`).
+
+    Returns
+    -------
+    Prediction
+        ``value``: the rank; ``constants``: what it achieves.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
 
     Notes
     -----
     ``flags["gap"]``: some s_{q+1} up to q = p is below s_k; otherwise no q helps and k is returned.
     ``flags["start_promised"]``: tau > 1; the steps from tau = 1 are those of a typical start.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.best_q([1.0, 0.9, 0.85, 0.3, 0.1, 0.1], 2, 4).value
+    4
     """
     if by not in CHOICES:
         raise BadInputError(f"by = {by!r}: {closest(by, list(CHOICES))}")

@@ -23,7 +23,22 @@ EXACTLY = 1 - 1e-12  # so that a whole number of steps is not rounded up to the 
 
 
 class NoiseBound(NamedTuple):
-    """Spectral norms: ``whole`` of G (d x p), ``inside`` of its part in the leading eigenspace, U^T G."""
+    """
+    Norms of the noise that a step bears.
+
+    Parameters
+    ----------
+    whole : float
+        Spectral norm of G (d x p).
+    inside : float
+        That of its part in the leading eigenspace, U^T G.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.npm_max_noise(s_k=1.0, s_k1=0.5, acc=0.01, cos0=0.1).value.whole
+    0.001
+    """
 
     whole: float
     inside: float
@@ -33,9 +48,39 @@ NoisePrediction = Predictions[NoiseBound]
 
 
 def npm_iterations(tan0: float, acc: float, s_k: float, s_k1: float) -> Prediction:
-    """L of Theorem 2.4: ceil(ln(tan0 / acc) / -ln max(acc, (s_k1 / s_k)^(1/4))); inf without a gap.
+    """
+    Compute how many steps the noisy power method takes to an accuracy.
+
+    L of Theorem 2.4: ceil(ln(tan0 / acc) / -ln max(acc, (s_k1 / s_k)^(1/4))); inf without a gap.
 
     From then on tan theta_k stays below ``acc`` if the noise keeps to :func:`npm_max_noise`.
+
+    Parameters
+    ----------
+    tan0 : float
+        The tangent tan theta_k(U, X_0) of the start; not negative.
+    acc : float
+        The tangent to be reached; below 1/2 for the theorem.
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+
+    Returns
+    -------
+    Prediction
+        ``value``: L; ``flags``: the conditions of the theorem.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.npm_iterations(tan0=30.0, acc=0.01, s_k=1.0, s_k1=0.5).value
+    47
     """
     flags = _theorem(acc, s_k, s_k1)
     not_negative(tan0=tan0)
@@ -47,7 +92,38 @@ def npm_iterations(tan0: float, acc: float, s_k: float, s_k1: float) -> Predicti
 
 
 def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePrediction:
-    """Noise that Theorem 2.4 allows in every step: ||G|| <= acc gap / 5, ||U^T G|| <= gap cos theta_k(U, X_0) / 5."""
+    """
+    Compute the noise that the noisy power method bears in every step.
+
+    Noise that Theorem 2.4 allows in every step: ||G|| <= acc gap / 5, ||U^T G|| <= gap cos theta_k(U, X_0) / 5.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    acc : float
+        Accuracy that is asked for, above 0 and below 1.
+    cos0 : float
+        The cosine cos theta_k(U, X_0) of the start; above 0, at most 1.
+
+    Returns
+    -------
+    Predictions
+        ``value``: ``whole``, of G, and ``inside``, of U^T G; ``flags``: the conditions of the theorem.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.npm_max_noise(s_k=1.0, s_k1=0.5, acc=0.01, cos0=0.1).value
+    NoiseBound(whole=0.001, inside=0.01)
+    """
     flags = _theorem(acc, s_k, s_k1)
     if not 0 < cos0 <= 1:
         raise BadInputError(f"cos0 = {cos0} must be a cosine above 0: the start must not be orthogonal to U")
@@ -56,10 +132,44 @@ def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePred
 
 
 def npm_error_recursion(t: float, s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
-    """Bound of tan theta_k(U, A X + G) from ``t`` = tan theta_k(U, X): exact in its constants.
+    """
+    Bound the tangent after one noisy step.
+
+    Bound of tan theta_k(U, A X + G) from ``t`` = tan theta_k(U, X): exact in its constants.
 
     (s_k1 t + g sqrt(1 + t^2)) / (s_k - g_u sqrt(1 + t^2)), g >= ||V^T G||, g_u >= ||U^T G||; inf where the denominator
     is not positive (``flags["noise_small_enough"]``). ``flags["contracts"]``: it is below ``t``.
+
+    Parameters
+    ----------
+    t : float
+        The tangent tan theta_k(U, X) before the step.
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    g : float
+        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+    g_u : float
+        Bound of the norm of its part in the leading eigenspace, U^T G.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound; inf where the noise is too large.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.npm_error_recursion(t=2.0, s_k=1.0, s_k1=0.5, g=0.01, g_u=0.01).value
+    1.0457442316658287
+    >>> theory.npm_error_recursion(t=2.0, s_k=1.0, s_k1=0.5, g=0.0, g_u=0.0).value  # without noise: s_k1 / s_k
+    1.0
     """
     spectrum_gap(s_k, s_k1)
     not_negative(t=t, g=g, g_u=g_u)
@@ -70,16 +180,77 @@ def npm_error_recursion(t: float, s_k: float, s_k1: float, g: float, g_u: float)
 
 
 def npm_plateau(s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
-    """Where :func:`npm_error_recursion` ends with noise of the same size in every step: its lower fixed point.
+    """
+    Compute the tangent at which noise of constant size stops the iteration.
+
+    Where :func:`npm_error_recursion` ends with noise of the same size in every step: its lower fixed point.
 
     It is approached from any start below :func:`npm_basin`. inf, and a False flag, if the noise leaves no fixed point.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    g : float
+        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+    g_u : float
+        Bound of the norm of its part in the leading eigenspace, U^T G.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the lower fixed point.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.npm_plateau(s_k=1.0, s_k1=0.5, g=0.01, g_u=0.001).value, 4)
+    0.02
     """
     low, _, flags = _fixed_points(s_k, s_k1, g, g_u)
     return Prediction(low, {}, flags)
 
 
 def npm_basin(s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
-    """The upper fixed point: starts with a smaller tangent come to :func:`npm_plateau`; 0 if there is none."""
+    """
+    Compute how bad a start may be so that the iteration still converges.
+
+    The upper fixed point: starts with a smaller tangent come to :func:`npm_plateau`; 0 if there is none.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    g : float
+        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+    g_u : float
+        Bound of the norm of its part in the leading eigenspace, U^T G.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the upper fixed point, a tangent.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.npm_basin(s_k=1.0, s_k1=0.5, g=0.01, g_u=0.001).value, 1)
+    490.0
+    """
     _, high, flags = _fixed_points(s_k, s_k1, g, g_u)
     return Prediction(high, {}, flags)
 

@@ -42,10 +42,50 @@ def ppm_rate(
     releases: int,
     constant: float = 1.0,
 ) -> Prediction:
-    """Sine of the angle after L = ``releases`` steps (Hardt and Price 2014, Theorem 1.3).
+    """
+    Compute the error of the private power method as printed.
+
+    Sine of the angle after L = ``releases`` steps (Hardt and Price 2014, Theorem 1.3).
 
     constant sigma entry sqrt(d log L) / (s_k - s_{k+1}) sqrt(p) / (sqrt(p) - sqrt(k - 1)); ``entry``: the largest
     |X_ij| of all steps, ``sigma`` of :func:`npmdask.theory.ppm_sigma`.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    sigma : float
+        Of :func:`npmdask.theory.ppm_sigma`.
+    entry : float
+        The largest |X_ij| of all steps.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    releases : int
+        How many products are released.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the sine; above 1 it says nothing.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.ppm_rate(1000.0, 500.0, 100.0, 0.1, d=1000, k=2, p=8, releases=5).value, 2)
+    1.24
     """
     counts(d=d)
     not_negative(sigma=sigma, entry=entry)
@@ -64,7 +104,48 @@ def ppm_rate_coherent(
     releases: int,
     constant: float = 1.0,
 ) -> Prediction:
-    """:func:`ppm_rate` with sqrt(mu log d / d) for the largest entry, mu = ``coherence`` (Theorem 1.4)."""
+    """
+    Compute the error of the private power method on incoherent eigenvectors as printed.
+
+    :func:`ppm_rate` with sqrt(mu log d / d) for the largest entry, mu = ``coherence`` (Theorem 1.4).
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    sigma : float
+        Of :func:`npmdask.theory.ppm_sigma`.
+    coherence : float
+        Coherence mu of the eigenvectors, from 1 to ``d``.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    releases : int
+        How many products are released.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the sine; above 1 it says nothing.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.ppm_rate_coherent(1000.0, 500.0, 100.0, 5.0, d=1000, k=2, p=8, releases=5).value, 2)
+    2.31
+    """
     return dist_rate(s_k, s_k1, sigma, coherence, 1, d=d, q=k, p=p, releases=releases, constant=constant)
 
 
@@ -81,10 +162,52 @@ def dist_rate(
     releases: int,
     constant: float = 1.0,
 ) -> Prediction:
-    """Sine of the angle with ``nodes`` that add noise of their own (Balcan, Du, Wang and Yu 2016, Theorem 3.1).
+    """
+    Compute the error of the private power method of several nodes as printed.
+
+    Sine of the angle with ``nodes`` that add noise of their own (Balcan, Du, Wang and Yu 2016, Theorem 3.1).
 
     constant nu sqrt(nodes mu log d log L) / (s_k - s_{q+1}) sqrt(p) / (sqrt(p) - sqrt(q - 1)); Corollary 3.1: one node.
     Confidence of the restored form: high up to logarithms; the last factor is a constant for 2 q <= p.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        The eigenvalue number q + 1, no larger than ``s_k``.
+    nu : float
+        Of the noise of each node, as ``sigma`` in :func:`ppm_rate`.
+    coherence : float
+        Coherence mu of the eigenvectors, from 1 to ``d``.
+    nodes : int
+        How many nodes hold a part of the data.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    q : int
+        Intermediate rank, k <= q <= p.
+    p : int
+        Columns that are iterated; at most ``d``.
+    releases : int
+        How many products are released.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the sine; above 1 it says nothing.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.dist_rate(1000.0, 500.0, 100.0, 5.0, 4, d=1000, q=2, p=8, releases=5).value, 2)
+    4.61
     """
     counts(d=d, nodes=nodes)
     not_negative(nu=nu)
@@ -106,11 +229,51 @@ def lowrank_rate(
     mechanism: str = "gaussian",
     constant: float = 1.0,
 ) -> Prediction:
-    """||A - B|| of the private B of rank 2 k (Hardt and Price 2014), up to ``constant`` and what O~ hides.
+    """
+    Compute the error of a private low-rank approximation as printed.
+
+    ||A - B|| of the private B of rank 2 k (Hardt and Price 2014), up to ``constant`` and what O~ hides.
 
     With g = 1 - s_{k+1} / s_k: s_{k+1} + constant s_1 sqrt((k / g) d log d log(1 / delta)) / (epsilon (s_k - s_{k+1}))
     (Corollaries 4.3 and 4.6, "gaussian"); s_{k+1} + constant s_1 k^1.5 d log d log(d / g) / (epsilon g (s_k - s_{k+1}))
     ("laplace": Corollary 4.7, whose promise is epsilon alone). O~ hides sqrt(log(log(d) / g)).
+
+    Parameters
+    ----------
+    s_1 : float
+        The largest eigenvalue (its size).
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Half of the rank of B.
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float, default 0.0
+        Of the promise; not used by "laplace".
+    mechanism : {"gaussian", "laplace"}, default "gaussian"
+        The law of the noise.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the spectral norm of A - B; inf without a gap.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.lowrank_rate(1e5, 1e5, 1e4, d=100, k=2, epsilon=1.0, delta=1e-6).value)
+    10132
     """
     if mechanism not in RELEASES:
         raise BadInputError(f"mechanism = {mechanism!r}: {closest(mechanism, list(RELEASES))}")
@@ -159,17 +322,43 @@ def ppm_error(
     fail_prob: float = 0.1,
     mechanism: str = "gaussian",
 ) -> Prediction:
-    """Bound of ||(I - X_L X_L^T) U_k||, the sine of the largest angle to the top ``k`` eigenvectors, after all steps.
+    """
+    Bound the error of the private power method with all constants.
+
+    Bound of ||(I - X_L X_L^T) U_k||, the sine of the largest angle to the top ``k`` eigenvectors, after all steps.
 
     Parameters
     ----------
-    spectrum : sizes of the eigenvalues; those that are left out are zero.
-    stddevs : of the noise on every entry, one for each of the L steps.
-    tau : None: the bound holds but with probability ``fail_prob``, the random start included (:func:`init_tan_explicit`
-        with 4/5 of it, the rest for the norms of noise, half each for G and for U_q^T G). Otherwise tan theta_q(X_0) <=
-        tau sqrt(d) / (sqrt(p) - sqrt(q - 1)) is taken for granted (Lemma 2.5, whose probability has an open constant,
-        ``flags["start_promised"]``: tau > 1), and ``fail_prob`` is of the noise alone.
-    mechanism : "gaussian" or "laplace" noise; of the latter, too, the standard deviation is given.
+    spectrum : array_like, shape (m,)
+        Sizes of the eigenvalues, falling; those that are left out are zero.
+    stddevs : sequence of float
+        Standard deviation of the noise on every entry, one for each step.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    tau : float, optional
+        None: the bound holds but with probability ``fail_prob``, the random start included
+        (:func:`init_tan_explicit` with 4/5 of it, the rest for the norms of noise, half each for G and for U_q^T
+        G). Otherwise tan theta_q(X_0) <= tau sqrt(d) / (sqrt(p) - sqrt(q - 1)) is taken for granted (Lemma 2.5,
+        whose probability has an open constant, ``flags["start_promised"]``: tau > 1), and ``fail_prob`` is of the
+        noise alone.
+    fail_prob : float, default 0.1
+        Probability with which the statement may fail.
+    mechanism : {"gaussian", "laplace"}, default "gaussian"
+        Law of the noise; of "laplace", too, the standard deviation is given.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of the sine; 1 where nothing is promised.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
 
     Notes
     -----
@@ -184,6 +373,13 @@ def ppm_error(
     ``flags["noise_small_enough"]``: the denominator stayed positive for some q. Otherwise the value is 1: nothing
     is promised. The truth is better: the recursion takes the worst case of every step, above all of the first, where
     a random start is far from everything; :func:`predicted_sine` is what comes true.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
+    >>> round(theory.ppm_error(spectrum, [0.01] * 10, d=50, k=2, p=4).value, 4)
+    0.0016
     """
     sizes = falling(spectrum, d, k, p)
     probability(fail_prob=fail_prob)
@@ -244,11 +440,50 @@ def lowrank_error(
     fail_prob: float = 0.1,
     mechanism: str = "gaussian",
 ) -> Prediction:
-    """Bound of ||A - X_L Y^T||, Y = A X_L + G the last of L + 1 releases (Hardt and Price 2014, section 4.1).
+    """
+    Bound the error of a private low-rank approximation with all constants.
+
+    Bound of ||A - X_L Y^T||, Y = A X_L + G the last of L + 1 releases (Hardt and Price 2014, section 4.1).
 
     sigma_{k+1} + sin(theta_k) sigma_1 + ||G_{L+1}||, as in the proof of Corollary 4.3; 4.6 and 4.7 by ``stddevs`` and
     ``mechanism``. Half of ``fail_prob`` is for the angle, all else as in :func:`ppm_error`. ``stddevs``: L + 1 of them;
     the last belongs to Y.
+
+    Parameters
+    ----------
+    spectrum : array_like, shape (m,)
+        Sizes of the eigenvalues, falling; those that are left out are zero.
+    stddevs : sequence of float
+        Standard deviation of the noise on every entry: L + 1 of them; the last belongs to Y.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    tau : float, optional
+        As for :func:`ppm_error`.
+    fail_prob : float, default 0.1
+        Probability with which the statement may fail.
+    mechanism : {"gaussian", "laplace"}, default "gaussian"
+        Law of the noise; of "laplace", too, the standard deviation is given.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of the spectral norm.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
+    >>> round(theory.lowrank_error(spectrum, [0.01] * 11, d=50, k=2, p=4).value, 2)
+    10.28
     """
     if len(stddevs) < 2:
         raise BadInputError("a low-rank release needs the noise of at least two releases: the steps and the factor Y")
@@ -261,11 +496,41 @@ def lowrank_error(
 
 
 def coherence_linf_bound(coherence: float, d: int, *, p: int = 1, releases: int = 1) -> Prediction:
-    """4 sqrt(mu ln(d) / d), which no |X_ij| exceeds with probability 1 - 1 / d (proof of Theorem 4.9).
+    """
+    Bound the entries of every block of the iteration by the coherence.
+
+    4 sqrt(mu ln(d) / d), which no |X_ij| exceeds with probability 1 - 1 / d (proof of Theorem 4.9).
 
     Proved for noise whose size was fixed in advance, which is Gaussian: the cap of the relations ``entry`` and
     ``symmetric_entry``. ``flags["p_and_releases_at_most_d"]``: for so many columns and releases. ln(1) is read as
     ln(2): the only entry of a block with d = 1 is 1.
+
+    Parameters
+    ----------
+    coherence : float
+        Coherence mu of the eigenvectors, from 1 to ``d``.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    p : int, default 1
+        Columns of a block.
+    releases : int, default 1
+        How many products are released.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.coherence_linf_bound(5.0, 1000).value, 2)
+    0.74
     """
     counts(d=d, p=p, releases=releases)
     if not 1 <= coherence <= d:
@@ -286,10 +551,51 @@ def ppm_error_coherent(
     tau: float | None = None,
     fail_prob: float = 0.1,
 ) -> Prediction:
-    """:func:`ppm_error` with Hardt and Price's noise, stddev = ``sigma`` max |X_ij|, and its cap (Theorem 1.4).
+    """
+    Bound the error of the private power method on incoherent eigenvectors with all constants.
+
+    :func:`ppm_error` with Hardt and Price's noise, stddev = ``sigma`` max |X_ij|, and its cap (Theorem 1.4).
 
     1 / d of ``fail_prob`` is for the cap of :func:`coherence_linf_bound`; where that is not below 1, or ``fail_prob``
     is no larger than 1 / d, 1 takes its place, which no entry exceeds.
+
+    Parameters
+    ----------
+    spectrum : array_like, shape (m,)
+        Sizes of the eigenvalues, falling; those that are left out are zero.
+    sigma : float
+        Noise for a block whose largest entry is 1.
+    coherence : float
+        Coherence mu of the eigenvectors, from 1 to ``d``.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    releases : int
+        How many products are released.
+    tau : float, optional
+        As for :func:`ppm_error`.
+    fail_prob : float, default 0.1
+        Probability with which the statement may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of the sine.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
+    >>> round(theory.ppm_error_coherent(spectrum, 0.02, 5.0, d=50, k=2, p=4, releases=10).value, 4)
+    0.0032
     """
     probability(fail_prob=fail_prob)
     cap = coherence_linf_bound(coherence, d, p=p, releases=releases)
@@ -310,10 +616,49 @@ def dist_error(
     tau: float | None = None,
     fail_prob: float = 0.1,
 ) -> Prediction:
-    """:func:`ppm_error` when each of ``nodes`` adds Gaussian noise of its own: sqrt(nodes) times as much in the sum.
+    """
+    Bound the error of the private power method of several nodes with all constants.
+
+    :func:`ppm_error` when each of ``nodes`` adds Gaussian noise of its own: sqrt(nodes) times as much in the sum.
 
     ``spectrum`` is that of the sum of the nodes' matrices (Balcan, Du, Wang and Yu 2016, Theorem 3.1; confidence of
     its restored form: high up to logarithms, and nothing of it but sqrt(nodes) is used here).
+
+    Parameters
+    ----------
+    spectrum : array_like, shape (m,)
+        Sizes of the eigenvalues of the sum of the nodes' matrices; those that are left out are zero.
+    stddevs : sequence of float
+        Standard deviation of the noise of one node on every entry, one for each step.
+    nodes : int
+        How many nodes hold a part of the data.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    tau : float, optional
+        As for :func:`ppm_error`.
+    fail_prob : float, default 0.1
+        Probability with which the statement may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of the sine.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
+    >>> round(theory.dist_error(spectrum, [0.01] * 10, 4, d=50, k=2, p=4).value, 4)
+    0.0032
     """
     counts(nodes=nodes)
     louder = [math.sqrt(nodes) * stddev for stddev in stddevs]
@@ -321,9 +666,41 @@ def dist_error(
 
 
 def dist_comm(nodes: int, p: int, d: int, releases: int, model: str = "broadcast") -> Prediction:
-    """Numbers that are sent: releases (nodes + 1) p d with a broadcast channel, 2 releases nodes p d point to point.
+    """
+    Count the numbers that nodes send.
+
+    Numbers that are sent: releases (nodes + 1) p d with a broadcast channel, 2 releases nodes p d point to point.
 
     Counted; Balcan, Du, Wang and Yu 2016, Theorem 3.1 and Corollary 3.2, have O(nodes p d L) (confidence: high).
+
+    Parameters
+    ----------
+    nodes : int
+        How many nodes hold a part of the data.
+    p : int
+        Columns that are iterated; at most ``d``.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    releases : int
+        How many products are released.
+    model : {"broadcast", "point_to_point"}, default "broadcast"
+        With a broadcast channel ("broadcast"), or point to point ("point_to_point").
+
+    Returns
+    -------
+    Prediction
+        ``value``: the count.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.dist_comm(4, p=8, d=1000, releases=5).value
+    200000.0
     """
     counts(nodes=nodes, p=p, d=d, releases=releases)
     per_release = {"broadcast": nodes + 1, "point_to_point": 2 * nodes}
@@ -333,14 +710,33 @@ def dist_comm(nodes: int, p: int, d: int, releases: int, model: str = "broadcast
 
 
 def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: int) -> Prediction:
-    """The likely sine of the largest angle to the top ``k`` eigenvectors, estimated from RELEASED values only.
+    """
+    Estimate the error of the private power method from released values only.
+
+    The likely sine of the largest angle to the top ``k`` eigenvectors, estimated from RELEASED values only.
 
     An estimate and not a bound: the released Ritz values are taken for eigenvalues.
 
     Parameters
     ----------
-    ritz_values : all p released Ritz values, of the last release.
-    stddevs : of the noise of each of the L releases (public).
+    ritz_values : array_like, shape (m,)
+        All p released Ritz values, of the last release.
+    stddevs : sequence of float
+        Standard deviation of the noise of each of the L releases (public).
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the likely sine, at most 1; ``flags["gap_seen"]``: p > k.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
 
     Notes
     -----
@@ -352,6 +748,12 @@ def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int,
 
     at the q from k to p - 1 that makes it least; sine = h / sqrt(1 + h^2). Values of the size of the noise make it
     1, as they should. With p = k nothing is known of sigma_{k+1} and rho = 1 (``flags["gap_seen"]`` is False).
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.predicted_sine([100.0, 90.0, 10.0, 5.0], [0.1] * 10, d=50, k=2).value, 4)
+    0.0092
     """
     p = len(ritz_values)
     if len(stddevs) < 1:

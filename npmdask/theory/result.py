@@ -6,7 +6,25 @@ from typing import Generic, NamedTuple, TypeVar
 
 
 class Prediction(NamedTuple):
-    """A predicted ``value``, the ``constants`` that no paper gives and were assumed, whether its conditions hold."""
+    """
+    A predicted number, with what was assumed and which conditions hold.
+
+    Parameters
+    ----------
+    value : float
+        The number.
+    constants : dict
+        Constants that no paper gives, by name, with the values that were assumed.
+    flags : dict
+        Conditions of the theorem, by name: whether they hold.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> found = theory.improved_iterations(s_k=1.0, s_q1=0.5, d=1000, acc=0.01)
+    >>> found.constants, found.flags, found.valid
+    ({'constant': 1.0, 'tau': 1.0}, {'gap': True, 'start_promised': False}, False)
+    """
 
     value: float
     constants: dict[str, float]
@@ -14,6 +32,7 @@ class Prediction(NamedTuple):
 
     @property
     def valid(self) -> bool:
+        """Whether every condition holds."""
         return all(self.flags.values())
 
 
@@ -21,7 +40,24 @@ Values = TypeVar("Values", bound=tuple[float, ...])
 
 
 class Predictions(NamedTuple, Generic[Values]):
-    """A :class:`Prediction` of several numbers: ``value`` is a named tuple."""
+    """
+    A :class:`Prediction` of several numbers.
+
+    Parameters
+    ----------
+    value : NamedTuple
+        The numbers, by name.
+    constants : dict
+        Constants that no paper gives, by name, with the values that were assumed.
+    flags : dict
+        Conditions of the theorem, by name: whether they hold.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.npm_max_noise(s_k=1.0, s_k1=0.5, acc=0.01, cos0=0.1).value
+    NoiseBound(whole=0.001, inside=0.01)
+    """
 
     value: Values
     constants: dict[str, float]
@@ -29,4 +65,5 @@ class Predictions(NamedTuple, Generic[Values]):
 
     @property
     def valid(self) -> bool:
+        """Whether every condition holds."""
         return all(self.flags.values())

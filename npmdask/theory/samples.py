@@ -22,12 +22,42 @@ PROVED_SCALE = 2.0  # of D: the largest quantiles of sums of squares are then th
 
 
 def roundness_spiked(lams: Sequence[float], sigma: float, d: int, *, scale: float = 2.0) -> Prediction:
-    """B of N(0, (U diag(lams)^2 U^T + sigma^2 I) / D), D = scale (d sigma^2 + sum lams^2) (Lemma 3.6), for every p.
+    """
+    Compute the roundness of Gaussian rows with spikes.
+
+    B of N(0, (U diag(lams)^2 U^T + sigma^2 I) / D), D = scale (d sigma^2 + sum lams^2) (Lemma 3.6), for every p.
 
     (lam_1^2 + sigma^2) / (sum lams^2 / d + sigma^2); the lemma prints tr(Lambda) for the sum of squares, which is not
     free of units. No constant is open with scale = 2 (``flags["proved"]``): no Gaussian z with E ||z||^2 = 1/2 has a
     larger Pr{||z||^2 > t^2} than one in a single dimension (Szekely and Bakirov 2003), at t >= 1 at most
     2 Phi(-sqrt(2) t) < e^-t. With scale = 1 the first condition fails: E ||z||^2 = 1 in three dimensions gives 0.39.
+
+    Parameters
+    ----------
+    lams : sequence of float
+        Strengths of the spikes, positive; one to ``d`` of them.
+    sigma : float
+        Standard deviation of the noise of a row; not negative.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    scale : float, default 2.0
+        Of D, by which rows are scaled.
+
+    Returns
+    -------
+    Prediction
+        ``value``: B, for every p.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.roundness_spiked([2.0, 1.0], 1.0, 100).value, 2)
+    4.76
     """
     strengths = sorted(map(float, lams), reverse=True)
     counts(d=d)
@@ -43,11 +73,44 @@ def roundness_spiked(lams: Sequence[float], sigma: float, d: int, *, scale: floa
 
 
 def spm_block_noise(n: int, d: int, p: int, B: float, *, constant: float = 1.0) -> NoisePrediction:
-    """Norms of G = (A_l - A) X and of U^T G for a block of ``n`` rows (Lemma 3.5), but with probability O(1 / n^2).
+    """
+    Bound the sampling noise of a block of rows.
+
+    Norms of G = (A_l - A) X and of U^T G for a block of ``n`` rows (Lemma 3.5), but with probability O(1 / n^2).
 
     constant sqrt(B p ln^4 n ln d / (d n)) + 1 / n^2, and the same with B p / d once more under the root.
     ``flags["averaged"]``: n >= p rows in a block, as no fewer can span p columns. ``flags["logarithms"]``: d > 1, where
     ln d is not 0, and n >= e^4, beyond which ln^4 n / n falls as noise does.
+
+    Parameters
+    ----------
+    n : int
+        Rows of the block.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    p : int
+        Columns that are iterated; at most ``d``.
+    B : float
+        Roundness of the rows: see the module's text.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Predictions
+        ``value``: ``whole``, of G, and ``inside``, of U^T G.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> noise = theory.spm_block_noise(10**6, 100, 5, 2.0).value
+    >>> round(noise.whole, 3), round(noise.inside, 3)
+    (0.13, 0.041)
     """
     ranks(d, 1, p)
     counts(n=n)
@@ -64,9 +127,47 @@ def spm_block_noise(n: int, d: int, p: int, B: float, *, constant: float = 1.0) 
 def spm_samples(
     s_k: float, s_k1: float, acc: float, *, d: int, k: int, p: int, B: float, constant: float = 1.0
 ) -> Prediction:
-    """n of Theorem 3.2: constant B p s_k max(1 / acc^2, B p / (sqrt p - sqrt(k-1))^2) ln^2 d / ((s_k - s_{k+1})^3 d).
+    """
+    Compute how many rows the streaming power method needs.
+
+    n of Theorem 3.2: constant B p s_k max(1 / acc^2, B p / (sqrt p - sqrt(k-1))^2) ln^2 d / ((s_k - s_{k+1})^3 d).
 
     For tan theta_k <= acc with probability 0.9; inf without a gap.
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    acc : float
+        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    B : float
+        Roundness of the rows: see the module's text.
+    constant : float, default 1.0
+        What O~ hides, logarithms of n and 1 / acc included.
+
+    Returns
+    -------
+    Prediction
+        ``value``: n; inf without a gap.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> f"{theory.spm_samples(1.0, 0.5, 0.1, d=100, k=2, p=4, B=2.0).value:.1e}"
+    '1.4e+03'
     """
     gap = _gap(s_k, s_k1, acc)
     ranks(d, k, p)
@@ -78,11 +179,49 @@ def spm_samples(
 def spm_samples_improved(
     s_k: float, s_q1: float, acc: float, *, d: int, q: int, p: int, B: float, constant: float = 1.0
 ) -> Prediction:
-    """n with an intermediate rank q (Balcan et al., Theorem 4.2), rows being round for q dimensions, too.
+    """
+    Compute how many rows are needed with an intermediate rank.
+
+    n with an intermediate rank q (Balcan et al., Theorem 4.2), rows being round for q dimensions, too.
 
     constant B p s_k max(1, B p / (sqrt p - sqrt(q-1))^2) ln^2 d / (acc^2 (s_k - s_{q+1})^3 d): derived here from
     Lemma 3.5 and the noise of Theorem 2.2, whose second condition has acc in it. The paper's own form was not legible
     (confidence that it is the smaller max(1 / acc^2, ...) of Hardt and Price: med).
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        The eigenvalue number q + 1, no larger than ``s_k``.
+    acc : float
+        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    q : int
+        Intermediate rank, k <= q <= p.
+    p : int
+        Columns that are iterated; at most ``d``.
+    B : float
+        Roundness of the rows: see the module's text.
+    constant : float, default 1.0
+        What O~ hides, logarithms of n and 1 / acc included.
+
+    Returns
+    -------
+    Prediction
+        ``value``: n; inf without a gap.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> f"{theory.spm_samples_improved(1.0, 0.2, 0.1, d=100, q=3, p=6, B=2.0).value:.1e}"
+    '5.6e+03'
     """
     gap = _gap(s_k, s_q1, acc)
     ranks(d, q, p)
@@ -92,7 +231,42 @@ def spm_samples_improved(
 
 
 def spm_samples_general(s_k: float, s_k1: float, acc: float, *, d: int, k: int, constant: float = 1.0) -> Prediction:
-    """Any distribution with Pr{||z|| > t} <= e^-t, p = 2 k (Corollary 3.4): s_k d / (acc^2 k (s_k - s_{k+1})^3)."""
+    """
+    Compute how many rows are needed for any distribution with light tails.
+
+    Any distribution with Pr{||z|| > t} <= e^-t, p = 2 k (Corollary 3.4): s_k d / (acc^2 k (s_k - s_{k+1})^3).
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_k1 : float
+        The one after it, no larger than ``s_k``.
+    acc : float
+        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    constant : float, default 1.0
+        What O~ hides, logarithms of n and 1 / acc included.
+
+    Returns
+    -------
+    Prediction
+        ``value``: n; inf without a gap.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> f"{theory.spm_samples_general(1.0, 0.5, 0.1, d=100, k=2).value:.1e}"
+    '4.0e+04'
+    """
     gap = _gap(s_k, s_k1, acc)
     ranks(d, k, min(2 * k, d))
     positive(constant=constant)
@@ -102,7 +276,40 @@ def spm_samples_general(s_k: float, s_k1: float, acc: float, *, d: int, k: int, 
 
 
 def spm_samples_powerlaw(c: float, acc: float, *, d: int, k: int, constant: float = 1.0) -> Prediction:
-    """:func:`spm_samples_general` with sigma_j = j^-c (Corollary 3.4): constant k^(2 c + 2) d / acc^2, c > 1/2."""
+    """
+    Compute how many rows are needed for eigenvalues that fall as a power.
+
+    :func:`spm_samples_general` with sigma_j = j^-c (Corollary 3.4): constant k^(2 c + 2) d / acc^2, c > 1/2.
+
+    Parameters
+    ----------
+    c : float
+        Exponent of the eigenvalues; above 1/2 for the corollary.
+    acc : float
+        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    constant : float, default 1.0
+        What O~ hides, logarithms of n and 1 / acc included.
+
+    Returns
+    -------
+    Prediction
+        ``value``: n.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> f"{theory.spm_samples_powerlaw(1.0, 0.1, d=100, k=2).value:.1e}"
+    '1.6e+05'
+    """
     exponent(c=c)
     positive(constant=constant)
     ranks(d, k, min(2 * k, d))
@@ -112,10 +319,42 @@ def spm_samples_powerlaw(c: float, acc: float, *, d: int, k: int, constant: floa
 
 
 def spm_samples_spiked(lams: Sequence[float], sigma: float, acc: float, *, d: int, constant: float = 1.0) -> Prediction:
-    """The spiked model with p = 2 k (Corollary 3.3).
+    """
+    Compute how many rows are needed in the spiked model.
+
+    The spiked model with p = 2 k (Corollary 3.3).
 
     constant (lam_1^2 + sigma^2)^2 (lam_k^2 + sigma^2) d k / (acc^2 lam_k^6), k = len(lams): what Theorem 3.2 gives for
     p = k + Theta(k), B^2 s_k k / (acc^2 (s_k - s_{k+1})^3 d), with the B of :func:`roundness_spiked`.
+
+    Parameters
+    ----------
+    lams : sequence of float
+        Strengths of the spikes, positive; one to ``d`` of them.
+    sigma : float
+        Standard deviation of the noise of a row; not negative.
+    acc : float
+        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    constant : float, default 1.0
+        What O~ hides, logarithms of n and 1 / acc included.
+
+    Returns
+    -------
+    Prediction
+        ``value``: n.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> f"{theory.spm_samples_spiked([2.0, 1.0], 1.0, 0.1, d=100).value:.1e}"
+    '1.0e+06'
     """
     roundness_spiked(lams, sigma, d)
     accuracy(acc)

@@ -20,10 +20,42 @@ SHARE = 0.1  # of a fail_prob: for the part of X_0 outside U, whose tail costs n
 
 
 def init_tan_bound(d: int, k: int, p: int, tau: float = 1.0, *, c: float = 1.0) -> Prediction:
-    """tan theta_k(U, X_0) of a random start (Lemma 2.5): tau sqrt(d) / (sqrt(p) - sqrt(k - 1)).
+    """
+    Bound the tangent of a random start, up to an exponent.
+
+    tan theta_k(U, X_0) of a random start (Lemma 2.5): tau sqrt(d) / (sqrt(p) - sqrt(k - 1)).
 
     It holds but with probability ``fail_prob`` = tau^(-c (p + 1 - k)) + e^(-c d), whose exponent ``c`` the paper leaves
     open; ``flags["says_something"]``: that is below 1. :func:`init_tan_explicit` has no open constant.
+
+    Parameters
+    ----------
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    tau : float, default 1.0
+        How many times worse than a typical start the start may be.
+    c : float, default 1.0
+        The exponent that the paper leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound; ``constants["fail_prob"]``: the probability with which it may fail.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.init_tan_bound(d=1000, k=5, p=10, tau=2.0).value, 1)
+    54.4
     """
     ranks(d, k, p)
     positive(tau=tau, c=c)
@@ -33,12 +65,42 @@ def init_tan_bound(d: int, k: int, p: int, tau: float = 1.0, *, c: float = 1.0) 
 
 
 def init_tan_explicit(d: int, k: int, p: int, fail_prob: float = 0.1) -> Prediction:
-    """What tan theta_k(U, X_0) of a random start does not exceed but with probability ``fail_prob``; nothing is open.
+    """
+    Bound the tangent of a random start without an open constant.
+
+    What tan theta_k(U, X_0) of a random start does not exceed but with probability ``fail_prob``; nothing is open.
 
     (sqrt(d - p) + sqrt(k) + sqrt(2 ln(10 / fail_prob))) / s: the numerator is what the norm of a Gaussian k x (d - p)
     block exceeds with 1/10 of ``fail_prob``, s what the smallest singular value of one of k x p falls below with 9/10;
     the law is that of :func:`init_tan_quantile`, whose quantiles are 1.1 to 1.8 times less where p is far below d, and
     up to 5 times where it is near. inf where floats do not hold s.
+
+    Parameters
+    ----------
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    fail_prob : float, default 0.1
+        Probability with which the statement may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of tan theta_k(U, X_0); inf where floats do not hold it.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> [round(theory.init_tan_explicit(d=1000, k=5, p=p).value) for p in (5, 10, 20)]
+    [870, 46, 19]
     """
     ranks(d, k, p)
     probability(fail_prob=fail_prob)
@@ -65,10 +127,44 @@ def _smallest_singular_value(k: int, p: int, fail_prob: float) -> float:
 
 
 def init_tan_quantile(d: int, k: int, p: int, prob: float = 0.9, draws: int = 2000, seed: int = 0) -> Prediction:
-    """The number that tan theta_k(U, X_0) of a random start does not exceed with probability ``prob``, by simulation.
+    """
+    Simulate a quantile of the tangent of a random start.
+
+    The number that tan theta_k(U, X_0) of a random start does not exceed with probability ``prob``, by simulation.
 
     cos^2 of the angles are the eigenvalues of a matrix-variate beta law, so tan^2 theta_k is the largest eigenvalue of
     A^-1 B with Wishart matrices A (p degrees of freedom) and B (d - p), k x k both: a draw costs k^3 whatever d is.
+
+    Parameters
+    ----------
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    p : int
+        Columns that are iterated; at most ``d``.
+    prob : float, default 0.9
+        Probability, between 0 and 1.
+    draws : int, default 2000
+        Random starts that are simulated.
+    seed : int, default 0
+        Of the simulation.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the quantile; ``flags["enough_draws"]``: it is no guess.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.init_tan_quantile(d=1000, k=5, p=10).value)
+    36
     """
     ranks(d, k, p)
     probability(prob=prob)
@@ -111,10 +207,42 @@ Norm = Callable[[float, int, int, int, float], float]
 
 
 def gaussian_norm(stddev: float, rows: int, columns: int, releases: int = 1, fail_prob: float = 0.1) -> float:
-    """Spectral norm that none of ``releases`` Gaussian blocks exceeds, except with probability ``fail_prob``.
+    """
+    Bound the spectral norm of blocks of Gaussian noise.
+
+    Spectral norm that none of ``releases`` Gaussian blocks exceeds, except with probability ``fail_prob``.
 
     stddev (sqrt(rows) + sqrt(columns) + sqrt(2 ln(releases / fail_prob))): Gordon's bound of the mean, Gaussian
     concentration about it, union bound. Explicit where Lemma A.2 of Hardt and Price has a constant.
+
+    Parameters
+    ----------
+    stddev : float
+        Standard deviation of the numbers; not negative.
+    rows : int
+        Rows of a block.
+    columns : int
+        Columns of a block.
+    releases : int, default 1
+        How many products are released.
+    fail_prob : float, default 0.1
+        Probability with which the statement may fail.
+
+    Returns
+    -------
+    float
+        The bound, in the units of ``stddev``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.gaussian_norm(0.1, rows=1000, columns=10), 2)
+    3.69
     """
     not_negative(stddev=stddev)
     counts(rows=rows, columns=columns, releases=releases)
@@ -123,13 +251,45 @@ def gaussian_norm(stddev: float, rows: int, columns: int, releases: int = 1, fai
 
 
 def laplace_norm(stddev: float, rows: int, columns: int, releases: int = 1, fail_prob: float = 0.1) -> float:
-    """:func:`gaussian_norm` of independent Laplace numbers, whose tails are longer (in place of Lemma A.3).
+    """
+    Bound the spectral norm of blocks of Laplace noise.
+
+    :func:`gaussian_norm` of independent Laplace numbers, whose tails are longer (in place of Lemma A.3).
 
     b (l + sqrt(l^2 + 4 max(rows, columns) l)) with l = ln((rows + columns) releases / fail_prob) and the scale
     b = stddev / sqrt(2): matrix Bernstein for subexponential entries (Tropp 2012, Theorem 6.2, applied to the
     dilation), as E |g|^m = m! b^m; union bound. It holds for U^T G, too, with ``rows`` orthonormal columns of U,
     which is not made of Laplace numbers. The lemma's own sqrt(rows columns) ln(...) with an open constant is larger
     for wide blocks; the variance of its proof is half of the true 2 b^2.
+
+    Parameters
+    ----------
+    stddev : float
+        Standard deviation of the numbers; not negative.
+    rows : int
+        Rows of a block.
+    columns : int
+        Columns of a block.
+    releases : int, default 1
+        How many products are released.
+    fail_prob : float, default 0.1
+        Probability with which the statement may fail.
+
+    Returns
+    -------
+    float
+        The bound, in the units of ``stddev``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.laplace_norm(0.1, rows=1000, columns=10), 2)
+    14.25
     """
     not_negative(stddev=stddev)
     counts(rows=rows, columns=columns, releases=releases)

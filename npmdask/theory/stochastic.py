@@ -29,11 +29,45 @@ BEYOND = 500.0  # of a logarithm: such a bound says nothing, and floats still ho
 def oja_shift(
     top: float, second: float, deviation: float, variance: float, alpha: float, fail_prob: float
 ) -> Prediction:
-    """beta of Theorem 7, of the rates alpha / ((l1 - l2) (beta + t)).
+    """
+    Compute the shift of the step sizes of Oja's algorithm.
+
+    beta of Theorem 7, of the rates alpha / ((l1 - l2) (beta + t)).
 
     20 max(M' alpha / (l1 - l2), V' alpha^2 / ((l1 - l2)^2 ln(1 + fail_prob / 100))). ``top``, ``second``: l1 > l2;
     ``deviation``: M' >= ||A_i - Sigma||; ``variance``: V' = that of A_i plus l1^2.
     ``flags["first_step_small_enough"]``: eta_1 <= 1 / (4 max(l1, M')).
+
+    Parameters
+    ----------
+    top : float
+        The largest eigenvalue l1.
+    second : float
+        The next, l2 < l1; not negative.
+    deviation : float
+        M' >= ||A_i - Sigma||.
+    variance : float
+        V': that of A_i plus l1^2.
+    alpha : float
+        Constant of the step size; above 1/2.
+    fail_prob : float
+        Probability with which the theorem may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: beta.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.oja_shift(1.0, 0.5, deviation=2.0, variance=2.0, alpha=1.0, fail_prob=0.1).value)
+    160080
     """
     gap = _conditions(top, second, alpha, fail_prob)
     positive(deviation=deviation, variance=variance)
@@ -54,11 +88,51 @@ def oja_rate(
     fail_prob: float = 0.1,
     constant: float = 1.0,
 ) -> Prediction:
-    """sin^2 of the angle to the top eigenvector after Oja's n steps (Theorem 7), with probability 1 - fail_prob.
+    """
+    Bound the error of Oja's algorithm.
+
+    sin^2 of the angle to the top eigenvector after Oja's n steps (Theorem 7), with probability 1 - fail_prob.
 
     constant ln(1/f) / f^2 (d (beta / n)^(2 alpha) + alpha^2 V / ((2 alpha - 1) (l1 - l2)^2 n)), f = fail_prob, beta of
     :func:`oja_shift`; ``variance`` is V, without the l1^2 that beta has in addition. At most 1.
     ``flags["enough_steps"]``: n > beta. sin^2, where the theorem after it prints the sine.
+
+    Parameters
+    ----------
+    n : int
+        Steps.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    top : float
+        The largest eigenvalue l1.
+    second : float
+        The next, l2 < l1; not negative.
+    deviation : float
+        Bound of ||A_i - Sigma||; above 0.
+    variance : float
+        V: the variance of A_i, not negative.
+    alpha : float, default 1.0
+        Constant of the step size; above 1/2.
+    fail_prob : float, default 0.1
+        Probability with which the theorem may fail.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of sin^2, at most 1.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.oja_rate(10**7, 10, top=1.0, second=0.5, deviation=2.0, variance=1.0).value, 3)
+    0.59
     """
     gap = _conditions(top, second, alpha, fail_prob)
     counts(n=n, d=d)
@@ -73,19 +147,75 @@ def oja_rate(
 
 
 def hist_threshold(epsilon: float, delta: float) -> Prediction:
-    """The noisy count below which a bin of a stability histogram is dropped: 1 + (2 / epsilon) ln(2 / delta).
+    """
+    Compute the noisy count below which a bin of a histogram is dropped.
+
+    The noisy count below which a bin of a stability histogram is dropped: 1 + (2 / epsilon) ln(2 / delta).
 
     Duengler and Sanyal 2025, Appendix H.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the count.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.hist_threshold(1.0, 1e-6).value, 1)
+    30.0
     """
     _budget(epsilon, delta)
     return Prediction(1 + 2 / epsilon * math.log(2 / delta), {}, {})
 
 
 def privrange_groups(epsilon: float, delta: float, tau: float, constant: float = 3.0) -> Prediction:
-    """Groups of PrivRange (Algorithm 6): ceil(constant ln(1 / (delta tau)) / epsilon); its bracket is misprinted.
+    """
+    Compute how many groups PrivRange forms.
+
+    Groups of PrivRange (Algorithm 6): ceil(constant ln(1 / (delta tau)) / epsilon); its bracket is misprinted.
 
     ``flags["can_survive"]``: all of them in one bin exceed the threshold by what its noise, Laplace of scale
     2 / epsilon, falls below with probability tau. A batch must have two records per group at least.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    tau : float
+        Probability with which it may fail.
+    constant : float, default 3.0
+        In place of the misprinted bracket.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the number of groups, a whole number.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.privrange_groups(1.0, 1e-6, tau=0.01).value
+    56
     """
     _budget(epsilon, delta)
     probability(tau=tau)
@@ -96,19 +226,79 @@ def privrange_groups(epsilon: float, delta: float, tau: float, constant: float =
 
 
 def privmean_histogram(epsilon: float, delta: float, d: int) -> Predictions[Share]:
-    """The budget of the histogram of one of d coordinates (Algorithm 7): Lemma 16 at half of epsilon and delta.
+    """
+    Compute the budget of the histogram of one coordinate in PrivMean.
+
+    The budget of the histogram of one of d coordinates (Algorithm 7): Lemma 16 at half of epsilon and delta.
 
     ``flags["epsilon_at_most_0.9"]``: where the lemma is proved, of the half.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    d : int
+        Dimension: columns of the data, rows of a block.
+
+    Returns
+    -------
+    Predictions
+        ``value``: what the histogram of each coordinate may spend.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.privmean_histogram(1.0, 1e-6, d=10).value.epsilon, 3)
+    0.014
     """
     _budget(epsilon, delta)
     return lemma16_split(epsilon / 2, delta / 2, d)
 
 
 def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, share: float = 1.0) -> Prediction:
-    """The least batch with which PrivMean (Algorithm 7) locates all d coordinates, with probability 1 - tau.
+    """
+    Compute the least batch with which PrivMean locates all coordinates.
+
+    The least batch with which PrivMean (Algorithm 7) locates all d coordinates, with probability 1 - tau.
 
     A bin with ``share`` of the batch must exceed the threshold of its histogram by what Laplace noise takes away. At
     d = 200 and (0.5, 0.005) the threshold alone is 10,490 counts, far beyond the sqrt(n) of the paper's experiments.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    tau : float, default 0.01
+        Probability with which it may fail.
+    share : float, default 1.0
+        Share of the batch that is in one bin; above 0, at most 1.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the number of records, a whole number.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.privmean_min_batch(0.5, 0.005, d=200).value
+    18109.0
     """
     counts(d=d)
     probability(tau=tau)
@@ -144,16 +334,30 @@ LARGEST_EPSILON = 0.9  # of Theorems 1 and 9; the paper's own experiments have e
 
 
 class AssumptionA(NamedTuple):
-    """Assumption A: how random matrices A_i with mean Sigma are spread, in units of lambda_1 = ||Sigma||.
+    """
+    How random matrices A_i with mean Sigma are spread (Assumption A), in units of lambda_1 = ||Sigma||.
 
     Parameters
     ----------
-    kappa : lambda_1 / min over i <= k of (lambda_i - lambda_{i+1}).
-    V : ||E (A_i - Sigma)^2|| <= lambda_1^2 V.
-    gamma : gamma^2 = max over unit u of ||E (A_i - Sigma) u u^T (A_i - Sigma)|| / lambda_1^2.
-    M : ||A_i - Sigma|| <= lambda_1 M.
-    K, a : of the tail of u^T (A_i - Sigma) v: E exp((|.|^2 / (K gamma lambda_1)^2)^(1 / (2 a))) <= 2 (printed "<= 1",
+    kappa : float
+        The ratio lambda_1 / min over i <= k of (lambda_i - lambda_{i+1}); at least 1.
+    V : float
+        ||E (A_i - Sigma)^2|| <= lambda_1^2 V.
+    gamma : float
+        Its square is the max over unit u of ||E (A_i - Sigma) u u^T (A_i - Sigma)|| / lambda_1^2.
+    M : float
+        ||A_i - Sigma|| <= lambda_1 M.
+    K : float
+        Of the tail of u^T (A_i - Sigma) v: E exp((|.|^2 / (K gamma lambda_1)^2)^(1 / (2 a))) <= 2 (printed "<= 1",
         which no random number fulfils).
+    a : float
+        Exponent of the same tail.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
+    AssumptionA(kappa=2.0, V=1.0, gamma=1.0, M=0.0, K=1.0, a=1.0)
     """
 
     kappa: float
@@ -167,12 +371,46 @@ class AssumptionA(NamedTuple):
 def dppca_zeta(
     model: AssumptionA, *, n: int, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0, c_n: float = 1.0
 ) -> Prediction:
-    """zeta of k-DP-PCA (Theorem 1): constant kappa' (sqrt(V k / n) + gamma d k sqrt(ln(1/delta)) / (epsilon n)).
+    """
+    Bound the error of k-DP-PCA.
+
+    zeta of k-DP-PCA (Theorem 1): constant kappa' (sqrt(V k / n) + gamma d k sqrt(ln(1/delta)) / (epsilon n)).
 
     Parameters
     ----------
-    constant : of the O~, logarithms of n, d, 1 / epsilon, 1 / delta and powers of K included.
-    c_n : C of the condition on n; see :func:`dppca_min_n`.
+    model : AssumptionA
+        How the matrices are spread.
+    n : int
+        All matrices.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    constant : float, default 1.0
+        Of the O~, logarithms of n, d, 1 / epsilon, 1 / delta and powers of K included.
+    c_n : float, default 1.0
+        C of the condition on n; see :func:`dppca_min_n`.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of zeta, at most 1 (``flags["says_something"]``: it is below).
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
+    >>> round(theory.dppca_zeta(model, n=10**6, d=10, k=2, epsilon=0.5, delta=1e-7).value, 4)
+    0.0031
     """
     _public(n, d, k, epsilon, delta)
     _possible(model)
@@ -197,10 +435,49 @@ def dpojas_zeta(
     constant: float = 1.0,
     c_epsilon: float = 1.0,
 ) -> Prediction:
-    """zeta of k-DP-Ojas (Corollary 4): constant kappa' (sqrt(V k / n) + (gamma + 1) d k ln(1/delta) / (epsilon n)).
+    """
+    Bound the error of k-DP-Ojas.
+
+    zeta of k-DP-Ojas (Corollary 4): constant kappa' (sqrt(V k / n) + (gamma + 1) d k ln(1/delta) / (epsilon n)).
 
     Theorem 3 prints sqrt(ln(1/delta)), Theorem 10, from which it follows, ln(1/delta). Its privacy asks for
     epsilon <= c_epsilon sqrt(ln(n/delta) / n) and records that were shuffled, which the algorithm does not do.
+
+    Parameters
+    ----------
+    model : AssumptionA
+        How the matrices are spread.
+    n : int
+        All matrices.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    constant : float, default 1.0
+        What the theorem leaves open.
+    c_epsilon : float, default 1.0
+        Of the condition on epsilon.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the bound of zeta, at most 1 (``flags["says_something"]``: it is below).
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
+    >>> round(theory.dpojas_zeta(model, n=10**6, d=10, k=2, epsilon=0.001, delta=1e-7).value, 4)
+    1.0
     """
     _public(n, d, k, epsilon, delta)
     _possible(model)
@@ -217,7 +494,10 @@ def dpojas_zeta(
 def dppca_min_n(
     model: AssumptionA, *, d: int, k: int, epsilon: float, delta: float, constant: float = 1.0
 ) -> Prediction:
-    """How many matrices Theorem 1 asks for, ``constant`` (its C) times the largest of three::
+    """
+    Compute how many matrices k-DP-PCA needs.
+
+    How many matrices Theorem 1 asks for, ``constant`` (its C) times the largest of three::
 
         e^(kappa'^2) + (d kappa' gamma sqrt(l) + sqrt(d) l^1.5) / epsilon + kappa' M + kappa'^2 V,      l = ln(1/delta)
         kappa'^4 k^3 V
@@ -226,6 +506,38 @@ def dppca_min_n(
     The second is printed lambda_1^2 kappa'^2 k^3 V, which would depend on the unit of the data; its Lemma 23 gives
     kappa'^4. inf where e^(kappa'^2) is beyond floats. The theorem is for k < d, epsilon < 0.9 and delta <= 1 / n, here
     with n the value itself.
+
+    Parameters
+    ----------
+    model : AssumptionA
+        How the matrices are spread.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    k : int
+        Leading vectors that are wanted; at most ``p``.
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the number of matrices; inf where it is beyond floats.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
+    >>> round(theory.dppca_min_n(model, d=10, k=2, epsilon=0.5, delta=1e-7).value)
+    1285
     """
     _public(1, d, k, epsilon, delta)
     _possible(model)
@@ -253,7 +565,10 @@ def spiked_lower_bound(
     c0: float = 1.0,
     c0_prime: float = 1.0,
 ) -> Prediction:
-    """E zeta that no private method falls below on N(0, V diag(values) V^T + sigma^2 I) (Corollary 3).
+    """
+    Bound from below the error of every private method on spiked Gaussian records.
+
+    E zeta that no private method falls below on N(0, V diag(values) V^T + sigma^2 I) (Corollary 3).
 
     constant min(sigma sqrt(lambda_1 + sigma^2) / sum of (lambda_i + sigma^2) (sqrt(d k / n) + d k / (n epsilon)), 1),
     ``values``: the k spikes lambda_i, without sigma^2, of one order of magnitude (``flags["comparable_spikes"]``: the
@@ -263,6 +578,43 @@ def spiked_lower_bound(
     Its condition is printed for lambda, which has a unit, and with e epsilon; it is read for delta, and stricter:
     delta <= c0' exp(epsilon - c0 (epsilon sqrt(n d k) + d k)). Lemma 1 and the bound for the Frobenius norm would
     give sqrt(k) more than is printed.
+
+    Parameters
+    ----------
+    values : array_like, shape (m,)
+        The k spikes lambda_i, without sigma^2; above 0.
+    sigma : float
+        Standard deviation of the records without their signal.
+    n : int
+        Records.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    constant : float, default 1.0
+        What the theorem leaves open.
+    c0 : float, default 1.0
+        Of the condition on delta.
+    c0_prime : float, default 1.0
+        Of the condition on delta.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the least expected zeta; ``flags``: the conditions.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.spiked_lower_bound([2.0, 1.0], 1.0, n=10**4, d=100, epsilon=0.5, delta=1e-7).value, 3)
+    0.063
     """
     values, k = np.sort(np.asarray(values, dtype=np.float64))[::-1], len(values)
     _public(n, d, k, epsilon, delta)
@@ -281,10 +633,44 @@ def spiked_lower_bound(
 def top_lower_bound(
     lambda_1: float, lambda_2: float, *, n: int, d: int, epsilon: float, constant: float = 1.0
 ) -> Prediction:
-    """The sine of the angle to v_1 that no epsilon-DP method falls below on Gaussian records (Theorem 11, k = 1).
+    """
+    Bound from below the error of every pure private method for the top eigenvector.
+
+    The sine of the angle to v_1 that no epsilon-DP method falls below on Gaussian records (Theorem 11, k = 1).
 
     constant min(kappa (sqrt(d / n) + d / (epsilon n)) sqrt(lambda_2 / lambda_1), 1), kappa = lambda_1 / (lambda_1 -
     lambda_2). The only bound here that is for pure epsilon (delta = 0).
+
+    Parameters
+    ----------
+    lambda_1 : float
+        The largest eigenvalue.
+    lambda_2 : float
+        The second eigenvalue, below ``lambda_1``.
+    n : int
+        Records.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    epsilon : float
+        Of the promise; above 0.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the least sine.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> round(theory.top_lower_bound(1.0, 0.5, n=10**4, d=100, epsilon=0.5).value, 3)
+    0.17
     """
     _public(n, d, 1, epsilon, 0.5)
     positive(constant=constant)
@@ -296,11 +682,50 @@ def top_lower_bound(
 def dppca_noise_beta(
     model: AssumptionA, lambda_1: float, *, n: int, batch: int, d: int, epsilon: float, delta: float, tau: float = 0.01
 ) -> Prediction:
-    """beta, a bound of the noise per coordinate of a private mean of ``batch`` images (proof of Theorem 9).
+    """
+    Bound the noise on each coordinate of a private mean of a batch.
+
+    beta, a bound of the noise per coordinate of a private mean of ``batch`` images (proof of Theorem 9).
 
     16 K gamma lambda_1 ln^a(B d / tau) sqrt(2 d ln(2.5/delta)) / (epsilon B), in units of lambda_1. The algorithm
     itself has 12 where the proof has 16, and halves epsilon, delta and the batch, of which the proof knows nothing.
     ``n``: all matrices, for the condition delta <= 1 / n alone.
+
+    Parameters
+    ----------
+    model : AssumptionA
+        How the matrices are spread.
+    lambda_1 : float
+        The largest eigenvalue.
+    n : int
+        All matrices, for the condition delta <= 1 / n alone.
+    batch : int
+        Matrices of a batch.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    tau : float, default 0.01
+        Probability with which the mean may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: beta, in the units of ``lambda_1``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
+    >>> round(theory.dppca_noise_beta(model, 1.0, n=10**6, batch=1000, d=10, epsilon=0.5, delta=1e-7).value, 2)
+    8.16
     """
     _public(batch, d, 1, epsilon, delta)
     _possible(model)
@@ -328,13 +753,49 @@ def dppca_learning_rate(
     tau: float = 0.01,
     fail_prob: float = 0.01,
 ) -> Prediction:
-    """eta_t of step t = 1 ... T = floor(n / batch) (Theorem 9): alpha / (gap (xi + t)), in units of 1 / lambda_1.
+    """
+    Compute the step size of k-DP-PCA.
+
+    eta_t of step t = 1 ... T = floor(n / batch) (Theorem 9): alpha / (gap (xi + t)), in units of 1 / lambda_1.
 
     Parameters
     ----------
-    gap : lambda_1 - lambda_2 of P Sigma P.
-    c : alpha = c ln n. c2 : of the norm of the noise, ||E G G^T|| <= c2 d.
-    tau, fail_prob : probabilities with which a mean, and the theorem, may fail.
+    t : int
+        The step, from 1.
+    model : AssumptionA
+        How the matrices are spread.
+    lambda_1 : float
+        The largest eigenvalue.
+    gap : float
+        The gap lambda_1 - lambda_2 of P Sigma P; no larger than ``lambda_1``.
+    n : int
+        All matrices.
+    d : int
+        Dimension: columns of the data, rows of a block.
+    batch : int
+        Matrices of a batch.
+    epsilon : float
+        Of the promise (epsilon, delta); above 0.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    c : float, default 1.0
+        Of alpha = c ln n.
+    c2 : float, default 1.0
+        Of the norm of the noise, ||E G G^T|| <= c2 d.
+    tau : float, default 0.01
+        Probability with which a mean may fail.
+    fail_prob : float, default 0.01
+        Probability with which the theorem may fail.
+
+    Returns
+    -------
+    Prediction
+        ``value``: eta_t; ``constants["xi"]``: the shift.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
 
     Notes
     -----
@@ -342,6 +803,14 @@ def dppca_learning_rate(
     mean of a batch. With fail_prob = 0.01 the last logarithm is 1e-4: xi is 200,000 (alpha lambda_1 / gap)^2 or more.
     ``flags["more_steps_than_xi"]``, T >= xi as the proof asks, never holds at the sizes of the paper's experiments,
     which take another rate.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
+    >>> rate = theory.dppca_learning_rate(1, model, 1.0, 0.5, n=10**6, d=10, batch=1000, epsilon=0.5, delta=1e-7)
+    >>> f"{rate.value:.1e}", rate.flags["more_steps_than_xi"]
+    ('2.7e-10', False)
     """
     counts(t=t, n=n, batch=batch)
     positive(c=c, c2=c2, gap=gap)

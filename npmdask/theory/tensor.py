@@ -41,14 +41,43 @@ def iterations(lambda_max: float, d: int, epsilon: float, *, constant: float = 1
 def tolerated_noise(
     noise: str, lambda_min: float, *, d: int, k: int, constants: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> Prediction:
-    """The largest ||E|| for which all components are proved to be found, by how the noise E is related to them.
+    """
+    Compute the noise for which all components of a tensor are proved to be found.
+
+    The largest ||E|| for which all components are proved to be found, by how the noise E is related to them.
 
     Parameters
     ----------
-    noise : "adversarial" (anything: lambda_min / d, Theorem 2.1), "round" (as Gaussian noise, |E(v, u, u)| <=
-        ||E(I, u, u)|| / sqrt(d): lambda_min / sqrt(d)) or "weakly correlated" (||E(v, I, I)|| <= C_0 lambda_min / d:
-        lambda_min / sqrt(k), and no more than c lambda_min / sqrt(d), which the paper does not ask for).
-    constants : C_0 of equation 4, C_1 of equations 3 and 5, and c.
+    noise : {"adversarial", "round", "weakly correlated"}
+        "adversarial": anything, lambda_min / d (Theorem 2.1). "round": as Gaussian noise, |E(v, u, u)| <= ||E(I, u,
+        u)|| / sqrt(d); lambda_min / sqrt(d). "weakly correlated": ||E(v, I, I)|| <= C_0 lambda_min / d; lambda_min
+        / sqrt(k), and no more than c lambda_min / sqrt(d), which the paper does not ask for.
+    lambda_min : float
+        The least weight of a component; above 0.
+    d : int
+        Dimension of the tensor.
+    k : int
+        Components of the tensor, at most ``d``.
+    constants : tuple of float, default (1.0, 1.0, 1.0)
+        C_0 of equation 4, C_1 of equations 3 and 5, and c.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the largest ||E||; ``flags["as_printed"]``: the added condition changed nothing.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.tpm_max_noise("adversarial", 1.0, d=100, k=5).value
+    0.01
+    >>> theory.tpm_max_noise("round", 1.0, d=100, k=5).value
+    0.1
     """
     if noise not in NOISES:
         raise BadInputError(f"noise = {noise!r}: {closest(noise, list(NOISES))}")
@@ -67,10 +96,44 @@ def tolerated_noise(
 def sample_complexity(
     sigma: float, lambda_min: float, epsilon: float, *, d: int, k: int, constants: tuple[float, float] = (1.0, 1.0)
 ) -> Prediction:
-    """n of Theorem 3.1, samples of *one* product of Algorithm 2, without its logarithms.
+    """
+    Compute how many samples a product of the online tensor power method needs.
+
+    n of Theorem 3.1, samples of *one* product of Algorithm 2, without its logarithms.
 
     constant max(sigma^2 d / epsilon^2, sigma^2 d^2 / lambda_min^2): printed with min, but its proof needs both.
     ``constants``: that one, and C_1 of the condition epsilon <= C_1 lambda_min / sqrt(k).
+
+    Parameters
+    ----------
+    sigma : float
+        Size of the noise of a sample; not negative.
+    lambda_min : float
+        The least weight of a component; above 0.
+    epsilon : float
+        Error that is allowed; above 0.
+    d : int
+        Dimension of the tensor.
+    k : int
+        Components of the tensor, at most ``d``.
+    constants : tuple of float, default (1.0, 1.0)
+        That of the number, and C_1 of the condition epsilon <= C_1 lambda_min / sqrt(k).
+
+    Returns
+    -------
+    Prediction
+        ``value``: the number of samples; ``flags``: the condition on ``epsilon``.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.online_tpm_samples(0.1, 1.0, 0.1, d=100, k=5).value
+    100.00000000000001
     """
     _components(d, k)
     constant, c1 = constants
@@ -99,12 +162,72 @@ def private_epsilon(
 
 
 def tpm_restarts(k: int, *, least: float = 2.0, constant: float = 1.0) -> Prediction:
-    """:func:`restarts` with what it assumes."""
+    """
+    Compute how many random starts the tensor power method needs for each component.
+
+    :func:`restarts` with what it assumes.
+
+    Parameters
+    ----------
+    k : int
+        Components of the tensor.
+    least : float, default 2.0
+        K_0 of the theorem.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the number of starts, a whole number.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.tpm_restarts(5).value
+    9
+    """
     return Prediction(restarts(k, least=least, constant=constant), {"K_0": least, "constant": constant}, {})
 
 
 def tpm_iterations(lambda_max: float, d: int, epsilon: float, *, constant: float = 1.0) -> Prediction:
-    """:func:`iterations` with what it assumes; Theorem 2.2 is for epsilon < 1/2."""
+    """
+    Compute how many iterations the tensor power method needs from each start.
+
+    :func:`iterations` with what it assumes; Theorem 2.2 is for epsilon < 1/2.
+
+    Parameters
+    ----------
+    lambda_max : float
+        The largest weight, no smaller than ``lambda_min``.
+    d : int
+        Dimension of the tensor.
+    epsilon : float
+        Norm of the noise on the tensor; above 0.
+    constant : float, default 1.0
+        What the theorem leaves open.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the number of iterations, a whole number.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.tpm_iterations(1.0, 100, 0.01).value
+    10
+    """
     many = iterations(lambda_max, d, epsilon, constant=constant)
     return Prediction(many, {"constant": constant}, {"error_below_half": epsilon < 0.5})
 
@@ -121,10 +244,51 @@ def dp_tpm_min_eps(
     constant: float = 1.0,
     c: float = 1.0,
 ) -> Prediction:
-    """:func:`private_epsilon` with what it assumes; no incoherence is outside 1 to d / k.
+    """
+    Compute the least epsilon at which the private tensor power method is proved to work.
+
+    :func:`private_epsilon` with what it assumes; no incoherence is outside 1 to d / k.
 
     ``gap``: lambda_1 - lambda_2, of which the theorem asks for c / sqrt(d) (``flags["gap_large_enough"]``: it is given,
     and so large).
+
+    Parameters
+    ----------
+    lambda_min : float
+        The least weight of a component; above 0.
+    mu : float
+        Incoherence mu_0, from 1 to d / k.
+    d : int
+        Dimension of the tensor.
+    k : int
+        Components of the tensor, at most ``d``.
+    delta : float
+        Of the promise (epsilon, delta); between 0 and 1.
+    lambda_max : float
+        The largest weight, no smaller than ``lambda_min``.
+    gap : float, optional
+        The gap lambda_1 - lambda_2, of which the theorem asks for c / sqrt(d) (``flags["gap_large_enough"]``: it is
+        given, and so large).
+    constant : float, default 1.0
+        What the theorem leaves open.
+    c : float, default 1.0
+        Of the condition on ``gap``.
+
+    Returns
+    -------
+    Prediction
+        ``value``: the least epsilon.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.dp_tpm_min_eps(1000.0, 2.0, d=100, k=5, delta=1e-6, lambda_max=2000.0, gap=500.0).flags
+    {'possible_incoherence': True, 'gap_large_enough': True}
     """
     least = private_epsilon(lambda_min, mu, d=d, k=k, delta=delta, lambda_max=lambda_max, constant=constant)
     positive(c=c)
