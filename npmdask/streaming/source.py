@@ -17,7 +17,7 @@ from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams import Directory, Rows, Stream, ZarrRows, standard_input
+from npmdask.storage.streams import Directory, IteratorRows, Stream, ZarrRows, standard_input
 from npmdask.storage.streams.directory import is_complete
 
 STANDARD_INPUT = "-"
@@ -89,7 +89,7 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
         held = getattr(source, "buffer_bytes", 0)
         return Opened(stream=source, name=type(source).__name__, grows=True, buffer_bytes=held)
     reading.refuse_others(("columns",), "an iterator")
-    rows = Rows(source, columns=reading.columns, non_finite=reading.non_finite)
+    rows = IteratorRows(source, columns=reading.columns, non_finite=reading.non_finite)
     return Opened(stream=rows, name="an iterator", forwards=not callable(source))
 
 

@@ -2,7 +2,7 @@
 
 from npmdask.storage.streams.base import Position, Stream
 from npmdask.storage.streams.directory import Directory
-from npmdask.storage.streams.iterator import Rows, standard_input
+from npmdask.storage.streams.iterator import IteratorRows, standard_input
 from npmdask.storage.streams.zarr_rows import ZarrRows
 
-__all__ = ["Directory", "Position", "Rows", "Stream", "ZarrRows", "standard_input"]
+__all__ = ["Directory", "IteratorRows", "Position", "Stream", "ZarrRows", "standard_input"]

@@ -78,7 +78,7 @@ class Drawn:
         return "start it again from its first row and seek to the last position"
 
 
-class Rows(BatchedStream):
+class IteratorRows(BatchedStream):
     """A stream out of ``source``: an iterator of arrays (n x d, also sparse), or a callable that starts a fresh one.
 
     ``columns`` is the width d; without it the first array is drawn at once to see it. An array is copied before
@@ -214,7 +214,7 @@ NAME = "standard input"
 
 def standard_input(
     format: str, *, columns: int, file: Any = None, header: bool | None = None, non_finite: str = "refuse"
-) -> Rows:
+) -> IteratorRows:
     """A stream of the rows (``columns`` numbers each) that arrive on standard input, or on a binary ``file``.
 
     ``format``: "csv" (commas; ``header``: whether the first line holds names, None: if any field of it is not a
@@ -237,7 +237,7 @@ def standard_input(
     }
     if format not in openers:
         raise BadInputError(f"unknown format {format!r}: {closest(str(format), list(openers))}")
-    rows = Rows(openers[format](), columns=columns, non_finite=non_finite, name=NAME)
+    rows = IteratorRows(openers[format](), columns=columns, non_finite=non_finite, name=NAME)
     return rows
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.streams import Rows, iterator, standard_input
+from npmdask.storage.streams import IteratorRows, iterator, standard_input
 
 ROWS = np.random.default_rng(0).standard_normal((200, 3))
 
@@ -51,9 +51,9 @@ def test_every_row_once_from_any_batches_also_after_a_kill(
     given_in: list[int], read_in: list[int], kill: int, anew: bool
 ) -> None:
     """Fails if memory of the iterator is kept across a draw, or if passing over rows is off by one."""
-    stream = Rows(pieces(given_in))
+    stream = IteratorRows(pieces(given_in))
     before = [b for _ in range(kill) if (b := stream.read(read_in[stream.rows_read % len(read_in)])) is not None]
-    later = Rows(lambda: pieces(given_in[::-1])) if anew else Rows(pieces(given_in[::-1]), columns=3)
+    later = IteratorRows(lambda: pieces(given_in[::-1])) if anew else IteratorRows(pieces(given_in[::-1]), columns=3)
     if anew:
         later.read(17)
     later.seek(json.loads(json.dumps(stream.position)))
@@ -63,7 +63,7 @@ def test_every_row_once_from_any_batches_also_after_a_kill(
 
 def test_a_batch_is_contiguous_float64_from_any_kind_of_array() -> None:
     given_in = [ROWS[:5].astype(np.float32), np.asfortranarray(ROWS[5:9]), sp.csr_matrix(ROWS[9:12]), [[1, 2, 3]]]
-    batch = Rows([*given_in, np.array([[True, False, True]])]).read(100)
+    batch = IteratorRows([*given_in, np.array([[True, False, True]])]).read(100)
     assert batch is not None and batch.dtype == np.float64 and batch.flags.c_contiguous and batch.shape == (14, 3)
     np.testing.assert_array_equal(batch[5:12], ROWS[5:12])
     np.testing.assert_array_equal(batch[12:], [[1, 2, 3], [1, 0, 1]])
@@ -71,7 +71,7 @@ def test_a_batch_is_contiguous_float64_from_any_kind_of_array() -> None:
 
 def test_only_a_fresh_iterator_goes_forward() -> None:
     """Fails if a stream that was read from passes over rows and calls that seeking."""
-    stream = Rows(pieces([10]))
+    stream = IteratorRows(pieces([10]))
     stream.read(15)
     held = stream.position
     stream.seek(held)  # where it is
@@ -85,7 +85,7 @@ def test_only_a_fresh_iterator_goes_forward() -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_an_iterator_that_shrank_is_refused(again: bool) -> None:
     position = {"rows_read": 150, "skipped": 0, "columns": 3}
-    stream = Rows(lambda: pieces([9], ROWS[:100])) if again else Rows(pieces([9], ROWS[:100]))
+    stream = IteratorRows(lambda: pieces([9], ROWS[:100])) if again else IteratorRows(pieces([9], ROWS[:100]))
     if again:
         stream.read(4)
     before = stream.position
@@ -109,7 +109,7 @@ def test_an_iterator_that_shrank_is_refused(again: bool) -> None:
 )
 def test_a_bad_batch_is_refused_and_costs_no_row(bad: Any, word: str) -> None:
     """Fails if the rows before a bad batch are lost with it, or if it is passed over the second time."""
-    stream = Rows([ROWS[:4], ROWS[4:7], bad, ROWS[7:]])
+    stream = IteratorRows([ROWS[:4], ROWS[4:7], bad, ROWS[7:]])
     stream.read(2)
     before = stream.position
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_a_bad_batch_is_refused_and_costs_no_row(bad: Any, word: str) -> None:
 
 def test_rows_before_a_bad_batch_outlive_the_memory_they_came_in() -> None:
     """Fails if a refused read keeps views of memory that the iterator has used again."""
-    stream = Rows(batch if len(batch) == 9 else np.ones((1, 4)) for batch in pieces([9]))
+    stream = IteratorRows(batch if len(batch) == 9 else np.ones((1, 4)) for batch in pieces([9]))
     stream.read(4)
     with pytest.raises(BadInputError, match="after row 198, gave rows of 4"):
         stream.read(196)
@@ -138,7 +138,7 @@ def failing(error: BaseException) -> Iterator[np.ndarray]:
 @pytest.mark.parametrize("error", [ValueError("no more coffee"), KeyboardInterrupt()])
 def test_a_generator_that_failed_has_not_ended(error: BaseException) -> None:
     """Fails if the second read takes a generator that raised for one that is used up."""
-    stream = Rows(failing(error), columns=3)
+    stream = IteratorRows(failing(error), columns=3)
     with pytest.raises((BadInputError, KeyboardInterrupt)):
         stream.read(9)
     with pytest.raises(BadInputError, match=r"after row 5,.*(no more coffee|interrupted).*seek to the last position"):
@@ -150,14 +150,14 @@ def test_rows_that_are_not_finite() -> None:
     """Fails if skipped rows are not part of the position: passing over them would be short."""
     rows = ROWS.copy()
     rows[[2, 50, 51, 199], 1] = np.nan
-    stream = Rows(pieces([7], rows))
+    stream = IteratorRows(pieces([7], rows))
     with pytest.raises(BadInputError, match="row 2 of the iterator holds NaN"):
         stream.read(5)
     np.testing.assert_array_equal(stream.read(2), rows[:2])
-    stream = Rows(pieces([7], rows), non_finite="skip")
+    stream = IteratorRows(pieces([7], rows), non_finite="skip")
     first = stream.read(60)
     assert len(first) == 60 and stream.position == {"rows_read": 60, "skipped": 3, "columns": 3}
-    later = Rows(pieces([9], rows), non_finite="skip")
+    later = IteratorRows(pieces([9], rows), non_finite="skip")
     later.seek(stream.position)
     both = np.concatenate([first, everything(later, [50])])
     np.testing.assert_array_equal(both, rows[np.isfinite(rows).all(axis=1)])
@@ -166,12 +166,12 @@ def test_rows_that_are_not_finite() -> None:
 
 def test_what_cannot_be_a_stream() -> None:
     with pytest.raises(BadInputError, match="holds no rows"):
-        Rows([])
+        IteratorRows([])
     with pytest.raises(BadInputError, match="pass an iterable of arrays"):
-        Rows(7)  # type: ignore[arg-type]
-    assert Rows([], columns=3).read(1) is None
+        IteratorRows(7)  # type: ignore[arg-type]
+    assert IteratorRows([], columns=3).read(1) is None
     with pytest.raises(RefusedError, match="columns = 4"):
-        Rows([ROWS]).seek({"rows_read": 0, "skipped": 0, "columns": 4})
+        IteratorRows([ROWS]).seek({"rows_read": 0, "skipped": 0, "columns": 4})
 
 
 # Standard input
@@ -252,7 +252,7 @@ def test_rows_are_given_as_soon_as_they_are_there() -> None:
 
 READER = """
 import json, sys
-from npmdask.storage.streams import standard_input
+from npmdask.storage.streams import IteratorRows, iterator, standard_input
 stream = standard_input(sys.argv[1], columns=3)
 stream.seek(json.loads(sys.argv[2]))
 while (batch := stream.read(1 + stream.rows_read % 29)) is not None:
