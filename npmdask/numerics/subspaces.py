@@ -293,14 +293,14 @@ def condition_number(eigenvalues: np.ndarray, k: int) -> float:
     Parameters
     ----------
     eigenvalues : array_like, shape (m,)
-        Eigenvalues of Sigma, falling, none negative; k + 1 of them at least.
+        Eigenvalues of Sigma, falling without ties, none negative; k + 1 of them at least, the others are not looked at.
     k : int
         How many vectors are wanted.
 
     Returns
     -------
     float
-        Kappa', at least 1.
+        Kappa', at least k.
 
     Raises
     ------
@@ -325,25 +325,25 @@ def condition_number(eigenvalues: np.ndarray, k: int) -> float:
 
 def zeta(basis: Block, vectors: Block, values: np.ndarray, sigma: Callable[[Block], Block]) -> float:
     """
-    Compute the error of a basis as the share of variance that it misses.
+    Compute the error of a basis, the square root of the share of variance that it misses.
 
-    The error zeta of Definition 1: <U U^T, Sigma> = (1 - zeta^2) <V_k V_k^T, Sigma>; from 0 to 1.
+    The error zeta of Definition 1 of Duengler and Sanyal 2025: <U U^T, Sigma> = (1 - zeta^2) <V_k V_k^T, Sigma>.
 
     Parameters
     ----------
     basis : array, shape (d, k)
-        U, orthonormal columns.
+        U, with orthonormal columns (to 1e-8).
     vectors : array, shape (d, k)
         The k leading eigenvectors of Sigma.
     values : array, shape (k,)
-        Their eigenvalues.
+        Their eigenvalues, of which one at least is positive.
     sigma : callable
         Gives Sigma X for a block X (d x k).
 
     Returns
     -------
     float
-        Zeta, from 0 to 1.
+        Zeta, from 0 to 1: 0 for the leading eigenvectors themselves, 1 where all of their variance is missed.
 
     Raises
     ------
@@ -385,25 +385,26 @@ def _orthonormal(basis: Block) -> bool:
 
 def zeta_from_frobenius(distance: float, eigenvalues: np.ndarray, k: int) -> float:
     """
-    Compute the least error of a basis at a distance from the true one.
+    Bound the error of a basis from below by its distance from the true one.
 
-    The least zeta of a U with ||U U^T - V_k V_k^T||_F = ``distance`` (Lemma 1); exact, without a constant.
+    The least zeta of a U with ||U U^T - V_k V_k^T||_F = ``distance`` (Duengler and Sanyal 2025, Lemma 1), without a
+    constant: attained up to a distance of sqrt(2), where one direction is lost; beyond it, as a rule, only a bound.
 
-    distance sqrt(Delta_k / (2 sum of the k leading eigenvalues)); ``eigenvalues``: k + 1 of them at least, falling.
+    distance sqrt(Delta_k / (2 sum of the k leading eigenvalues)), Delta_k = lambda_k - lambda_{k+1}.
 
     Parameters
     ----------
     distance : float
         ||U U^T - V_k V_k^T||_F, from 0 to sqrt(2 k).
     eigenvalues : array_like, shape (m,)
-        Eigenvalues of Sigma, falling, none negative; k + 1 of them at least.
+        Eigenvalues of Sigma, falling (ties allowed), none negative, the first above 0; k + 1 of them at least.
     k : int
         Columns of U.
 
     Returns
     -------
     float
-        Zeta, from 0 to 1.
+        What zeta is at least, from 0 to 1.
 
     Raises
     ------

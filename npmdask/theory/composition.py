@@ -39,9 +39,9 @@ class Share(NamedTuple):
     Parameters
     ----------
     epsilon : float
-        Of (epsilon, delta).
+        Of the promise (epsilon, delta).
     delta : float
-        Of (epsilon, delta).
+        Of the promise (epsilon, delta).
 
     Examples
     --------
@@ -62,11 +62,11 @@ def ppm_sigma(
 
     sigma of the private power method with L releases of d x p.
 
-    Noise has the standard deviation sigma max |X_ij| for the relations ``entry`` and ``symmetric_entry``, and sigma
-    for the others. "paper": sqrt(4 p L ln(1 / delta)) / epsilon (Hardt and Price, Figure 3 and Lemma 4.5); "exact":
-    the least that is (epsilon, delta)-DP whatever X is. ``flags["private"]``: the promise is kept by exact accounting,
-    which the printed sigma does not do for a symmetric entry beyond epsilon = 8.34 (delta = 1e-6). The scale of Laplace
-    noise (Lemma 4.5, second part) is :func:`npmdask.accounting.paper_laplace_scale`.
+    Noise has the standard deviation sigma max |X_ij| for the relations ``entry`` and ``symmetric_entry``, and sigma for
+    the others. "paper": sqrt(4 p L ln(1 / delta)) / epsilon (Hardt and Price, Figure 3 and Lemma 4.5); "exact": the
+    least that is (epsilon, delta)-DP whatever X is. ``flags["private"]``: the promise is kept by exact accounting,
+    which the printed sigma does not do for a symmetric entry from epsilon = 8.34 on (delta = 1e-6). The scale of
+    Laplace noise (Lemma 4.5, second part) is :func:`npmdask.accounting.paper_laplace_scale`.
 
     Parameters
     ----------
@@ -75,18 +75,19 @@ def ppm_sigma(
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns of each product.
     L : int
         How many products are released.
     relation : str, default "symmetric_entry"
-        Which data sets are neighbours: "entry", "symmetric_entry" or another one of :mod:`npmdask.privacy`.
+        Which data sets are neighbours: "entry", "symmetric_entry", "spectral_norm", "frobenius_norm",
+        "record_add_remove", "record_replace" or "record_zero_out".
     mode : {"paper", "exact"}, default "paper"
         The printed formula, or what exact accounting gives.
 
     Returns
     -------
     Prediction
-        ``value``: sigma; ``flags["private"]``.
+        ``value``: sigma; ``flags["private"]``, always true of "exact".
 
     Raises
     ------
@@ -122,16 +123,16 @@ def zcdp(sensitivity: float, stddev: float, delta: float) -> Prediction:
     Parameters
     ----------
     sensitivity : float
-        How far the release of a neighbour may be; not negative.
+        How far the release of a neighbour may be, in 2-norm; not negative.
     stddev : float
-        Of the noise; above 0.
+        Standard deviation of the noise; above 0.
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: epsilon; ``constants["rho"]``.
+        ``value``: epsilon; ``constants["rho"]``: rho; no flags.
 
     Raises
     ------
@@ -163,18 +164,18 @@ def drv(epsilon: float, delta: float, releases: int, slack: float) -> Prediction
     Parameters
     ----------
     epsilon : float
-        Of each release; above 0.
+        Of each release; above 0 and at most 700.
     delta : float
-        Of each release; from 0 to 1.
+        Of each release; from 0, below 1.
     releases : int
-        How many products are released.
+        How many releases there are.
     slack : float
-        Added to delta; between 0 and 1.
+        What composition adds to delta, the smaller the larger epsilon; between 0 and 1.
 
     Returns
     -------
     Predictions
-        ``value``: what all of them spend.
+        ``value``: a :class:`Share`, what all of them spend; ``flags``: ``better_than_basic`` and ``delta_below_1``.
 
     Raises
     ------
@@ -208,16 +209,16 @@ def lemma16_split(epsilon: float, delta: float, releases: int) -> Predictions[Sh
     Parameters
     ----------
     epsilon : float
-        Of the promise (epsilon, delta); above 0.
+        Of the whole promise (epsilon, delta); above 0.
     delta : float
-        Of the promise (epsilon, delta); between 0 and 1.
+        Of the whole promise (epsilon, delta); between 0 and 1.
     releases : int
-        How many products are released.
+        How many releases there are.
 
     Returns
     -------
     Predictions
-        ``value``: what each may spend.
+        ``value``: a :class:`Share`, what each may spend; ``flags``: ``epsilon_at_most_0.9``.
 
     Raises
     ------
@@ -244,9 +245,10 @@ def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: i
     nu of the private tensor power method (Wang and Anandkumar 2016, Algorithm 3), for K = k L (R + 1) releases.
 
     Noise is nu max |u_i|^2 on T(I, u, u) and nu max |u_i|^3 on T(u, u, u). "paper": 6 sqrt(2 ln(1.25 / delta')) /
-    epsilon', epsilon' = epsilon / sqrt(K (4 + ln(2 / delta))), delta' = delta / (2 K); "exact": 6 sqrt(K) / mu. The
-    composition that the paper names adds epsilon' up to more than epsilon for small delta (``flags["composes"]``, with
-    the delta / 2 that is left as slack); the noise is private all the same (``flags["private"]``).
+    epsilon', epsilon' = epsilon / sqrt(K (4 + ln(2 / delta))), delta' = delta / (2 K); "exact": 6 sqrt(K) / mu, mu that
+    of the Gaussian DP of (epsilon, delta). The composition that the paper names adds epsilon' up to more than epsilon
+    for small delta (``flags["composes"]``, with the delta / 2 that is left as slack); the noise is private all the same
+    (``flags["private"]``).
 
     Parameters
     ----------
@@ -266,7 +268,7 @@ def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: i
     Returns
     -------
     Prediction
-        ``value``: nu; ``flags["private"]``, ``flags["composes"]``.
+        ``value``: nu; ``flags``: ``private``, and of "paper" also ``composes``.
 
     Raises
     ------
@@ -314,7 +316,7 @@ def input_perturbation_min_eps(
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     change : float, default 6.0
-        How far a neighbour's tensor may be, in Frobenius norm.
+        How far a neighbour's tensor may be, in Frobenius norm; above 0.
     constant : float, default 1.0
         What the theorem leaves open.
     mode : {"paper", "exact"}, default "paper"
@@ -323,7 +325,8 @@ def input_perturbation_min_eps(
     Returns
     -------
     Prediction
-        ``value``: the least epsilon.
+        ``value``: the least epsilon; ``constants``: ``constant`` and ``stddev``, of the noise that is borne; ``flags``:
+        ``epsilon_below_1`` of "paper", ``private`` of "exact".
 
     Raises
     ------

@@ -44,14 +44,15 @@ def improved_iterations(
     acc : float
         Accuracy that is asked for, above 0 and below 1.
     tau : float, default 1.0
-        How many times worse than a typical start the start may be.
+        How many times worse than a typical start the start may be; the theorem promises something above 1 only.
     constant : float, default 1.0
         What the theorem leaves open.
 
     Returns
     -------
     Prediction
-        ``value``: L; ``constants``: ``constant`` and ``tau``; ``flags``: the conditions.
+        ``value``: L, not rounded; ``constants``: ``constant`` and ``tau``; ``flags``: ``gap`` and ``start_promised``
+        (tau > 1).
 
     Raises
     ------
@@ -94,18 +95,19 @@ def improved_max_noise(
     d : int
         Dimension: columns of the data, rows of a block.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``q`` to ``d``.
     q : int
-        Intermediate rank, k <= q <= p.
+        Intermediate rank, from k to ``p``.
     tau : float, default 1.0
-        How many times worse than a typical start the start may be.
+        How many times worse than a typical start the start may be; the theorem promises something above 1 only.
     constant : float, default 1.0
         What the theorem leaves open.
 
     Returns
     -------
     Predictions
-        ``value``: ``whole``, of G, and ``inside``, of U_q^T G.
+        ``value``: a :class:`NoiseBound`, ``whole`` of G and ``inside`` of U_q^T G; ``constants``: ``constant`` and
+        ``tau``; ``flags``: ``gap``, ``q_at_most_half_p`` and ``start_promised`` (tau > 1).
 
     Raises
     ------
@@ -141,9 +143,9 @@ def improved_eps_range(s_k: float, s_q: float, tau: float, d: int, *, constant: 
     s_k : float
         The k-th largest eigenvalue (its size).
     s_q : float
-        The q-th largest eigenvalue, no larger than ``s_k``.
+        The q-th largest eigenvalue, above 0 and no larger than ``s_k``.
     tau : float
-        How many times worse than a typical start the start may be.
+        How many times worse than a typical start the start may be; above 0.
     d : int
         Dimension: columns of the data, rows of a block.
     constant : float, default 1.0
@@ -152,7 +154,8 @@ def improved_eps_range(s_k: float, s_q: float, tau: float, d: int, *, constant: 
     Returns
     -------
     Prediction
-        ``value``: the largest ``acc``.
+        ``value``: the largest ``acc``, inf where neither logarithm is positive; ``constants``: ``constant`` and
+        ``tau``; ``flags``: ``tau_d_above_1``.
 
     Raises
     ------
@@ -187,7 +190,8 @@ def improved_recursion(h: float, s_k: float, s_q1: float, g: float, g_uq: float,
     Parameters
     ----------
     h : float
-        Rank-k perturbation on the top q eigenvectors, as in the module's text; not negative.
+        Rank-k perturbation on the top q eigenvectors U_q, the norm of H where range(X) contains U_k + U_{d-q} H; at
+        least the sine of the largest angle to U_k. Not negative.
     s_k : float
         The k-th largest eigenvalue (its size).
     s_q1 : float
@@ -197,7 +201,7 @@ def improved_recursion(h: float, s_k: float, s_q1: float, g: float, g_uq: float,
     g_uq : float
         Bound of the norm of its part in the leading q eigenvectors, U_q^T G.
     t_q : float
-        Tangent of the product to all q leading eigenvectors.
+        Tangent of the angle between the product Y and all q leading eigenvectors; not negative.
 
     Returns
     -------
@@ -238,12 +242,13 @@ def improved_plateau(s_k: float, s_q1: float, g: float, g_uq: float, t_q: float)
     g_uq : float
         Bound of the norm of its part in the leading q eigenvectors, U_q^T G.
     t_q : float
-        Tangent of the product to all q leading eigenvectors.
+        Tangent of the angle between the product and all q leading eigenvectors; not negative.
 
     Returns
     -------
     Prediction
-        ``value``: the fixed point h; inf where the noise is too large.
+        ``value``: the fixed point h, inf where the noise reaches the gap s_k - s_{q+1}; ``flags``:
+        ``noise_small_enough``.
 
     Raises
     ------
@@ -266,23 +271,24 @@ def improved_residual(h: float, s_1: float, s_k1: float) -> Prediction:
     """
     Bound how much of the matrix its low-rank approximation misses.
 
-    Bound of ||(I - X X^T) A||: sqrt(s_{k+1}^2 + (h s_1)^2), h as above. Derived here.
+    Bound of ||(I - X X^T) A||: sqrt(s_{k+1}^2 + (h s_1)^2). Derived here.
 
     Theorem 2.2's own (1 + acc) s_{k+1} (confidence: med) cannot hold with noise where s_{k+1} = 0.
 
     Parameters
     ----------
     h : float
-        Rank-k perturbation on the top q eigenvectors, as in the module's text; not negative.
+        Rank-k perturbation on the top q eigenvectors U_q, the norm of H where range(X) contains U_k + U_{d-q} H; at
+        least the sine of the largest angle to U_k. Not negative.
     s_1 : float
         The largest eigenvalue (its size).
     s_k1 : float
-        The one after it, no larger than ``s_k``.
+        The eigenvalue number k + 1 (its size), no larger than ``s_1``.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of the spectral norm.
+        ``value``: the bound of the spectral norm, in the units of the eigenvalues; no flags.
 
     Raises
     ------
@@ -309,18 +315,19 @@ def gapfree_iterations(acc: float, d: int, *, tau: float = 1.0, constant: float 
     Parameters
     ----------
     acc : float
-        Accuracy that is asked for, above 0 and below 1.
+        Accuracy that is asked for: the residual is to be at most (1 + acc) s_{k+1}. Above 0, for the theorem below 1.
     d : int
         Dimension: columns of the data, rows of a block.
     tau : float, default 1.0
-        How many times worse than a typical start the start may be.
+        How many times worse than a typical start the start may be; the theorem promises something above 1 only.
     constant : float, default 1.0
         What the theorem leaves open.
 
     Returns
     -------
     Prediction
-        ``value``: L.
+        ``value``: L, not rounded; ``constants``: ``constant`` and ``tau``; ``flags``: ``accuracy_below_1`` and
+        ``start_promised`` (tau > 1).
 
     Raises
     ------
@@ -353,9 +360,9 @@ def gapfree_noise(
     Parameters
     ----------
     acc : float
-        The residual is to be at most (1 + acc) s_{k+1}.
+        The residual is to be at most (1 + acc) s_{k+1}. Above 0, for the theorem below 1.
     s_k1 : float
-        The one after it, no larger than ``s_k``.
+        The eigenvalue number k + 1 (its size); not negative.
     d : int
         Dimension: columns of the data, rows of a block.
     k : int
@@ -363,14 +370,15 @@ def gapfree_noise(
     p : int
         Columns that are iterated; at most ``d``.
     tau : float, default 1.0
-        How many times worse than a typical start the start may be.
+        How many times worse than a typical start the start may be; the theorem promises something above 1 only.
     constant : float, default 1.0
         What the theorem leaves open.
 
     Returns
     -------
     Predictions
-        ``value``: ``whole``, of G, and ``inside``, of U_k^T G.
+        ``value``: a :class:`NoiseBound`, ``whole`` of G and ``inside`` of U_k^T G; ``constants``: ``constant`` and
+        ``tau``; ``flags``: ``accuracy_below_1``, ``residual_left`` and ``start_promised`` (tau > 1).
 
     Raises
     ------
@@ -380,8 +388,9 @@ def gapfree_noise(
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.gapfree_noise(acc=0.1, s_k1=0.5, d=100, k=5, p=16).value
-    NoiseBound(whole=0.005000000000000001, inside=0.0010000000000000002)
+    >>> noise = theory.gapfree_noise(acc=0.1, s_k1=0.5, d=100, k=5, p=16).value
+    >>> round(noise.whole, 6), round(noise.inside, 6)
+    (0.005, 0.001)
     """
     ranks(d, k, p)
     positive(acc=acc, tau=tau, constant=constant)
@@ -402,15 +411,15 @@ class Form(NamedTuple):
     theorem : str
         "gap-dependent" or "q-dependent".
     q : int
-        The rank.
+        The intermediate rank; k for "gap-dependent".
     gap : float
-        The gap s_k - s_{q+1}.
+        The gap s_k - s_{q+1} that it needs.
     steps : float
-        Its number of steps.
+        Its number of steps; inf without a gap.
     noise : NoiseBound
         Norms of G and of U_q^T G that it allows.
     flags : dict
-        Which of its conditions hold.
+        Conditions of the theorem, by name: whether they hold.
 
     Examples
     --------
@@ -440,13 +449,12 @@ def compare_forms(
 
     The gap-dependent form (Hardt and Price, Theorem 2.4, from a random start) beside Theorem 2.2 at q = k ... p.
 
-    Steps of the first have its own constants, those of Theorem 2.2 the constant 1. ``spectrum``: sizes of eigenvalues,
-    those left out are zero; ``d``: the dimension, if it is not its length.
+    Steps of the first have its own constants, those of Theorem 2.2 the constant 1.
 
     Parameters
     ----------
     spectrum : array_like, shape (m,)
-        Sizes of the eigenvalues, falling; those that are left out are zero.
+        Eigenvalues or their sizes, in any order; those that are left out are zero. The k largest must not be 0.
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
@@ -456,12 +464,12 @@ def compare_forms(
     acc : float, default 0.1
         Accuracy that is asked for, above 0 and below 1.
     tau : float, default 1.0
-        How many times worse than a typical start the start may be.
+        How many times worse than a typical start the start may be; the theorem promises something above 1 only.
 
     Returns
     -------
     tuple of Form
-        The first form, and one for each q from k to p.
+        The gap-dependent form, and the q-dependent one for each q from k to p.
 
     Raises
     ------
@@ -506,7 +514,7 @@ def best_q(
     Parameters
     ----------
     spectrum : array_like, shape (m,)
-        Sizes of the eigenvalues, falling; those that are left out are zero.
+        Eigenvalues or their sizes, in any order; those that are left out are zero. The k largest must not be 0.
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
@@ -525,7 +533,8 @@ def best_q(
     Returns
     -------
     Prediction
-        ``value``: the rank; ``constants``: what it achieves.
+        ``value``: the rank, the least one of equals; ``constants``: ``tau``, ``acc``, and under the name of ``by`` what
+        the rank achieves; ``flags``: ``gap`` and ``start_promised``.
 
     Raises
     ------

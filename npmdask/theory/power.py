@@ -60,7 +60,7 @@ def npm_iterations(tan0: float, acc: float, s_k: float, s_k1: float) -> Predicti
     tan0 : float
         The tangent tan theta_k(U, X_0) of the start; not negative.
     acc : float
-        The tangent to be reached; below 1/2 for the theorem.
+        The tangent to be reached; above 0 and below 1, for the theorem below 1/2.
     s_k : float
         The k-th largest eigenvalue (its size).
     s_k1 : float
@@ -69,7 +69,8 @@ def npm_iterations(tan0: float, acc: float, s_k: float, s_k1: float) -> Predicti
     Returns
     -------
     Prediction
-        ``value``: L; ``flags``: the conditions of the theorem.
+        ``value``: L, a whole number or inf, 0 where the start is good enough; ``flags``: ``accuracy_below_half`` and
+        ``gap``, the conditions of the theorem.
 
     Raises
     ------
@@ -104,14 +105,15 @@ def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePred
     s_k1 : float
         The one after it, no larger than ``s_k``.
     acc : float
-        Accuracy that is asked for, above 0 and below 1.
+        The tangent that is asked for; above 0 and below 1, for the theorem below 1/2.
     cos0 : float
         The cosine cos theta_k(U, X_0) of the start; above 0, at most 1.
 
     Returns
     -------
     Predictions
-        ``value``: ``whole``, of G, and ``inside``, of U^T G; ``flags``: the conditions of the theorem.
+        ``value``: a :class:`NoiseBound`, in the units of the eigenvalues; ``flags``: ``accuracy_below_half`` and
+        ``gap``, the conditions of the theorem.
 
     Raises
     ------
@@ -143,20 +145,20 @@ def npm_error_recursion(t: float, s_k: float, s_k1: float, g: float, g_u: float)
     Parameters
     ----------
     t : float
-        The tangent tan theta_k(U, X) before the step.
+        The tangent tan theta_k(U, X) before the step; not negative.
     s_k : float
         The k-th largest eigenvalue (its size).
     s_k1 : float
         The one after it, no larger than ``s_k``.
     g : float
-        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+        Bound of ||V^T G||, for which one of ||G|| will do; in the units of the eigenvalues.
     g_u : float
         Bound of the norm of its part in the leading eigenspace, U^T G.
 
     Returns
     -------
     Prediction
-        ``value``: the bound; inf where the noise is too large.
+        ``value``: the bound; ``flags``: ``noise_small_enough`` and ``contracts``.
 
     Raises
     ------
@@ -194,14 +196,14 @@ def npm_plateau(s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
     s_k1 : float
         The one after it, no larger than ``s_k``.
     g : float
-        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+        Bound of ||V^T G||, for which one of ||G|| will do; in the units of the eigenvalues.
     g_u : float
         Bound of the norm of its part in the leading eigenspace, U^T G.
 
     Returns
     -------
     Prediction
-        ``value``: the lower fixed point.
+        ``value``: the lower fixed point, a tangent; ``flags``: ``noise_small_enough``, that there is one.
 
     Raises
     ------
@@ -222,7 +224,8 @@ def npm_basin(s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
     """
     Compute how bad a start may be so that the iteration still converges.
 
-    The upper fixed point: starts with a smaller tangent come to :func:`npm_plateau`; 0 if there is none.
+    The upper fixed point: starts with a smaller tangent come to :func:`npm_plateau`; 0 if there is none, inf where
+    ``g_u`` is 0 and ``g`` is below the gap.
 
     Parameters
     ----------
@@ -231,14 +234,14 @@ def npm_basin(s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
     s_k1 : float
         The one after it, no larger than ``s_k``.
     g : float
-        Bound of the spectral norm of the noise, in the units of the eigenvalues.
+        Bound of ||V^T G||, for which one of ||G|| will do; in the units of the eigenvalues.
     g_u : float
         Bound of the norm of its part in the leading eigenspace, U^T G.
 
     Returns
     -------
     Prediction
-        ``value``: the upper fixed point, a tangent.
+        ``value``: the upper fixed point, a tangent; ``flags``: ``noise_small_enough``, that there is one.
 
     Raises
     ------

@@ -12,7 +12,7 @@ class Prediction(NamedTuple):
     Parameters
     ----------
     value : float
-        The number.
+        The number; inf where a formula allows no finite one.
     constants : dict
         Constants that no paper gives, by name, with the values that were assumed.
     flags : dict

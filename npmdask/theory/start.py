@@ -37,14 +37,15 @@ def init_tan_bound(d: int, k: int, p: int, tau: float = 1.0, *, c: float = 1.0) 
     p : int
         Columns that are iterated; at most ``d``.
     tau : float, default 1.0
-        How many times worse than a typical start the start may be.
+        How many times worse than a typical start the start may be; at 1 or less the bound promises nothing.
     c : float, default 1.0
-        The exponent that the paper leaves open.
+        The exponent that the paper leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the bound; ``constants["fail_prob"]``: the probability with which it may fail.
+        ``value``: the bound; ``constants``: ``tau``, ``c``, and ``fail_prob``, the probability with which it may fail;
+        ``flags``: ``says_something``.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def init_tan_explicit(d: int, k: int, p: int, fail_prob: float = 0.1) -> Predict
     (sqrt(d - p) + sqrt(k) + sqrt(2 ln(10 / fail_prob))) / s: the numerator is what the norm of a Gaussian k x (d - p)
     block exceeds with 1/10 of ``fail_prob``, s what the smallest singular value of one of k x p falls below with 9/10;
     the law is that of :func:`init_tan_quantile`, whose quantiles are 1.1 to 1.8 times less where p is far below d, and
-    up to 5 times where it is near. inf where floats do not hold s.
+    up to 5 times where it is near. inf where floats do not hold s, 0 where p = d.
 
     Parameters
     ----------
@@ -84,12 +85,12 @@ def init_tan_explicit(d: int, k: int, p: int, fail_prob: float = 0.1) -> Predict
     p : int
         Columns that are iterated; at most ``d``.
     fail_prob : float, default 0.1
-        Probability with which the statement may fail.
+        Probability with which the bound may fail; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of tan theta_k(U, X_0); inf where floats do not hold it.
+        ``value``: the bound of tan theta_k(U, X_0); ``constants``: ``fail_prob``; no flags.
 
     Raises
     ------
@@ -144,16 +145,17 @@ def init_tan_quantile(d: int, k: int, p: int, prob: float = 0.9, draws: int = 20
     p : int
         Columns that are iterated; at most ``d``.
     prob : float, default 0.9
-        Probability, between 0 and 1.
+        Probability with which a start is no worse than the answer; between 0 and 1.
     draws : int, default 2000
-        Random starts that are simulated.
+        Random starts that are simulated; at least 10 should lie on either side of the quantile.
     seed : int, default 0
-        Of the simulation.
+        Of the simulation: a whole number from 0 on.
 
     Returns
     -------
     Prediction
-        ``value``: the quantile; ``flags["enough_draws"]``: it is no guess.
+        ``value``: the quantile, 0 where p = d; ``constants``: ``draws`` and ``seed``; ``flags["enough_draws"]``: at
+        least 10 draws are expected on either side, without which it is a guess.
 
     Raises
     ------
@@ -218,15 +220,15 @@ def gaussian_norm(stddev: float, rows: int, columns: int, releases: int = 1, fai
     Parameters
     ----------
     stddev : float
-        Standard deviation of the numbers; not negative.
+        Standard deviation of every entry; not negative.
     rows : int
         Rows of a block.
     columns : int
         Columns of a block.
     releases : int, default 1
-        How many products are released.
+        How many blocks the bound is to hold for at once.
     fail_prob : float, default 0.1
-        Probability with which the statement may fail.
+        Probability with which one of the blocks may exceed the bound; between 0 and 1.
 
     Returns
     -------
@@ -265,15 +267,15 @@ def laplace_norm(stddev: float, rows: int, columns: int, releases: int = 1, fail
     Parameters
     ----------
     stddev : float
-        Standard deviation of the numbers; not negative.
+        Standard deviation of every entry (not the scale b); not negative.
     rows : int
         Rows of a block.
     columns : int
         Columns of a block.
     releases : int, default 1
-        How many products are released.
+        How many blocks the bound is to hold for at once.
     fail_prob : float, default 0.1
-        Probability with which the statement may fail.
+        Probability with which one of the blocks may exceed the bound; between 0 and 1.
 
     Returns
     -------

@@ -46,12 +46,15 @@ def tolerated_noise(
 
     The largest ||E|| for which all components are proved to be found, by how the noise E is related to them.
 
+    Theorems 2.1 and 2.2 of Wang and Anandkumar 2016. T = sum of lambda_i v_i^3 with orthonormal v_i; T + E is
+    decomposed.
+
     Parameters
     ----------
     noise : {"adversarial", "round", "weakly correlated"}
-        "adversarial": anything, lambda_min / d (Theorem 2.1). "round": as Gaussian noise, |E(v, u, u)| <= ||E(I, u,
-        u)|| / sqrt(d); lambda_min / sqrt(d). "weakly correlated": ||E(v, I, I)|| <= C_0 lambda_min / d; lambda_min
-        / sqrt(k), and no more than c lambda_min / sqrt(d), which the paper does not ask for.
+        "adversarial": anything, lambda_min / d (Theorem 2.1). "round": as Gaussian noise, |E(v, u, u)| <=
+        ||E(I, u, u)|| / sqrt(d); lambda_min / sqrt(d). "weakly correlated": ||E(v, I, I)|| <= C_0 lambda_min / d;
+        lambda_min / sqrt(k), and no more than c lambda_min / sqrt(d), which the paper does not ask for.
     lambda_min : float
         The least weight of a component; above 0.
     d : int
@@ -59,12 +62,13 @@ def tolerated_noise(
     k : int
         Components of the tensor, at most ``d``.
     constants : tuple of float, default (1.0, 1.0, 1.0)
-        C_0 of equation 4, C_1 of equations 3 and 5, and c.
+        C_0 of equation 4, C_1 of equations 3 and 5, and c; all above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the largest ||E||; ``flags["as_printed"]``: the added condition changed nothing.
+        ``value``: the largest ||E||; ``constants``: ``C_0``, ``C_1`` and ``c``; ``flags["as_printed"]``: the added
+        condition changed nothing.
 
     Raises
     ------
@@ -78,6 +82,9 @@ def tolerated_noise(
     0.01
     >>> theory.tpm_max_noise("round", 1.0, d=100, k=5).value
     0.1
+    >>> found = theory.tpm_max_noise("weakly correlated", 1.0, d=100, k=5)  # the paper: 1 / sqrt(5)
+    >>> found.value, found.flags
+    (0.1, {'as_printed': False})
     """
     if noise not in NOISES:
         raise BadInputError(f"noise = {noise!r}: {closest(noise, list(NOISES))}")
@@ -99,7 +106,7 @@ def sample_complexity(
     """
     Compute how many samples a product of the online tensor power method needs.
 
-    n of Theorem 3.1, samples of *one* product of Algorithm 2, without its logarithms.
+    n of Theorem 3.1 of Wang and Anandkumar 2016, samples of *one* product of Algorithm 2, without its logarithms.
 
     constant max(sigma^2 d / epsilon^2, sigma^2 d^2 / lambda_min^2): printed with min, but its proof needs both.
     ``constants``: that one, and C_1 of the condition epsilon <= C_1 lambda_min / sqrt(k).
@@ -117,12 +124,13 @@ def sample_complexity(
     k : int
         Components of the tensor, at most ``d``.
     constants : tuple of float, default (1.0, 1.0)
-        That of the number, and C_1 of the condition epsilon <= C_1 lambda_min / sqrt(k).
+        The factor of the number, and C_1; both above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the number of samples; ``flags``: the condition on ``epsilon``.
+        ``value``: the number of samples, not rounded; ``constants``: ``constant`` and ``C_1``; ``flags``:
+        ``error_small_enough``, the condition on ``epsilon``.
 
     Raises
     ------
@@ -132,8 +140,8 @@ def sample_complexity(
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.online_tpm_samples(0.1, 1.0, 0.1, d=100, k=5).value
-    100.00000000000001
+    >>> [round(theory.online_tpm_samples(0.1, 1.0, epsilon, d=100, k=5).value) for epsilon in (0.2, 0.1, 0.01)]
+    [100, 100, 10000]
     """
     _components(d, k)
     constant, c1 = constants
@@ -165,6 +173,7 @@ def tpm_restarts(k: int, *, least: float = 2.0, constant: float = 1.0) -> Predic
     """
     Compute how many random starts the tensor power method needs for each component.
 
+    L of Theorems 2.1 and 2.2 of Wang and Anandkumar 2016: constant max(K_0, k) ln max(K_0, k), rounded up, at least 1;
     :func:`restarts` with what it assumes.
 
     Parameters
@@ -172,14 +181,14 @@ def tpm_restarts(k: int, *, least: float = 2.0, constant: float = 1.0) -> Predic
     k : int
         Components of the tensor.
     least : float, default 2.0
-        K_0 of the theorem.
+        K_0 of the theorems, below which no k counts; above 0.
     constant : float, default 1.0
         What the theorem leaves open.
 
     Returns
     -------
     Prediction
-        ``value``: the number of starts, a whole number.
+        ``value``: the number of starts, a whole number; ``constants``: ``K_0`` and ``constant``; no flags.
 
     Raises
     ------
@@ -199,12 +208,13 @@ def tpm_iterations(lambda_max: float, d: int, epsilon: float, *, constant: float
     """
     Compute how many iterations the tensor power method needs from each start.
 
-    :func:`iterations` with what it assumes; Theorem 2.2 is for epsilon < 1/2.
+    R of Theorem 2.2 of Wang and Anandkumar 2016: constant ln(lambda_max d / epsilon), rounded up, at least 1;
+    :func:`iterations` with what it assumes. The theorem is for epsilon < 1/2.
 
     Parameters
     ----------
     lambda_max : float
-        The largest weight, no smaller than ``lambda_min``.
+        The largest weight of a component; above 0.
     d : int
         Dimension of the tensor.
     epsilon : float
@@ -215,7 +225,8 @@ def tpm_iterations(lambda_max: float, d: int, epsilon: float, *, constant: float
     Returns
     -------
     Prediction
-        ``value``: the number of iterations, a whole number.
+        ``value``: the number of iterations, a whole number; ``constants``: ``constant``; ``flags``:
+        ``error_below_half``.
 
     Raises
     ------
@@ -247,17 +258,15 @@ def dp_tpm_min_eps(
     """
     Compute the least epsilon at which the private tensor power method is proved to work.
 
-    :func:`private_epsilon` with what it assumes; no incoherence is outside 1 to d / k.
-
-    ``gap``: lambda_1 - lambda_2, of which the theorem asks for c / sqrt(d) (``flags["gap_large_enough"]``: it is given,
-    and so large).
+    Theorem 4.2 of Wang and Anandkumar 2016: constant mu_0 k^2 ln(lambda_max d / delta) / lambda_min, proved for the
+    first component only; :func:`private_epsilon` with what it assumes. No incoherence is outside 1 to d / k.
 
     Parameters
     ----------
     lambda_min : float
         The least weight of a component; above 0.
     mu : float
-        Incoherence mu_0, from 1 to d / k.
+        Incoherence mu_0 = (d / k) max_i ||V^T e_i||^2, from 1 (spread evenly) to d / k; others are flagged.
     d : int
         Dimension of the tensor.
     k : int
@@ -268,16 +277,17 @@ def dp_tpm_min_eps(
         The largest weight, no smaller than ``lambda_min``.
     gap : float, optional
         The gap lambda_1 - lambda_2, of which the theorem asks for c / sqrt(d) (``flags["gap_large_enough"]``: it is
-        given, and so large).
+        given, and so large). Not negative.
     constant : float, default 1.0
         What the theorem leaves open.
     c : float, default 1.0
-        Of the condition on ``gap``.
+        Of the condition on ``gap``; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the least epsilon.
+        ``value``: the least epsilon; ``constants``: ``constant`` and ``c``; ``flags``: ``possible_incoherence`` and
+        ``gap_large_enough``.
 
     Raises
     ------
@@ -287,7 +297,10 @@ def dp_tpm_min_eps(
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.dp_tpm_min_eps(1000.0, 2.0, d=100, k=5, delta=1e-6, lambda_max=2000.0, gap=500.0).flags
+    >>> found = theory.dp_tpm_min_eps(1000.0, 2.0, d=100, k=5, delta=1e-6, lambda_max=2000.0, gap=500.0)
+    >>> round(found.value, 2)
+    1.3
+    >>> found.flags
     {'possible_incoherence': True, 'gap_large_enough': True}
     """
     least = private_epsilon(lambda_min, mu, d=d, k=k, delta=delta, lambda_max=lambda_max, constant=constant)
