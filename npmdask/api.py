@@ -65,8 +65,9 @@ def top_k(
 
     Parameters
     ----------
-    source : str, Path, zarr.Array, zarr.Group or array_like, shape (m, d)
-        A Zarr store by path, URL or object (a group: CSR as AnnData writes it), a 2-D NumPy array or lists of rows.
+    source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix or table, shape (m, d)
+        A Zarr store by path, URL or object (a group: CSR as AnnData writes it); in memory, a 2-D NumPy array or lists
+        of rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, a 2-D ``xarray.DataArray``, an AnnData.
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are refused.
     k : int or float

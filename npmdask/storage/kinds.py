@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
+from npmdask.storage.containers import values_of
 
 KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
@@ -130,13 +131,14 @@ def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -
 
 
 def real_array(given: Any, what: str) -> np.ndarray:
-    """``given`` (an array, or lists that are one) as an array of real numbers of any shape.
+    """``given`` (an array, lists that are one, a table, a labelled array) as an array of real numbers of any shape.
 
     Raises
     ------
     BadInputError
         Masked values, text, Python objects, complex numbers, lists of unequal length, or no array at all.
     """
+    given = values_of(given)
     if isinstance(given, np.ma.MaskedArray):
         if count := int(np.ma.count_masked(given)):
             raise BadInputError(

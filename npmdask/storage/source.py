@@ -16,6 +16,7 @@ import zarr
 from npmdask.errors import BadInputError, NpmdaskError, closest
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
+from npmdask.storage.containers import is_sparse, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
 from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote, require_no_credentials
@@ -144,8 +145,9 @@ class Source:
 
 
 def open_source(source: Any, kind: str | None = None) -> Source:
-    """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group`` or a 2-D NumPy
-    array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric).
+    """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group``, a 2-D NumPy
+    array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric), a SciPy sparse matrix,
+    or what :func:`~npmdask.storage.containers.values_of` finds one of these in: a table, a labelled array, AnnData.
 
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix.
@@ -160,7 +162,8 @@ def open_source(source: Any, kind: str | None = None) -> Source:
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
     if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
-        source = _array_of(source)
+        source = values_of(source)
+        source = source if is_sparse(source) else _array_of(source)
     if kind == "tensor" and isinstance(source, np.ndarray):
         return _tensor_in_memory(source)
     side = None
@@ -199,10 +202,11 @@ def _given(url: str, opener: Opener, kind: str | None) -> Source:
 
 def _array_of(given: Any) -> np.ndarray:
     """What lies in memory, as an array of real numbers."""
-    if not isinstance(given, np.ndarray | list | tuple):
+    if not isinstance(given, np.ndarray | list | tuple) and not hasattr(given, "__array__"):
         raise BadInputError(
             f"data of type {type(given).__name__} are not accepted: give the path or URL of a Zarr store, a zarr.Array "
-            "or zarr.Group, a NumPy array of real numbers, or lists of rows"
+            "or zarr.Group, a NumPy array of real numbers, lists of rows, a SciPy sparse matrix, a table of pandas, "
+            "Polars or PyArrow, an xarray.DataArray or an AnnData"
         )
     return real_array(given, "the values")
 
@@ -222,6 +226,8 @@ def _open_node(source: Any) -> tuple[Any, str]:
             more = "; or pass kind='tensor' (d x d x d) or kind='matrices' (n x d x d)" if source.ndim == 3 else ""
             raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns){more}")
         return _in_memory(source), _content(source)
+    if is_sparse(source):
+        return sparse_in_memory(source)
     if isinstance(source, zarr.Array | zarr.Group):
         require_no_pickle(source)
         return source, location(source)
@@ -398,6 +404,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
             "entries": reader.entries,
             "dtype": reader.dtype.str,
             "chunks": reader.chunk,
+            **({"where": path} if _memory(path) else {}),
         }
         print_ = _outside(group, facts)
         return Source(path=path, kind=kind or "sparse", reader=reader, fingerprint=print_, registered=False)

@@ -52,8 +52,8 @@ def stream_pca(
     Parameters
     ----------
     source : str, Path, zarr.Array, array_like, iterable or callable
-        A Zarr store (path, URL, object or 2-D array), a file or a directory of files that grows (path), "-" (standard
-        input), an iterable of batches (n x d), or a callable that returns one.
+        A Zarr store (path, URL, object), a 2-D array or table in memory, a file or a directory of files that grows
+        (path), "-" (standard input), an iterable of batches (n x d), or a callable that returns one.
     k : int
         How many.
     algorithm : str, default "spm"

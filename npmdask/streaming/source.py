@@ -12,6 +12,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
+from npmdask.storage.containers import is_sparse, values_of
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.object_url import SCHEMES, is_remote
@@ -78,7 +79,9 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
     BadInputError
         Nothing there, or options that the source does not know.
     """
-    if isinstance(source, np.ndarray | zarr.Array | zarr.Group) or is_remote(source) or _is_store(source):
+    source = values_of(source)
+    in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group) or is_sparse(source)
+    if in_hand or is_remote(source) or _is_store(source):
         return _stored(open_source(source), reading, seed, named=not _in_memory(source))
     if isinstance(source, str | Path):
         if str(source) == STANDARD_INPUT:
@@ -113,7 +116,7 @@ def _in_memory(source: Any) -> bool:
     """Whether the numbers are gone with this process."""
     if isinstance(source, zarr.Array | zarr.Group):
         return isinstance(source.store_path.store, zarr.storage.MemoryStore)
-    return isinstance(source, np.ndarray)
+    return isinstance(source, np.ndarray) or is_sparse(source)
 
 
 def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Opened:

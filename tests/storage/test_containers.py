@@ -1,0 +1,165 @@
+"""What people hold their numbers in: the answer is that of the plain array, and what cannot be read says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+import xarray as xr
+
+import npmdask
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.storage.containers import values_of
+from npmdask.storage.source import open_source
+
+X = np.random.default_rng(0).standard_normal((300, 12)) * np.geomspace(9, 1, 12)
+NAMES = [f"gene {i}" for i in range(12)]
+THIN = np.where(np.abs(X) > 2, X, 0)
+
+
+class AnnData:
+    """The parts of an annotated matrix that are read."""
+
+    def __init__(self, values: Any, *, isbacked: bool = False) -> None:
+        self.X, self.isbacked = values, isbacked
+
+
+AnnData.__module__ = "anndata._core.anndata"
+
+
+class Foreign:
+    """An array of a library that is not known here, like a tensor of Torch on the CPU."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return X
+
+
+def nullable() -> pd.DataFrame:
+    return pd.DataFrame(X, columns=NAMES).astype("Float64")
+
+
+DENSE = {
+    "pandas": lambda: pd.DataFrame(X, columns=NAMES, index=[f"cell {i}" for i in range(300)]),
+    "pandas, nullable": nullable,
+    "pandas, Arrow": lambda: pd.DataFrame(X, columns=NAMES).astype("double[pyarrow]"),
+    "pyarrow table": lambda: pa.table(dict(zip(NAMES, X.T, strict=True))),
+    "pyarrow batch": lambda: pa.RecordBatch.from_pydict(dict(zip(NAMES, X.T, strict=True))),
+    "xarray": lambda: xr.DataArray(X, dims=("time", "space")),
+    "xarray dataset": lambda: xr.Dataset({"sst": (("time", "space"), X), "area": ("space", X[0])}),
+    "AnnData": lambda: AnnData(X),
+    "anything with __array__": Foreign,
+}
+SPARSE = {
+    "csr_matrix": sp.csr_matrix(THIN),
+    "csr_array": sp.csr_array(THIN),
+    "csc": sp.csc_matrix(THIN),
+    "coo": sp.coo_array(THIN),
+    "int32 pointers, f4": sp.csr_matrix(THIN.astype("f4")),
+    "AnnData": AnnData(sp.csr_matrix(THIN)),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_the_answer_is_that_of_the_array(name: str) -> None:
+    found, truth = npmdask.top_k(DENSE[name](), 3, center=True), npmdask.top_k(X, 3, center=True)
+    np.testing.assert_array_equal(found.basis, truth.basis)
+    np.testing.assert_array_equal(found.values, truth.values)
+
+
+@pytest.mark.parametrize("name", ["pandas", "pyarrow table", "xarray"])
+def test_estimators_take_them_too(name: str) -> None:
+    learnt = npmdask.StreamingPCA(3).partial_fit(DENSE[name]())
+    np.testing.assert_array_equal(learnt.transform(DENSE[name]()), npmdask.StreamingPCA(3).partial_fit(X).transform(X))
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_matrices_in_memory(name: str) -> None:
+    given = SPARSE[name]
+    values = given.X if isinstance(given, AnnData) else given
+    truth = np.linalg.svd(values.toarray().astype("f8"), compute_uv=False)[:3]
+    found = npmdask.top_k(given, 3)
+    np.testing.assert_allclose(found.values, truth, rtol=1e-5 if values.dtype == np.float32 else 1e-9)
+    centred = values.toarray() - values.toarray().mean(axis=0)
+    np.testing.assert_allclose(
+        npmdask.top_k(given, 3, center=True).values, np.linalg.svd(centred, compute_uv=False)[:3], rtol=1e-5
+    )
+
+
+def test_entries_that_are_given_twice_are_summed_and_the_matrix_is_left_as_it_is() -> None:
+    given = sp.csr_matrix((np.ones(6), np.array([1, 1, 0, 2, 2, 1]), np.array([0, 2, 4, 6])), shape=(3, 3))
+    before = given.data.copy(), given.indices.copy()
+    truth = np.linalg.svd(given.toarray(), compute_uv=False)[:2]
+    np.testing.assert_allclose(npmdask.top_k(given, 2).values, truth, rtol=1e-9)
+    np.testing.assert_array_equal(given.data, before[0])
+    np.testing.assert_array_equal(given.indices, before[1])
+
+
+def test_what_they_are_is_their_content(tmp_path: Path) -> None:
+    """A store is for the same numbers only, whatever they lie in."""
+    given = sp.csr_matrix(THIN)
+    npmdask.top_k(given, 2, store=tmp_path / "run")
+    assert open_source(given).fingerprint == open_source(sp.coo_matrix(THIN)).fingerprint
+    other = given.copy()
+    other.data[7] += 1
+    with pytest.raises(RefusedError, match="belongs to"):
+        npmdask.top_k(other, 2, store=tmp_path / "run")
+    wider = sp.csr_matrix((given.data, given.indices, given.indptr), shape=(300, 13))
+    assert open_source(wider).fingerprint != open_source(given).fingerprint
+
+
+def test_values_of_anything_else_is_what_was_given() -> None:
+    for given in (X, X.tolist(), "x.zarr", None, sp.csr_matrix(THIN)):
+        assert values_of(given) is given
+
+
+@pytest.mark.parametrize(
+    "made, said",
+    [
+        (lambda: pd.DataFrame({"a": [1.0, 2], "b": ["x", "y"]}), r"1 columns that are no real numbers \(b\)"),
+        (lambda: pd.DataFrame({"a": [1.0, np.nan], "b": [1.0, 2]}), r"1 missing values in 1 columns \(a\).*df.dropna"),
+        (lambda: pd.DataFrame({"a": [1, None], "b": [1, 2]}, dtype="Int64"), r"1 missing values in 1 columns \(a\)"),
+        (lambda: pa.table({"a": [1.0, None], "b": [1.0, 2.0]}), r"1 missing values in 1 columns \(a\).*drop_null"),
+        (lambda: pa.table({"a": ["x"], "b": [1.0]}), r"no real numbers \(a\)"),
+        (lambda: pa.table({}), "no columns"),
+        (lambda: xr.DataArray(np.ones((4, 2, 3)), dims=("time", "lat", "lon")), r"x.stack\(feature=\('lat', 'lon'\)\)"),
+        (lambda: xr.DataArray(X, dims=("a", "b")).chunk(a=100), r"lazy \(Dask\).*x.load\(\)"),
+        (lambda: xr.Dataset({"u": (("a", "b"), X), "v": (("a", "b"), X)}), r"2 variables of two dimensions \(u, v\)"),
+        (lambda: AnnData(X, isbacked=True), "backed by a file"),
+        (lambda: AnnData(None), "has no X"),
+        (lambda: dask.array.from_array(X, chunks=(100, 12)), r"Dask Array is not read.*to_zarr"),
+        (lambda: sp.csr_matrix(THIN + 0j), "complex128; real numbers"),
+        (lambda: sp.coo_array(np.ones(4)), "1 dimensions; 2 are needed"),
+        (lambda: sp.csr_matrix((5, 3)), "no entries"),
+    ],
+)
+def test_what_cannot_be_read_says_what_to_do(made: Any, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        npmdask.top_k(made(), 1)
+
+
+def test_a_dataset_of_an_open_file_is_not_loaded_unasked(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = X
+        with pytest.raises(BadInputError, match="HDF5 file is not read as it is yet"):
+            npmdask.top_k(file["x"], 1)
+
+
+@pytest.mark.parametrize("name", ["pandas", "xarray"])
+def test_a_stream_takes_every_row_of_a_table_once(name: str) -> None:
+    asked: dict[str, Any] = {"algorithm": "spm", "batch_rows": 50}
+    found, truth = npmdask.stream_pca(DENSE[name](), 2, **asked), npmdask.stream_pca(X, 2, **asked)
+    assert found.rows == truth.rows == 300
+    np.testing.assert_array_equal(found.basis, truth.basis)
+
+
+def test_a_stream_of_a_sparse_matrix_is_that_of_its_rows() -> None:
+    asked: dict[str, Any] = {"algorithm": "spm", "batch_rows": 50}
+    found, truth = npmdask.stream_pca(sp.coo_matrix(THIN), 2, **asked), npmdask.stream_pca(THIN, 2, **asked)
+    np.testing.assert_allclose(np.abs(found.basis), np.abs(truth.basis), atol=1e-9)
