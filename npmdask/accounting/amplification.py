@@ -27,7 +27,7 @@ from scipy.special import ndtr
 
 from npmdask.accounting.budget import MARGIN, Budget, gaussian_multiplier
 from npmdask.accounting.gdp import mu_for
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, closest
 
 # Amplification by shuffling: Feldman, McMillan and Talwar 2021, Theorem 3.1, where its condition holds, else refused.
 #
@@ -425,6 +425,8 @@ def mean_stddev(way: Way, budget: Budget, records: int, steps: int) -> float:
     20 ['8.4e-05', '8.5e-03', '1.9e-05']
     1000000 ['4.2e+00', '1.9e+00', '4.2e-03']
     """
+    if way not in WAYS:
+        raise BadInputError(f"way = {way!r}: {closest(way, list(WAYS))}")
     if not 1 <= steps <= records:
         raise BadInputError(f"{records} records cannot give {steps} steps a batch each: use fewer steps")
     if way == "reuse":

@@ -631,6 +631,8 @@ def pure_as_gaussian(epsilon: float) -> Charge:
     >>> [round(cost.epsilon_at(1e-6), 2) for cost in (as_gaussian, pure)]
     [0.51, 0.1]
     """
+    if not epsilon >= 0:
+        raise BadInputError(f"epsilon = {epsilon} must not be negative")
     return Charge(mu_squared=math.pi / 2 * epsilon**2 * (1 + 1e-12))
 
 

@@ -20,11 +20,14 @@ from scipy.special import ndtri
 
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
 from npmdask.algorithms import PrivatePower
+from npmdask.errors import BadInputError, closest
 from npmdask.experiments.matrix_streams import MatrixBatch, MatrixStream
+from npmdask.numerics.domains import probability
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.neighbors import Relation, make_relation
 
 GAP_SHARE = 0.1  # of mu^2, for the gap: it needs few digits, the projector many
+VARIANTS = ("tight", "paper")
 FAIL_SHARE = 0.1  # of delta, for a released gap that is above the true one
 FAIL_PROB = 0.01  # zeta of the paper: that some record is clipped
 
@@ -230,8 +233,11 @@ def dp_gauss_1(
     >>> basis.shape, stream.zeta(basis) < 0.05
     ((20, 2), True)
     """
+    if variant not in VARIANTS:
+        raise BadInputError(f"variant = {variant!r}: {closest(variant, list(VARIANTS))}")
     d = len(total)
     if variant == "paper":
+        probability(delta=budget.delta)
         stddev = relation.unit * math.sqrt(2 * math.log(1.25 / budget.delta)) / budget.epsilon
         return leading_eigenvectors(total + stddev * printed_noise(d, rng), k)
     stddev = frobenius_sensitivity(relation, d) * gaussian_multiplier(budget, 1)
@@ -281,6 +287,7 @@ def split_budget(relation: Relation, budget: Budget) -> BudgetSplit:
 
     The gap less ``margin`` is above the true one with probability FAIL_SHARE delta, which adds as much to delta.
     """
+    probability(delta=budget.delta)
     failing = FAIL_SHARE * budget.delta
     mu = mu_for(budget.epsilon, budget.delta - failing)
     gap_stddev = gap_sensitivity(relation) / (mu * math.sqrt(GAP_SHARE))
@@ -377,6 +384,7 @@ def dp_gauss_2_not_private(total: np.ndarray, k: int, beta: float, budget: Budge
     >>> basis.shape, stream.zeta(basis) < 0.05
     ((20, 2), True)
     """
+    probability(delta=budget.delta)
     values, vectors = np.linalg.eigh(total)
     epsilon, logarithm = budget.epsilon, math.log(1 / budget.delta)
     released = 0.0
@@ -485,6 +493,7 @@ class PaperNoise:
         float
             In units of the product.
         """
+        probability(delta=self.budget.delta)
         sigma = math.sqrt(4 * self.releases * math.log(1 / self.budget.delta)) / self.budget.epsilon
         return sigma * self.alpha * self.beta * float(np.linalg.norm(block, axis=1).max())
 

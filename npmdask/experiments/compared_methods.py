@@ -139,7 +139,7 @@ def oracles(relation: str) -> dict[str, Method]:
             "k-DP-Ojas, as printed: NOT private", NOT_PRIVATE, BROWN, "v--", run(k_dp_ojas_as_printed)
         ),
         "tight": Method("tight oracle (ours)", EXACT, RED, "*-", run(tight)),
-        "tight-matched": Method("tight at the true epsilon of k-DP-PCA", EXACT, RED, "*--", run(tight_matched)),
+        "tight-matched": Method("tight at the proven epsilon of k-DP-PCA", EXACT, RED, "*--", run(tight_matched)),
     }
 
 

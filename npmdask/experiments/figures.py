@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.errors import BadInputError, closest
 from npmdask.experiments.matrix_streams import MatrixStream, gaussian, signal_and_noise, spiked
 
 LAMBDA_1 = 10.0
@@ -15,6 +16,9 @@ GAUSS_AND_POWER = ("dp-gauss-1", "dp-gauss-2", "dp-power", "dp-gauss-1-paper", "
 FOUR = ("k-dp-pca", "k-dp-pca-large", *GAUSS_AND_POWER)
 FOUR_MATCHED = (*FOUR, "tight-matched")
 FIVE = ("k-dp-ojas", "k-dp-ojas-paper", *FOUR)
+
+
+DATA = ("signal", "gaussian")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Setting:
         MatrixStream
             The stream; nothing is drawn yet but its directions.
         """
+        if self.data not in DATA:
+            raise BadInputError(f"data = {self.data!r}: {closest(self.data, list(DATA))}")
         lambdas = np.linspace(LAMBDA_1, self.gap, self.k)
         if self.data == "gaussian":
             return gaussian(self.n, self.d, lambdas, self.sigma, seed)

@@ -485,6 +485,8 @@ def violation(n: int, d: int, share: float, seed: int) -> MatrixStream:
     0.01 3.2 1.5
     0.0001 10.0 1.7
     """
+    if not 0 < share <= 1:
+        raise BadInputError(f"share = {share} must be a share of the records, above 0 and at most 1")
     floor = 1 - share
     value = floor + math.sqrt(share)
     along, across = 1 + 3 * floor - value**2, 3 * floor - floor**2  # ||E (A - Sigma) u u^T (A - Sigma)||, u = v or not

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import math
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,12 @@ import pytest
 from benchmarks.kdppca_allocation import RUNS
 from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
 from benchmarks.paper_page import table
-from npmdask.accounting import Budget
-from npmdask.errors import RefusedError
+from npmdask import experiments
+from npmdask.accounting import Budget, mean_stddev, pure_as_gaussian
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.experiments.compared_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
 from npmdask.experiments.figures import Setting
-from npmdask.experiments.matrix_streams import ROWS, MatrixStream, violation
+from npmdask.experiments.matrix_streams import ROWS, MatrixStream, signal_and_noise, violation
 from npmdask.experiments.oracles import (
     batch_summary,
     black_box_pca,
@@ -40,6 +42,7 @@ from npmdask.operators.record_images import images_of_rows
 from npmdask.privacy.dp_pca.base import SimulatedNoise
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperRange
+from npmdask.privacy.neighbors import make_relation
 
 BUDGET = Budget(EPSILON, DELTA)
 REPLACE = "record_replace"
@@ -217,3 +220,25 @@ def test_examples_run(name: str) -> None:
     """Every file of the room has one that runs, and does what it shows."""
     found = doctest.testmod(importlib.import_module(f"npmdask.experiments.{name}"))
     assert found.attempted and not found.failed
+
+
+def test_what_is_no_choice_or_no_budget_is_refused() -> None:
+    """An unknown variant ran as another one."""
+    stream, rng = signal_and_noise(200, 5, [3.0, 2.0], sigma=0.1, seed=0), np.random.default_rng(0)
+    beta, pure = experiments.clip_trace(stream), Budget(1.0, 0.0)
+    total, relation = experiments.clipped_sum(stream, beta), make_relation("record_replace", clip_norm=beta)
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: experiments.dp_gauss_1(total, 2, relation, Budget(1.0, 0.01), rng, variant="papre"), "paper"),
+        (lambda: experiments.dp_gauss_1(total, 2, relation, pure, rng, variant="paper"), "delta"),
+        (lambda: experiments.dp_gauss_2(total, 2, relation, pure, rng), "delta"),
+        (lambda: experiments.dp_gauss_2_not_private(total, 2, beta, pure, rng), "delta"),
+        (lambda: experiments.PaperNoise(alpha=1, beta=1, budget=pure, releases=2).noise_stddev(total), "delta"),
+        (lambda: experiments.Setting(data="gausian").stream(0), "gaussian"),
+        (lambda: experiments.violation(200, 5, 0.0, seed=0), "share"),
+        (lambda: experiments.violation(200, 5, 1.5, seed=0), "share"),
+        (lambda: mean_stddev("onepass", Budget(1.0, 0.01), 100, 2), "one-pass"),  # type: ignore[arg-type]
+        (lambda: pure_as_gaussian(-0.1), "negative"),
+    ]
+    for ask, said in refused:
+        with pytest.raises(BadInputError, match=said):
+            ask()
