@@ -6,7 +6,7 @@ PEERS := .venv-peers/.installed
 # Tests make and delete a million small files: in memory, where 8 GiB are free, they take half of the time.
 SCRATCH := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}'); \
   [ "$${free:-0}" -gt 8388608 ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
-tests = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && trap 'rm -rf "$$folder"' EXIT INT TERM && \
+tests = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$$folder" && trap 'rm -rf "$$folder"' EXIT INT TERM && \
   TMPDIR="$$folder" $(BIN)/python -m pytest $(1)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 

@@ -196,7 +196,9 @@ def under_way(folder: Path, folders: tuple[str, ...] = ()) -> Path | None:
     """Find the stage that was opened last, if it is not finished."""
     inside = [path for name in folders for path in (folder / name).glob("*")]
     stages = [path for path in (*folder.iterdir(), *inside) if is_store(path)]
-    last = max(stages, key=lambda path: (path / "epoch").stat().st_mtime, default=None)
+    # Of stages opened in the same instant, as those of an archive: the unfinished one, however a folder is listed.
+    opened = lambda path: ((path / "epoch").stat().st_mtime_ns, not (path / "result").is_dir(), path.name)  # noqa: E731
+    last = max(stages, key=opened, default=None)
     return None if last is None or (last / "result").is_dir() or not (last / "run.json").exists() else last
 
 

@@ -29,9 +29,9 @@ class Schedule(NamedTuple):
     batch_rows : float
         Rows of a mini-batch.
     ridge : float
-        Weight of the regularization; 0 without.
+        Weight of the ridge term, in the units of the gap; 0 without one.
     shift : float
-        Added to t in the step size.
+        Steps that are added to t in the step size.
 
     Examples
     --------
@@ -59,20 +59,21 @@ def mbmsg_params(
     Parameters
     ----------
     gap : float
-        The gap lambda_k - lambda_{k+1}, above 0.
+        The gap Delta = lambda_k - lambda_{k+1}: above 0, and at most 1 / k where no row is longer than 1.
     k : int
-        Vectors that are wanted.
+        Leading vectors that are wanted.
     warm : float, default 1.0
-        Of the rows of the warm start.
+        Constant of the rows of the warm start; above 0.
     batch : float, default 1.0
-        Of the rows of a mini-batch.
+        Constant of the rows of a mini-batch; above 0.
     shift : float, default 1.0
-        Of the shift of t.
+        Constant of the shift of t; above 0.
 
     Returns
     -------
     Predictions
-        ``value``: a :class:`Schedule`.
+        ``value``: a :class:`Schedule`, not rounded, its ridge 0; ``constants``: ``warm``, ``batch`` and ``shift``;
+        ``flags``: ``possible_gap`` (k gap <= 1).
 
     Raises
     ------
@@ -82,8 +83,8 @@ def mbmsg_params(
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.mbmsg_params(0.1, 2).value.batch_rows
-    799.9999999999999
+    >>> [round(theory.mbmsg_params(gap, 2).value.batch_rows) for gap in (0.1, 0.05)]  # rows ~ 1 / gap^2
+    [800, 3200]
     """
     positive(warm=warm, batch=batch, shift=shift)
     flags = _possible(gap, k)
@@ -105,24 +106,25 @@ def mbmsg_bound(
     Parameters
     ----------
     t : int
-        The step, from 1.
+        The step, from 1 to ``T``.
     gap : float
-        The gap lambda_k - lambda_{k+1}, above 0.
+        The gap Delta = lambda_k - lambda_{k+1}: above 0, and at most 1 / k where no row is longer than 1.
     k : int
-        Vectors that are wanted.
+        Leading vectors that are wanted.
     T : int
-        The last step.
+        The last step that the statement is for.
     delta : float
-        Probability with which it may fail.
+        Probability with which it may fail; between 0 and 1.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
     c_shift : float, default 1.0
-        Of the shift of t.
+        Constant of the shift of t, 1 / g; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the bound.
+        ``value``: the bound; <P* - P_t, C> itself is never above 1; ``constants``: ``constant`` and ``c_shift``;
+        ``flags``: ``possible_gap`` (k gap <= 1) and ``more_than_one_step``.
 
     Raises
     ------
@@ -132,7 +134,7 @@ def mbmsg_bound(
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.mbmsg_bound(100, 0.1, 2, T=1000, delta=0.1).value)
+    >>> round(theory.mbmsg_bound(100, 0.1, 2, T=1000, delta=0.1).value)  # above 1: with constant = 1 it says nothing
     37
     """
     _step(t, T, delta)
@@ -156,20 +158,20 @@ def mbrmsg_params(gap: float, k: int, d: int, T: int, delta: float) -> Predictio
     Parameters
     ----------
     gap : float
-        The gap lambda_k - lambda_{k+1}, above 0.
+        The gap Delta = lambda_k - lambda_{k+1}: above 0, and at most 1 / k where no row is longer than 1.
     k : int
-        Vectors that are wanted.
+        Leading vectors that are wanted.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     T : int
-        The last step.
+        How many mini-batches there are.
     delta : float
-        Probability with which the theorem may fail.
+        Probability with which the theorem may fail; between 0 and 1.
 
     Returns
     -------
     Predictions
-        ``value``: a :class:`Schedule`.
+        ``value``: a :class:`Schedule`, not rounded; ``flags``: ``possible_gap`` (k gap <= 1). No constant is open.
 
     Raises
     ------
@@ -203,16 +205,17 @@ def mbrmsg_bound(t: int, gap: float, k: int, delta: float) -> Prediction:
     t : int
         The step, from 1.
     gap : float
-        The gap lambda_k - lambda_{k+1}, above 0.
+        The gap Delta = lambda_k - lambda_{k+1}: above 0, and at most 1 / k where no row is longer than 1.
     k : int
-        Vectors that are wanted.
+        Leading vectors that are wanted; only the flag depends on it.
     delta : float
-        Probability with which it may fail.
+        Probability with which it may fail; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: the bound.
+        ``value``: the bound; <P* - P_t, C> itself is never above 1; ``flags``: ``possible_gap`` (k gap <= 1). No
+        constant is open.
 
     Raises
     ------
@@ -222,8 +225,8 @@ def mbrmsg_bound(t: int, gap: float, k: int, delta: float) -> Prediction:
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.mbrmsg_bound(10**6, 0.1, 2, delta=0.1).value, 4)
-    0.0109
+    >>> [round(theory.mbrmsg_bound(t, 0.1, 2, delta=0.1).value, 4) for t in (1, 10**6, 10**7)]  # 1 / t beyond the shift
+    [0.0478, 0.0109, 0.0014]
     """
     _step(t, t, delta)
     flags = _possible(gap, k)
@@ -235,25 +238,27 @@ def mbrmsg_expected(t: int, gap: float, k: int, d: int, *, constant: float = 1.0
     """
     Compute the expected suboptimality of MB-RMSG where every iterate keeps rank k.
 
-    E <P* - P_T, C> after T = t steps that all kept rank k (Theorem 4.3): Delta / T + min(d Delta, 1) / (k T).
+    E <P* - P_T, C> after T = t steps that all kept rank k (Theorem 4.3), up to ``constant``:
+    Delta / T + min(d Delta, 1) / (k T).
 
     Parameters
     ----------
     t : int
-        The step, from 1.
+        Steps, from 1.
     gap : float
-        The gap lambda_k - lambda_{k+1}, above 0.
+        The gap Delta = lambda_k - lambda_{k+1}: above 0, and at most 1 / k where no row is longer than 1.
     k : int
-        Vectors that are wanted.
+        Leading vectors that are wanted.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the expectation.
+        ``value``: the expectation of <P* - P_T, C>; ``constants``: ``constant``; ``flags``: ``possible_gap`` (k gap
+        <= 1).
 
     Raises
     ------
@@ -263,8 +268,8 @@ def mbrmsg_expected(t: int, gap: float, k: int, d: int, *, constant: float = 1.0
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.mbrmsg_expected(1000, 0.01, 2, 50).value
-    0.00026000000000000003
+    >>> [f"{theory.mbrmsg_expected(t, 0.01, 2, 50).value:.2g}" for t in (1000, 10_000)]
+    ['0.00026', '2.6e-05']
     """
     counts(t=t, d=d)
     positive(constant=constant)
@@ -285,20 +290,20 @@ def bernstein_batch(lambda_1: float, b: float, d: int, T: int, delta: float) -> 
     Parameters
     ----------
     lambda_1 : float
-        The largest eigenvalue of C; at most 1, as no row is longer than 1.
+        The largest eigenvalue of C; above 0, and at most 1 for rows no longer than 1.
     b : float
-        How close in spectral norm; above 0.
+        How close C_t is to be to C, in spectral norm; above 0.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     T : int
-        The last step.
+        How many mini-batches there are.
     delta : float
-        Probability with which it may fail.
+        Probability with which one of them may miss it; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: the number of rows.
+        ``value``: the number of rows, not rounded; ``flags``: ``norms_at_most_1`` (lambda_1 <= 1). No constant is open.
 
     Raises
     ------
@@ -308,8 +313,11 @@ def bernstein_batch(lambda_1: float, b: float, d: int, T: int, delta: float) -> 
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.bernstein_batch(0.5, 0.01, 50, T=1000, delta=0.1).value)
-    139076
+    >>> gap, k = 0.1, 2
+    >>> round(theory.bernstein_batch(0.3, gap / (8 * (k + 1)), 50, T=1000, delta=0.1).value)
+    479675
+    >>> round(theory.mbrmsg_params(gap, k, 50, T=1000, delta=0.1).value.batch_rows)  # as printed: too few for that
+    109591
     """
     _step(1, T, delta)
     counts(d=d)
@@ -333,25 +341,26 @@ def total_cost(method: str, *, d: int, k: int, acc: float, gap: float, constant:
     method : {"oja", "4.2", "4.3"}
         Oja's algorithm, or MB-RMSG by Theorem 4.2 or 4.3.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     k : int
-        Vectors that are wanted.
+        Leading vectors that are wanted.
     acc : float
-        The suboptimality; above 0.
+        The suboptimality that is asked for; above 0.
     gap : float
-        The gap lambda_k - lambda_{k+1}, above 0.
+        The gap Delta = lambda_k - lambda_{k+1}: above 0, and at most 1 / k where no row is longer than 1.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that O~ hides, in each of the three; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the operations, up to logarithms.
+        ``value``: the operations, up to logarithms; ``constants``: ``constant``; ``flags``: ``possible_gap`` (k gap
+        <= 1).
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        A method of another name, or numbers outside of their ranges.
 
     Examples
     --------

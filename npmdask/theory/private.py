@@ -53,28 +53,29 @@ def ppm_rate(
     Parameters
     ----------
     s_k : float
-        The k-th largest eigenvalue (its size).
+        The k-th largest eigenvalue (its size); above 0.
     s_k1 : float
-        The one after it, no larger than ``s_k``.
+        The one after it, not negative and no larger than ``s_k``.
     sigma : float
-        Of :func:`npmdask.theory.ppm_sigma`.
+        Noise multiplier of :func:`npmdask.theory.ppm_sigma`; not negative.
     entry : float
-        The largest |X_ij| of all steps.
+        The largest |X_ij| of all steps; not negative, and at most 1 of orthonormal columns.
     d : int
         Dimension: columns of the data, rows of a block.
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``k`` to ``d``.
     releases : int
-        How many products are released.
+        L, how many products are released; a single one is counted as two, as log 1 is 0.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the sine; above 1 it says nothing.
+        ``value``: the sine, inf without a gap; ``constants``: ``constant``; ``flags``: ``gap`` and ``says_something``
+        (below 1).
 
     Raises
     ------
@@ -84,8 +85,11 @@ def ppm_rate(
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.ppm_rate(1000.0, 500.0, 100.0, 0.1, d=1000, k=2, p=8, releases=5).value, 2)
-    1.24
+    >>> for gap in (500.0, 50.0):
+    ...     rate = theory.ppm_rate(1000.0, 1000.0 - gap, 50.0, 0.1, d=1000, k=2, p=8, releases=5)
+    ...     print(round(rate.value, 2), rate.flags["says_something"])
+    0.62 True
+    6.21 False
     """
     counts(d=d)
     not_negative(sigma=sigma, entry=entry)
@@ -112,11 +116,11 @@ def ppm_rate_coherent(
     Parameters
     ----------
     s_k : float
-        The k-th largest eigenvalue (its size).
+        The k-th largest eigenvalue (its size); above 0.
     s_k1 : float
-        The one after it, no larger than ``s_k``.
+        The one after it, not negative and no larger than ``s_k``.
     sigma : float
-        Of :func:`npmdask.theory.ppm_sigma`.
+        Noise multiplier of :func:`npmdask.theory.ppm_sigma`; not negative.
     coherence : float
         Coherence mu of the eigenvectors, from 1 to ``d``.
     d : int
@@ -124,16 +128,17 @@ def ppm_rate_coherent(
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``k`` to ``d``.
     releases : int
-        How many products are released.
+        L, how many products are released; a single one is counted as two, as log 1 is 0.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the sine; above 1 it says nothing.
+        ``value``: the sine, inf without a gap; ``constants``: ``constant``; ``flags``: ``gap`` and ``says_something``
+        (below 1).
 
     Raises
     ------
@@ -173,11 +178,11 @@ def dist_rate(
     Parameters
     ----------
     s_k : float
-        The k-th largest eigenvalue (its size).
+        The k-th largest eigenvalue (its size); above 0.
     s_q1 : float
-        The eigenvalue number q + 1, no larger than ``s_k``.
+        Eigenvalue number q + 1, not negative and no larger than ``s_k``.
     nu : float
-        Of the noise of each node, as ``sigma`` in :func:`ppm_rate`.
+        Noise multiplier of each node, as ``sigma`` of :func:`ppm_rate`; not negative.
     coherence : float
         Coherence mu of the eigenvectors, from 1 to ``d``.
     nodes : int
@@ -185,18 +190,19 @@ def dist_rate(
     d : int
         Dimension: columns of the data, rows of a block.
     q : int
-        Intermediate rank, k <= q <= p.
+        Intermediate rank, from k to ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``q`` to ``d``.
     releases : int
-        How many products are released.
+        L, how many products are released; a single one is counted as two, as log 1 is 0.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the sine; above 1 it says nothing.
+        ``value``: the sine, inf where s_{q+1} = s_k; ``constants``: ``constant``; ``flags``: ``gap`` (s_k > s_{q+1})
+        and ``says_something`` (below 1).
 
     Raises
     ------
@@ -206,8 +212,11 @@ def dist_rate(
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.dist_rate(1000.0, 500.0, 100.0, 5.0, 4, d=1000, q=2, p=8, releases=5).value, 2)
-    4.61
+    >>> one, four = (
+    ...     theory.dist_rate(1000.0, 500.0, 10.0, 5.0, nodes, d=1000, q=2, p=8, releases=5).value for nodes in (1, 4)
+    ... )
+    >>> round(one, 3), round(four, 3)
+    (0.231, 0.461)
     """
     counts(d=d, nodes=nodes)
     not_negative(nu=nu)
@@ -241,38 +250,40 @@ def lowrank_rate(
     Parameters
     ----------
     s_1 : float
-        The largest eigenvalue (its size).
+        The largest eigenvalue (its size), no smaller than ``s_k``.
     s_k : float
-        The k-th largest eigenvalue (its size).
+        The k-th largest eigenvalue (its size); above 0.
     s_k1 : float
-        The one after it, no larger than ``s_k``.
+        The one after it, not negative and no larger than ``s_k``.
     d : int
         Dimension: columns of the data, rows of a block.
     k : int
-        Half of the rank of B.
+        Half of the rank of B; for the corollaries at most d / 2.
     epsilon : float
         Of the promise (epsilon, delta); above 0.
     delta : float, default 0.0
-        Of the promise; not used by "laplace".
+        Of the promise (epsilon, delta): between 0 and 1 for "gaussian", which refuses the default; not used by
+        "laplace".
     mechanism : {"gaussian", "laplace"}, default "gaussian"
         The law of the noise.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the spectral norm of A - B; inf without a gap.
+        ``value``: the spectral norm of A - B in the units of the eigenvalues, inf without a gap; ``constants``:
+        ``constant``; ``flags``: ``gap`` and ``p_at_most_d`` (2 k <= d).
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        A mechanism of another name, or numbers outside of their ranges.
 
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.lowrank_rate(1e5, 1e5, 1e4, d=100, k=2, epsilon=1.0, delta=1e-6).value)
+    >>> round(theory.lowrank_rate(1e5, 1e5, 1e4, d=100, k=2, epsilon=1.0, delta=1e-6).value)  # s_{k+1} and 132 by noise
     10132
     """
     if mechanism not in RELEASES:
@@ -330,35 +341,35 @@ def ppm_error(
     Parameters
     ----------
     spectrum : array_like, shape (m,)
-        Sizes of the eigenvalues, falling; those that are left out are zero.
+        Sizes of the eigenvalues, at most ``d``; signs and order do not matter, and those that are left out are zero.
     stddevs : sequence of float
-        Standard deviation of the noise on every entry, one for each step.
+        Standard deviation of the noise on every entry, one for each of the L steps; not negative.
     d : int
         Dimension: columns of the data, rows of a block.
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``k`` to ``d``.
     tau : float, optional
-        None: the bound holds but with probability ``fail_prob``, the random start included
-        (:func:`init_tan_explicit` with 4/5 of it, the rest for the norms of noise, half each for G and for U_q^T
-        G). Otherwise tan theta_q(X_0) <= tau sqrt(d) / (sqrt(p) - sqrt(q - 1)) is taken for granted (Lemma 2.5,
-        whose probability has an open constant, ``flags["start_promised"]``: tau > 1), and ``fail_prob`` is of the
-        noise alone.
+        None: the bound holds but with probability ``fail_prob``, the random start included (:func:`init_tan_explicit`
+        with 4/5 of it, the rest for the norms of noise, half each for G and for U_q^T G). Otherwise, above 0: tan
+        theta_q(X_0) <= tau sqrt(d) / (sqrt(p) - sqrt(q - 1)) is taken for granted (Lemma 2.5, whose probability has an
+        open constant, ``flags["start_promised"]``: tau > 1), and ``fail_prob`` is of the noise alone.
     fail_prob : float, default 0.1
-        Probability with which the statement may fail.
+        Probability with which the bound may fail; between 0 and 1.
     mechanism : {"gaussian", "laplace"}, default "gaussian"
         Law of the noise; of "laplace", too, the standard deviation is given.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of the sine; 1 where nothing is promised.
+        ``value``: the bound of the sine, 1 where nothing is promised; ``constants``: ``fail_prob``, and ``tau`` where
+        it is given; ``flags``: ``noise_small_enough``, and ``start_promised`` where ``tau`` is given.
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        A mechanism of another name, or numbers outside of their ranges.
 
     Notes
     -----
@@ -378,8 +389,12 @@ def ppm_error(
     --------
     >>> from npmdask import theory
     >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
-    >>> round(theory.ppm_error(spectrum, [0.01] * 10, d=50, k=2, p=4).value, 4)
-    0.0016
+    >>> for stddev in (0.01, 0.1, 1.0):
+    ...     error = theory.ppm_error(spectrum, [stddev] * 10, d=50, k=2, p=4)
+    ...     print(round(error.value, 4), error.flags["noise_small_enough"])
+    0.0016 True
+    0.0161 True
+    1.0 False
     """
     sizes = falling(spectrum, d, k, p)
     probability(fail_prob=fail_prob)
@@ -452,37 +467,38 @@ def lowrank_error(
     Parameters
     ----------
     spectrum : array_like, shape (m,)
-        Sizes of the eigenvalues, falling; those that are left out are zero.
+        Sizes of the eigenvalues, at most ``d``; signs and order do not matter, and those that are left out are zero.
     stddevs : sequence of float
-        Standard deviation of the noise on every entry: L + 1 of them; the last belongs to Y.
+        Standard deviation of the noise on every entry, L + 1 of them and two at least: the last belongs to Y.
     d : int
         Dimension: columns of the data, rows of a block.
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``k`` to ``d``.
     tau : float, optional
         As for :func:`ppm_error`.
     fail_prob : float, default 0.1
-        Probability with which the statement may fail.
+        Probability with which the bound may fail; between 0 and 1.
     mechanism : {"gaussian", "laplace"}, default "gaussian"
         Law of the noise; of "laplace", too, the standard deviation is given.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of the spectral norm.
+        ``value``: the bound of the spectral norm, in the units of the eigenvalues; ``constants`` and ``flags`` of
+        :func:`ppm_error`, ``fail_prob`` as it was given.
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        Fewer than two releases, a mechanism of another name, or numbers outside of their ranges.
 
     Examples
     --------
     >>> from npmdask import theory
     >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
-    >>> round(theory.lowrank_error(spectrum, [0.01] * 11, d=50, k=2, p=4).value, 2)
+    >>> round(theory.lowrank_error(spectrum, [0.01] * 11, d=50, k=2, p=4).value, 2)  # the least that rank 2 leaves: 10
     10.28
     """
     if len(stddevs) < 2:
@@ -519,7 +535,8 @@ def coherence_linf_bound(coherence: float, d: int, *, p: int = 1, releases: int 
     Returns
     -------
     Prediction
-        ``value``: the bound.
+        ``value``: the bound, which says something below 1 only; ``flags``: ``p_and_releases_at_most_d``. No constant is
+        open.
 
     Raises
     ------
@@ -529,8 +546,8 @@ def coherence_linf_bound(coherence: float, d: int, *, p: int = 1, releases: int 
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.coherence_linf_bound(5.0, 1000).value, 2)
-    0.74
+    >>> [round(theory.coherence_linf_bound(5.0, d).value, 2) for d in (100, 1000, 10_000)]
+    [1.92, 0.74, 0.27]
     """
     counts(d=d, p=p, releases=releases)
     if not 1 <= coherence <= d:
@@ -562,9 +579,9 @@ def ppm_error_coherent(
     Parameters
     ----------
     spectrum : array_like, shape (m,)
-        Sizes of the eigenvalues, falling; those that are left out are zero.
+        Sizes of the eigenvalues, at most ``d``; signs and order do not matter, and those that are left out are zero.
     sigma : float
-        Noise for a block whose largest entry is 1.
+        Standard deviation of the noise for a block whose largest entry is 1; not negative.
     coherence : float
         Coherence mu of the eigenvectors, from 1 to ``d``.
     d : int
@@ -572,18 +589,20 @@ def ppm_error_coherent(
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``k`` to ``d``.
     releases : int
-        How many products are released.
+        L, how many products are released.
     tau : float, optional
         As for :func:`ppm_error`.
     fail_prob : float, default 0.1
-        Probability with which the statement may fail.
+        Probability with which the bound may fail; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of the sine.
+        ``value``: the bound of the sine, 1 where nothing is promised; ``constants``: ``fail_prob``, and ``tau`` where
+        it is given; ``flags``: ``noise_small_enough`` and ``p_and_releases_at_most_d``, and ``start_promised`` where
+        ``tau`` is given.
 
     Raises
     ------
@@ -594,8 +613,11 @@ def ppm_error_coherent(
     --------
     >>> from npmdask import theory
     >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
-    >>> round(theory.ppm_error_coherent(spectrum, 0.02, 5.0, d=50, k=2, p=4, releases=10).value, 4)
-    0.0032
+    >>> for coherence in (1.0, 5.0):
+    ...     error = theory.ppm_error_coherent(spectrum, 0.02, coherence, d=1000, k=2, p=4, releases=10)
+    ...     print(round(error.value, 4))
+    0.0031
+    0.0069
     """
     probability(fail_prob=fail_prob)
     cap = coherence_linf_bound(coherence, d, p=p, releases=releases)
@@ -627,9 +649,10 @@ def dist_error(
     Parameters
     ----------
     spectrum : array_like, shape (m,)
-        Sizes of the eigenvalues of the sum of the nodes' matrices; those that are left out are zero.
+        Sizes of the eigenvalues of the sum of the nodes' matrices, at most ``d``; signs and order do not matter, and
+        those that are left out are zero.
     stddevs : sequence of float
-        Standard deviation of the noise of one node on every entry, one for each step.
+        Standard deviation of the noise of one node on every entry, one for each of the L steps; not negative.
     nodes : int
         How many nodes hold a part of the data.
     d : int
@@ -637,16 +660,17 @@ def dist_error(
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``k`` to ``d``.
     tau : float, optional
         As for :func:`ppm_error`.
     fail_prob : float, default 0.1
-        Probability with which the statement may fail.
+        Probability with which the bound may fail; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of the sine.
+        ``value``: the bound of the sine, 1 where nothing is promised; ``constants``: ``fail_prob``, and ``tau`` where
+        it is given; ``flags``: ``noise_small_enough``, and ``start_promised`` where ``tau`` is given.
 
     Raises
     ------
@@ -657,8 +681,8 @@ def dist_error(
     --------
     >>> from npmdask import theory
     >>> spectrum = [100.0, 90.0, 10.0, 5.0, 1.0]
-    >>> round(theory.dist_error(spectrum, [0.01] * 10, 4, d=50, k=2, p=4).value, 4)
-    0.0032
+    >>> [round(theory.dist_error(spectrum, [0.01] * 10, nodes, d=50, k=2, p=4).value, 4) for nodes in (1, 4)]
+    [0.0016, 0.0032]
     """
     counts(nodes=nodes)
     louder = [math.sqrt(nodes) * stddev for stddev in stddevs]
@@ -678,29 +702,29 @@ def dist_comm(nodes: int, p: int, d: int, releases: int, model: str = "broadcast
     nodes : int
         How many nodes hold a part of the data.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated.
     d : int
         Dimension: columns of the data, rows of a block.
     releases : int
         How many products are released.
     model : {"broadcast", "point_to_point"}, default "broadcast"
-        With a broadcast channel ("broadcast"), or point to point ("point_to_point").
+        Whether the sum is sent to all nodes at once, or to one after the other.
 
     Returns
     -------
     Prediction
-        ``value``: the count.
+        ``value``: how many numbers are sent, by all together; ``flags``: ``exact``, always true.
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        A model of another name, or numbers outside of their ranges.
 
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.dist_comm(4, p=8, d=1000, releases=5).value
-    200000.0
+    >>> [theory.dist_comm(4, p=8, d=1000, releases=5, model=model).value for model in ("broadcast", "point_to_point")]
+    [200000.0, 320000.0]
     """
     counts(nodes=nodes, p=p, d=d, releases=releases)
     per_release = {"broadcast": nodes + 1, "point_to_point": 2 * nodes}
@@ -719,24 +743,24 @@ def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int,
 
     Parameters
     ----------
-    ritz_values : array_like, shape (m,)
-        All p released Ritz values, of the last release.
+    ritz_values : array_like, shape (p,)
+        All p released Ritz values, of the last release; signs and order do not matter.
     stddevs : sequence of float
-        Standard deviation of the noise of each of the L releases (public).
+        Standard deviation of the noise of each of the L releases (public), one at least; not negative.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data, at least p.
     k : int
-        Leading vectors that are wanted; at most ``p``.
+        Leading vectors that are wanted; at most p.
 
     Returns
     -------
     Prediction
-        ``value``: the likely sine, at most 1; ``flags["gap_seen"]``: p > k.
+        ``value``: the likely sine, at most 1; ``flags``: ``gap_seen`` (p > k). No constant is assumed.
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        No release, or numbers outside of their ranges.
 
     Notes
     -----
@@ -752,8 +776,11 @@ def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int,
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.predicted_sine([100.0, 90.0, 10.0, 5.0], [0.1] * 10, d=50, k=2).value, 4)
+    >>> ritz_values, stddevs = [100.0, 90.0, 10.0, 5.0], [0.1] * 10
+    >>> round(theory.predicted_sine(ritz_values, stddevs, d=50, k=2).value, 4)
     0.0092
+    >>> round(theory.ppm_error(ritz_values, stddevs, d=50, k=2, p=4).value, 4)  # the bound, of a known spectrum
+    0.0161
     """
     p = len(ritz_values)
     if len(stddevs) < 1:

@@ -35,29 +35,29 @@ def roundness_spiked(lams: Sequence[float], sigma: float, d: int, *, scale: floa
     Parameters
     ----------
     lams : sequence of float
-        Strengths of the spikes, positive; one to ``d`` of them.
+        Strengths lam_i of the spikes in any order, above 0; 1 to ``d`` of them.
     sigma : float
-        Standard deviation of the noise of a row; not negative.
+        Standard deviation of the noise on each coordinate of a row; not negative.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     scale : float, default 2.0
-        Of D, by which rows are scaled.
+        Factor of D, by which the covariance is divided; above 0, and 2 or more for what is proved.
 
     Returns
     -------
     Prediction
-        ``value``: B, for every p.
+        ``value``: B, for every p, free of units; ``constants``: ``scale``; ``flags``: ``proved`` (scale >= 2).
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        No spike or more than ``d``, or numbers outside of their ranges.
 
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.roundness_spiked([2.0, 1.0], 1.0, 100).value, 2)
-    4.76
+    >>> [round(theory.roundness_spiked([2.0, 1.0], sigma, 100).value, 2) for sigma in (0.0, 1.0, 10.0)]
+    [80.0, 4.76, 1.04]
     """
     strengths = sorted(map(float, lams), reverse=True)
     counts(d=d)
@@ -85,20 +85,22 @@ def spm_block_noise(n: int, d: int, p: int, B: float, *, constant: float = 1.0) 
     Parameters
     ----------
     n : int
-        Rows of the block.
+        Rows of the block, from 1.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     p : int
         Columns that are iterated; at most ``d``.
     B : float
-        Roundness of the rows: see the module's text.
+        Roundness of the rows, above 0: Pr{||z|| > t} <= e^-t and Pr{||P z|| > t sqrt(B p / d)} <= e^-t for every
+        projection P to p dimensions and all t >= 1; see :func:`roundness_spiked`.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the lemma leaves open; above 0.
 
     Returns
     -------
     Predictions
-        ``value``: ``whole``, of G, and ``inside``, of U^T G.
+        ``value``: a :class:`NoiseBound`, ``whole`` of G and ``inside`` of U^T G; ``constants``: ``constant``;
+        ``flags``: ``averaged`` and ``logarithms``.
 
     Raises
     ------
@@ -137,26 +139,28 @@ def spm_samples(
     Parameters
     ----------
     s_k : float
-        The k-th largest eigenvalue (its size).
+        The k-th largest eigenvalue of E z z^T; above 0.
     s_k1 : float
-        The one after it, no larger than ``s_k``.
+        The one after it, not negative and no larger than ``s_k``.
     acc : float
-        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+        The tangent tan theta_k that is asked for; above 0 and below 1, for the theorem below 1/2.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     k : int
         Leading vectors that are wanted; at most ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``k`` to ``d``.
     B : float
-        Roundness of the rows: see the module's text.
+        Roundness of the rows, above 0: Pr{||z|| > t} <= e^-t and Pr{||P z|| > t sqrt(B p / d)} <= e^-t for every
+        projection P to p dimensions and all t >= 1; see :func:`roundness_spiked`.
     constant : float, default 1.0
-        What O~ hides, logarithms of n and 1 / acc included.
+        What O~ hides, logarithms of n and 1 / acc included; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: n; inf without a gap.
+        ``value``: n, all rows of a run, not rounded, inf without a gap; ``constants``: ``constant``; ``flags``:
+        ``gap``, ``accuracy_below_half`` and ``logarithms`` (d > 1, where ln d is not 0).
 
     Raises
     ------
@@ -166,8 +170,10 @@ def spm_samples(
     Examples
     --------
     >>> from npmdask import theory
-    >>> f"{theory.spm_samples(1.0, 0.5, 0.1, d=100, k=2, p=4, B=2.0).value:.1e}"
-    '1.4e+03'
+    >>> [round(theory.spm_samples(1.0, 0.5, acc, d=100, k=2, p=4, B=2.0).value) for acc in (0.1, 0.01)]
+    [1357, 135729]
+    >>> theory.spm_samples(1.0, 1.0, 0.1, d=100, k=2, p=4, B=2.0).value
+    inf
     """
     gap = _gap(s_k, s_k1, acc)
     ranks(d, k, p)
@@ -191,26 +197,28 @@ def spm_samples_improved(
     Parameters
     ----------
     s_k : float
-        The k-th largest eigenvalue (its size).
+        The k-th largest eigenvalue of E z z^T; above 0.
     s_q1 : float
-        The eigenvalue number q + 1, no larger than ``s_k``.
+        Eigenvalue number q + 1, not negative and no larger than ``s_k``.
     acc : float
-        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+        The tangent tan theta_k that is asked for; above 0 and below 1, for the theorem below 1/2.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     q : int
-        Intermediate rank, k <= q <= p.
+        Intermediate rank, from k to ``p``.
     p : int
-        Columns that are iterated; at most ``d``.
+        Columns that are iterated; from ``q`` to ``d``.
     B : float
-        Roundness of the rows: see the module's text.
+        Roundness of the rows, above 0: Pr{||z|| > t} <= e^-t and Pr{||P z|| > t sqrt(B p / d)} <= e^-t for every
+        projection P to p dimensions and all t >= 1; see :func:`roundness_spiked`.
     constant : float, default 1.0
-        What O~ hides, logarithms of n and 1 / acc included.
+        What O~ hides, logarithms of n and 1 / acc included; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: n; inf without a gap.
+        ``value``: n, all rows of a run, not rounded, inf where s_{q+1} = s_k; ``constants``: ``constant``; ``flags``:
+        ``gap`` (s_k > s_{q+1}), ``accuracy_below_half`` and ``logarithms`` (d > 1, where ln d is not 0).
 
     Raises
     ------
@@ -220,8 +228,10 @@ def spm_samples_improved(
     Examples
     --------
     >>> from npmdask import theory
-    >>> f"{theory.spm_samples_improved(1.0, 0.2, 0.1, d=100, q=3, p=6, B=2.0).value:.1e}"
-    '5.6e+03'
+    >>> round(theory.spm_samples_improved(1.0, 0.9, 0.1, d=100, q=2, p=6, B=2.0).value)  # the small gap after k = 2
+    1453529
+    >>> round(theory.spm_samples_improved(1.0, 0.2, 0.1, d=100, q=3, p=6, B=2.0).value)  # a large one after q = 3
+    5565
     """
     gap = _gap(s_k, s_q1, acc)
     ranks(d, q, p)
@@ -234,27 +244,29 @@ def spm_samples_general(s_k: float, s_k1: float, acc: float, *, d: int, k: int, 
     """
     Compute how many rows are needed for any distribution with light tails.
 
-    Any distribution with Pr{||z|| > t} <= e^-t, p = 2 k (Corollary 3.4): s_k d / (acc^2 k (s_k - s_{k+1})^3).
+    Any distribution with Pr{||z|| > t} <= e^-t for all t >= 1, p = 2 k (Corollary 3.4):
+    constant s_k d / (acc^2 k (s_k - s_{k+1})^3).
 
     Parameters
     ----------
     s_k : float
-        The k-th largest eigenvalue (its size).
+        The k-th largest eigenvalue of E z z^T; above 0.
     s_k1 : float
-        The one after it, no larger than ``s_k``.
+        The one after it, not negative and no larger than ``s_k``.
     acc : float
-        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+        The tangent tan theta_k that is asked for; above 0 and below 1, for the theorem below 1/2.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     k : int
-        Leading vectors that are wanted; at most ``p``.
+        Leading vectors that are wanted; at most ``d``, for the corollary d / 2.
     constant : float, default 1.0
-        What O~ hides, logarithms of n and 1 / acc included.
+        What O~ hides, logarithms of n and 1 / acc included; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: n; inf without a gap.
+        ``value``: n, all rows of a run, not rounded, inf without a gap; ``constants``: ``constant``; ``flags``:
+        ``gap``, ``accuracy_below_half`` and ``p_at_most_d`` (2 k <= d).
 
     Raises
     ------
@@ -264,8 +276,8 @@ def spm_samples_general(s_k: float, s_k1: float, acc: float, *, d: int, k: int, 
     Examples
     --------
     >>> from npmdask import theory
-    >>> f"{theory.spm_samples_general(1.0, 0.5, 0.1, d=100, k=2).value:.1e}"
-    '4.0e+04'
+    >>> round(theory.spm_samples_general(1.0, 0.5, 0.1, d=100, k=2).value)  # 1,357 by Theorem 3.2 where B = 2 and p = 4
+    40000
     """
     gap = _gap(s_k, s_k1, acc)
     ranks(d, k, min(2 * k, d))
@@ -284,20 +296,21 @@ def spm_samples_powerlaw(c: float, acc: float, *, d: int, k: int, constant: floa
     Parameters
     ----------
     c : float
-        Exponent of the eigenvalues; above 1/2 for the corollary.
+        Exponent of the eigenvalues; above 0 and at most 100, for the corollary above 1/2.
     acc : float
-        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+        The tangent tan theta_k that is asked for; above 0 and below 1, for the theorem below 1/2.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     k : int
-        Leading vectors that are wanted; at most ``p``.
+        Leading vectors that are wanted; at most ``d``, for the corollary d / 2.
     constant : float, default 1.0
-        What O~ hides, logarithms of n and 1 / acc included.
+        What O~ hides, logarithms of n and 1 / acc included; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: n.
+        ``value``: n, all rows of a run, not rounded; ``constants``: ``constant``; ``flags``: ``falls_fast_enough`` (c >
+        1/2), ``accuracy_below_half`` and ``p_at_most_d`` (2 k <= d).
 
     Raises
     ------
@@ -307,8 +320,8 @@ def spm_samples_powerlaw(c: float, acc: float, *, d: int, k: int, constant: floa
     Examples
     --------
     >>> from npmdask import theory
-    >>> f"{theory.spm_samples_powerlaw(1.0, 0.1, d=100, k=2).value:.1e}"
-    '1.6e+05'
+    >>> [round(theory.spm_samples_powerlaw(1.0, 0.1, d=100, k=k).value) for k in (1, 2, 4)]  # k^4 where c = 1
+    [10000, 160000, 2560000]
     """
     exponent(c=c)
     positive(constant=constant)
@@ -330,31 +343,32 @@ def spm_samples_spiked(lams: Sequence[float], sigma: float, acc: float, *, d: in
     Parameters
     ----------
     lams : sequence of float
-        Strengths of the spikes, positive; one to ``d`` of them.
+        Strengths lam_i of the spikes in any order, above 0; 1 to ``d`` of them. Their number is k.
     sigma : float
-        Standard deviation of the noise of a row; not negative.
+        Standard deviation of the noise on each coordinate of a row; not negative.
     acc : float
-        The tangent tan theta_k that is asked for; below 1/2 for the theorem.
+        The tangent tan theta_k that is asked for; above 0 and below 1, for the theorem below 1/2.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the data.
     constant : float, default 1.0
-        What O~ hides, logarithms of n and 1 / acc included.
+        What O~ hides, logarithms of n and 1 / acc included; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: n.
+        ``value``: n, all rows of a run, not rounded; ``constants``: ``constant``; ``flags``: ``accuracy_below_half``
+        and ``p_at_most_d`` (2 k <= d).
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        No spike or more than ``d``, or numbers outside of their ranges.
 
     Examples
     --------
     >>> from npmdask import theory
-    >>> f"{theory.spm_samples_spiked([2.0, 1.0], 1.0, 0.1, d=100).value:.1e}"
-    '1.0e+06'
+    >>> [f"{theory.spm_samples_spiked([2.0, weakest], 1.0, 0.1, d=100).value:.1e}" for weakest in (2.0, 1.0, 0.5)]
+    ['3.9e+04', '1.0e+06', '4.0e+07']
     """
     roundness_spiked(lams, sigma, d)
     accuracy(acc)

@@ -41,22 +41,22 @@ def oja_shift(
     Parameters
     ----------
     top : float
-        The largest eigenvalue l1.
+        The largest eigenvalue l1; above 0.
     second : float
-        The next, l2 < l1; not negative.
+        The next, l2; not negative and below ``top``.
     deviation : float
-        M' >= ||A_i - Sigma||.
+        M' >= ||A_i - Sigma||, for all i; above 0.
     variance : float
-        V': that of A_i plus l1^2.
+        V', the variance of A_i plus l1^2; above 0.
     alpha : float
-        Constant of the step size; above 1/2.
+        Factor of the step size; above 1/2 and at most 100.
     fail_prob : float
-        Probability with which the theorem may fail.
+        Probability with which the theorem may fail; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: beta.
+        ``value``: beta, a number of steps; ``flags``: ``first_step_small_enough``. No constant is open.
 
     Raises
     ------
@@ -66,8 +66,11 @@ def oja_shift(
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.oja_shift(1.0, 0.5, deviation=2.0, variance=2.0, alpha=1.0, fail_prob=0.1).value)
-    160080
+    >>> for second in (0.5, 0.9):  # the shift grows as 1 / gap^2
+    ...     beta = theory.oja_shift(1.0, second, deviation=2.0, variance=2.0, alpha=1.0, fail_prob=0.1).value
+    ...     print(f"{beta:.2g}")
+    1.6e+05
+    4e+06
     """
     gap = _conditions(top, second, alpha, fail_prob)
     positive(deviation=deviation, variance=variance)
@@ -100,28 +103,29 @@ def oja_rate(
     Parameters
     ----------
     n : int
-        Steps.
+        Steps, one for each matrix.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: rows of a matrix.
     top : float
-        The largest eigenvalue l1.
+        The largest eigenvalue l1; above 0.
     second : float
-        The next, l2 < l1; not negative.
+        The next, l2; not negative and below ``top``.
     deviation : float
-        Bound of ||A_i - Sigma||; above 0.
+        M >= ||A_i - Sigma||, for all i; above 0.
     variance : float
-        V: the variance of A_i, not negative.
+        V, the variance of A_i; not negative.
     alpha : float, default 1.0
-        Constant of the step size; above 1/2.
+        Factor of the step size; above 1/2 and at most 100.
     fail_prob : float, default 0.1
-        Probability with which the theorem may fail.
+        Probability with which the theorem may fail; between 0 and 1.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of sin^2, at most 1.
+        ``value``: the bound of sin^2, at most 1; ``constants``: ``constant`` and ``beta``, the shift; ``flags``:
+        ``first_step_small_enough``, ``enough_steps`` and ``says_something`` (below 1).
 
     Raises
     ------
@@ -131,8 +135,12 @@ def oja_rate(
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.oja_rate(10**7, 10, top=1.0, second=0.5, deviation=2.0, variance=1.0).value, 3)
-    0.59
+    >>> for n in (10**6, 10**7, 10**8):
+    ...     rate = theory.oja_rate(n, 10, top=1.0, second=0.5, deviation=2.0, variance=1.0)
+    ...     print(round(rate.value, 3), rate.flags["says_something"])
+    1.0 False
+    0.59 True
+    0.006 True
     """
     gap = _conditions(top, second, alpha, fail_prob)
     counts(n=n, d=d)
@@ -164,7 +172,7 @@ def hist_threshold(epsilon: float, delta: float) -> Prediction:
     Returns
     -------
     Prediction
-        ``value``: the count.
+        ``value``: the count, not rounded; no constants and no flags.
 
     Raises
     ------
@@ -197,14 +205,14 @@ def privrange_groups(epsilon: float, delta: float, tau: float, constant: float =
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     tau : float
-        Probability with which it may fail.
+        Probability with which it may fail; between 0 and 1.
     constant : float, default 3.0
-        In place of the misprinted bracket.
+        Constant in place of the misprinted bracket; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the number of groups, a whole number.
+        ``value``: the number of groups, a whole number; ``constants``: ``constant``; ``flags``: ``can_survive``.
 
     Raises
     ------
@@ -214,8 +222,11 @@ def privrange_groups(epsilon: float, delta: float, tau: float, constant: float =
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.privrange_groups(1.0, 1e-6, tau=0.01).value
-    56
+    >>> for constant in (1.0, 3.0):
+    ...     groups = theory.privrange_groups(1.0, 1e-6, tau=0.01, constant=constant)
+    ...     print(groups.value, groups.flags["can_survive"])
+    19 False
+    56 True
     """
     _budget(epsilon, delta)
     probability(tau=tau)
@@ -236,16 +247,17 @@ def privmean_histogram(epsilon: float, delta: float, d: int) -> Predictions[Shar
     Parameters
     ----------
     epsilon : float
-        Of the promise (epsilon, delta); above 0.
+        Of the promise (epsilon, delta) of the whole mean; above 0.
     delta : float
-        Of the promise (epsilon, delta); between 0 and 1.
+        Of the promise (epsilon, delta) of the whole mean; between 0 and 1.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Coordinates of the mean.
 
     Returns
     -------
     Predictions
-        ``value``: what the histogram of each coordinate may spend.
+        ``value``: a :class:`Share`, what the histogram of each coordinate may spend; ``flags``:
+        ``epsilon_at_most_0.9``, of half of epsilon.
 
     Raises
     ------
@@ -269,25 +281,27 @@ def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, 
     The least batch with which PrivMean (Algorithm 7) locates all d coordinates, with probability 1 - tau.
 
     A bin with ``share`` of the batch must exceed the threshold of its histogram by what Laplace noise takes away. At
-    d = 200 and (0.5, 0.005) the threshold alone is 10,490 counts, far beyond the sqrt(n) of the paper's experiments.
+    d = 200 and (0.5, 0.005) the threshold alone is about 10,490 counts, far beyond the sqrt(n) of the paper's
+    experiments.
 
     Parameters
     ----------
     epsilon : float
-        Of the promise (epsilon, delta); above 0.
+        Of the promise (epsilon, delta) of the whole mean; above 0.
     delta : float
-        Of the promise (epsilon, delta); between 0 and 1.
+        Of the promise (epsilon, delta) of the whole mean; between 0 and 1.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Coordinates of the mean.
     tau : float, default 0.01
-        Probability with which it may fail.
+        Probability with which one of them may be missed; between 0 and 1.
     share : float, default 1.0
-        Share of the batch that is in one bin; above 0, at most 1.
+        Share of the batch that lies in the bin that is to be found; above 0, at most 1.
 
     Returns
     -------
     Prediction
-        ``value``: the number of records, a whole number.
+        ``value``: the number of records, a whole number; ``constants``: ``tau`` and ``share``; ``flags``:
+        ``epsilon_below_0.9``, of the whole epsilon.
 
     Raises
     ------
@@ -297,8 +311,8 @@ def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, 
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.privmean_min_batch(0.5, 0.005, d=200).value
-    18109.0
+    >>> [theory.privmean_min_batch(0.5, 0.005, d=d).value for d in (2, 20, 200)]
+    [1050.0, 4523.0, 18109.0]
     """
     counts(d=d)
     probability(tau=tau)
@@ -335,29 +349,30 @@ LARGEST_EPSILON = 0.9  # of Theorems 1 and 9; the paper's own experiments have e
 
 class AssumptionA(NamedTuple):
     """
-    How random matrices A_i with mean Sigma are spread (Assumption A), in units of lambda_1 = ||Sigma||.
+    Spread of random matrices A_i about their mean Sigma (Assumption A), in units of lambda_1 = ||Sigma||.
 
     Parameters
     ----------
     kappa : float
-        The ratio lambda_1 / min over i <= k of (lambda_i - lambda_{i+1}); at least 1.
+        The ratio kappa' = lambda_1 / min over i <= k of (lambda_i - lambda_{i+1}); at least 1.
     V : float
-        ||E (A_i - Sigma)^2|| <= lambda_1^2 V.
+        Variance: ||E (A_i - Sigma)^2|| <= lambda_1^2 V; not negative.
     gamma : float
-        Its square is the max over unit u of ||E (A_i - Sigma) u u^T (A_i - Sigma)|| / lambda_1^2.
+        Its square is the max over unit u of ||E (A_i - Sigma) u u^T (A_i - Sigma)|| / lambda_1^2; not negative.
     M : float
-        ||A_i - Sigma|| <= lambda_1 M.
+        Largest deviation: ||A_i - Sigma|| <= lambda_1 M; not negative.
     K : float
-        Of the tail of u^T (A_i - Sigma) v: E exp((|.|^2 / (K gamma lambda_1)^2)^(1 / (2 a))) <= 2 (printed "<= 1",
-        which no random number fulfils).
+        Scale of the tail of u^T (A_i - Sigma) v, above 0: E exp((|.|^2 / (K gamma lambda_1)^2)^(1 / (2 a))) <= 2
+        (printed "<= 1", which no random number fulfils).
     a : float
-        Exponent of the same tail.
+        Exponent of the same tail; above 0 and at most 100.
 
     Examples
     --------
     >>> from npmdask import theory
-    >>> theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
-    AssumptionA(kappa=2.0, V=1.0, gamma=1.0, M=0.0, K=1.0, a=1.0)
+    >>> kappa = theory.condition_number([4.0, 3.0, 1.0], 2)
+    >>> theory.AssumptionA(kappa=kappa, V=1.0, gamma=1.0)
+    AssumptionA(kappa=4.0, V=1.0, gamma=1.0, M=0.0, K=1.0, a=1.0)
     """
 
     kappa: float
@@ -379,26 +394,27 @@ def dppca_zeta(
     Parameters
     ----------
     model : AssumptionA
-        How the matrices are spread.
+        How the matrices are spread; impossible numbers are refused here.
     n : int
-        All matrices.
+        How many matrices there are.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: rows of a matrix.
     k : int
-        Leading vectors that are wanted; at most ``p``.
+        Leading vectors that are wanted; at most ``d``, and fewer for the theorem.
     epsilon : float
         Of the promise (epsilon, delta); above 0.
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     constant : float, default 1.0
-        Of the O~, logarithms of n, d, 1 / epsilon, 1 / delta and powers of K included.
+        Constant of the O~, logarithms of n, d, 1 / epsilon, 1 / delta and powers of K included; above 0.
     c_n : float, default 1.0
-        C of the condition on n; see :func:`dppca_min_n`.
+        C of the condition on n, above 0; see :func:`dppca_min_n`.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of zeta, at most 1 (``flags["says_something"]``: it is below).
+        ``value``: the bound of zeta, at most 1; ``constants``: ``constant`` and ``c_n``; ``flags``: ``says_something``
+        (below 1), ``n_large_enough``, ``k_below_d``, ``epsilon_below_0.9`` and ``delta_at_most_1/n``.
 
     Raises
     ------
@@ -409,8 +425,11 @@ def dppca_zeta(
     --------
     >>> from npmdask import theory
     >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
-    >>> round(theory.dppca_zeta(model, n=10**6, d=10, k=2, epsilon=0.5, delta=1e-7).value, 4)
-    0.0031
+    >>> for n in (1000, 10**6):
+    ...     zeta = theory.dppca_zeta(model, n=n, d=10, k=2, epsilon=0.5, delta=1e-7)
+    ...     print(round(zeta.value, 4), zeta.flags["n_large_enough"])
+    0.4106 False
+    0.0031 True
     """
     _public(n, d, k, epsilon, delta)
     _possible(model)
@@ -446,26 +465,28 @@ def dpojas_zeta(
     Parameters
     ----------
     model : AssumptionA
-        How the matrices are spread.
+        How the matrices are spread; impossible numbers are refused here.
     n : int
-        All matrices.
+        How many matrices there are.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: rows of a matrix.
     k : int
-        Leading vectors that are wanted; at most ``p``.
+        Leading vectors that are wanted; at most ``d``, and fewer for the theorem.
     epsilon : float
         Of the promise (epsilon, delta); above 0.
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
     c_epsilon : float, default 1.0
-        Of the condition on epsilon.
+        Constant of the condition on epsilon; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the bound of zeta, at most 1 (``flags["says_something"]``: it is below).
+        ``value``: the bound of zeta, at most 1; ``constants``: ``constant`` and ``c_epsilon``; ``flags``:
+        ``says_something`` (below 1), ``epsilon_small_enough_for_shuffling``, ``k_below_d``, ``epsilon_below_0.9`` and
+        ``delta_at_most_1/n``.
 
     Raises
     ------
@@ -476,8 +497,11 @@ def dpojas_zeta(
     --------
     >>> from npmdask import theory
     >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
-    >>> round(theory.dpojas_zeta(model, n=10**6, d=10, k=2, epsilon=0.001, delta=1e-7).value, 4)
-    1.0
+    >>> for epsilon in (0.005, 0.5):
+    ...     zeta = theory.dpojas_zeta(model, n=10**6, d=10, k=2, epsilon=epsilon, delta=1e-7)
+    ...     print(round(zeta.value, 4), zeta.flags["epsilon_small_enough_for_shuffling"])
+    0.2607 True
+    0.0054 False
     """
     _public(n, d, k, epsilon, delta)
     _possible(model)
@@ -510,22 +534,23 @@ def dppca_min_n(
     Parameters
     ----------
     model : AssumptionA
-        How the matrices are spread.
+        How the matrices are spread; impossible numbers are refused here.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: rows of a matrix.
     k : int
-        Leading vectors that are wanted; at most ``p``.
+        Leading vectors that are wanted; at most ``d``, and fewer for the theorem.
     epsilon : float
         Of the promise (epsilon, delta); above 0.
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     constant : float, default 1.0
-        What the theorem leaves open.
+        C of the theorem, which it leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the number of matrices; inf where it is beyond floats.
+        ``value``: the number of matrices, not rounded, inf where it is beyond floats; ``constants``: ``constant``;
+        ``flags``: ``finite``, ``k_below_d``, ``epsilon_below_0.9`` and ``delta_at_most_1/n``.
 
     Raises
     ------
@@ -535,9 +560,12 @@ def dppca_min_n(
     Examples
     --------
     >>> from npmdask import theory
-    >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
-    >>> round(theory.dppca_min_n(model, d=10, k=2, epsilon=0.5, delta=1e-7).value)
+    >>> for kappa in (2.0, 3.0, 4.0):  # e^(kappa^2) takes over
+    ...     model = theory.AssumptionA(kappa=kappa, V=1.0, gamma=1.0)
+    ...     print(round(theory.dppca_min_n(model, d=10, k=2, epsilon=0.5, delta=1e-7).value))
     1285
+    8762
+    8886857
     """
     _public(1, d, k, epsilon, delta)
     _possible(model)
@@ -581,29 +609,30 @@ def spiked_lower_bound(
 
     Parameters
     ----------
-    values : array_like, shape (m,)
-        The k spikes lambda_i, without sigma^2; above 0.
+    values : array_like, shape (k,)
+        The k spikes lambda_i in any order, without sigma^2; above 0, at most ``d`` of them.
     sigma : float
-        Standard deviation of the records without their signal.
+        Standard deviation of the noise on each coordinate; not negative.
     n : int
-        Records.
+        How many records there are.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the records.
     epsilon : float
         Of the promise (epsilon, delta); above 0.
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the corollary leaves open; above 0.
     c0 : float, default 1.0
-        Of the condition on delta.
+        Constant in the exponent of the condition on delta; above 0.
     c0_prime : float, default 1.0
-        Of the condition on delta.
+        Factor of the condition on delta, c0'; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the least expected zeta; ``flags``: the conditions.
+        ``value``: what E zeta is at least, no more than ``constant``; ``constants``: ``constant``, ``c0`` and
+        ``c0_prime``; ``flags``: ``delta_small_enough`` and ``comparable_spikes``.
 
     Raises
     ------
@@ -613,8 +642,11 @@ def spiked_lower_bound(
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.spiked_lower_bound([2.0, 1.0], 1.0, n=10**4, d=100, epsilon=0.5, delta=1e-7).value, 3)
-    0.063
+    >>> for n in (10, 10**4):
+    ...     bound = theory.spiked_lower_bound([2.0], 1.0, n=n, d=20, epsilon=0.5, delta=1e-12)
+    ...     print(round(bound.value, 3), bound.flags["delta_small_enough"])
+    1.0 True
+    0.028 False
     """
     values, k = np.sort(np.asarray(values, dtype=np.float64))[::-1], len(values)
     _public(n, d, k, epsilon, delta)
@@ -646,20 +678,21 @@ def top_lower_bound(
     lambda_1 : float
         The largest eigenvalue.
     lambda_2 : float
-        The second eigenvalue, below ``lambda_1``.
+        The second eigenvalue; not negative and below ``lambda_1``.
     n : int
-        Records.
+        How many records there are.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: columns of the records.
     epsilon : float
-        Of the promise; above 0.
+        Of the promise (epsilon, 0); above 0.
     constant : float, default 1.0
-        What the theorem leaves open.
+        Constant that the theorem leaves open; above 0.
 
     Returns
     -------
     Prediction
-        ``value``: the least sine.
+        ``value``: what the sine is at least, no more than ``constant``; ``constants``: ``constant``; ``flags``:
+        ``pure_epsilon``, always true.
 
     Raises
     ------
@@ -669,8 +702,11 @@ def top_lower_bound(
     Examples
     --------
     >>> from npmdask import theory
-    >>> round(theory.top_lower_bound(1.0, 0.5, n=10**4, d=100, epsilon=0.5).value, 3)
+    >>> for epsilon in (0.05, 0.5, 5.0):  # above sqrt(d / n) = 0.1 most of it is sampling
+    ...     print(round(theory.top_lower_bound(1.0, 0.5, n=10**4, d=100, epsilon=epsilon).value, 3))
+    0.424
     0.17
+    0.144
     """
     _public(n, d, 1, epsilon, 0.5)
     positive(constant=constant)
@@ -694,26 +730,27 @@ def dppca_noise_beta(
     Parameters
     ----------
     model : AssumptionA
-        How the matrices are spread.
+        How the matrices are spread; impossible numbers are refused here.
     lambda_1 : float
-        The largest eigenvalue.
+        The largest eigenvalue; above 0.
     n : int
-        All matrices, for the condition delta <= 1 / n alone.
+        How many matrices there are, for the condition delta <= 1 / n alone.
     batch : int
-        Matrices of a batch.
+        B, the matrices of a batch.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: rows of a matrix.
     epsilon : float
         Of the promise (epsilon, delta); above 0.
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     tau : float, default 0.01
-        Probability with which the mean may fail.
+        Probability with which a mean may fail; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: beta, in the units of ``lambda_1``.
+        ``value``: beta, in the units of ``lambda_1``; ``constants``: ``tau``; ``flags``: ``epsilon_below_0.9`` and
+        ``delta_at_most_1/n``.
 
     Raises
     ------
@@ -724,8 +761,11 @@ def dppca_noise_beta(
     --------
     >>> from npmdask import theory
     >>> model = theory.AssumptionA(kappa=2.0, V=1.0, gamma=1.0)
-    >>> round(theory.dppca_noise_beta(model, 1.0, n=10**6, batch=1000, d=10, epsilon=0.5, delta=1e-7).value, 2)
+    >>> for batch in (1000, 10_000):
+    ...     noise = theory.dppca_noise_beta(model, 1.0, n=10**6, batch=batch, d=10, epsilon=0.5, delta=1e-7)
+    ...     print(round(noise.value, 2))
     8.16
+    0.95
     """
     _public(batch, d, 1, epsilon, delta)
     _possible(model)
@@ -761,17 +801,17 @@ def dppca_learning_rate(
     Parameters
     ----------
     t : int
-        The step, from 1.
+        The step, from 1 to floor(n / batch).
     model : AssumptionA
-        How the matrices are spread.
+        How the matrices are spread; impossible numbers are refused here.
     lambda_1 : float
-        The largest eigenvalue.
+        The largest eigenvalue; above 0.
     gap : float
-        The gap lambda_1 - lambda_2 of P Sigma P; no larger than ``lambda_1``.
+        The gap lambda_1 - lambda_2 of P Sigma P; above 0 and no larger than ``lambda_1``.
     n : int
-        All matrices.
+        How many matrices there are.
     d : int
-        Dimension: columns of the data, rows of a block.
+        Dimension: rows of a matrix.
     batch : int
         Matrices of a batch.
     epsilon : float
@@ -779,23 +819,24 @@ def dppca_learning_rate(
     delta : float
         Of the promise (epsilon, delta); between 0 and 1.
     c : float, default 1.0
-        Of alpha = c ln n.
+        Constant of alpha = c ln n; above 0.
     c2 : float, default 1.0
-        Of the norm of the noise, ||E G G^T|| <= c2 d.
+        Constant of the norm of the noise, ||E G G^T|| <= c2 d; above 0.
     tau : float, default 0.01
-        Probability with which a mean may fail.
+        Probability with which a mean may fail; between 0 and 1.
     fail_prob : float, default 0.01
-        Probability with which the theorem may fail.
+        Probability with which the theorem may fail; between 0 and 1.
 
     Returns
     -------
     Prediction
-        ``value``: eta_t; ``constants["xi"]``: the shift.
+        ``value``: eta_t, in units of 1 / lambda_1; ``constants``: ``c``, ``c2``, ``tau``, ``fail_prob`` and ``xi``, the
+        shift; ``flags``: ``more_steps_than_xi``, ``epsilon_below_0.9`` and ``delta_at_most_1/n``.
 
     Raises
     ------
     BadInputError
-        Numbers outside of their ranges.
+        A step beyond the last, a gap above ``lambda_1``, or numbers outside of their ranges.
 
     Notes
     -----

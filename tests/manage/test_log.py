@@ -35,6 +35,7 @@ CONFIG = '[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 3\n[stop]\ntol =
 def no_log_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("NPMDASK_LOG", raising=False)
     yield
+    os.environ.pop("NPMDASK_LOG", None)  # a command has set it, to a file that goes with the test
     open_log()
 
 
