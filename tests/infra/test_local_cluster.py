@@ -29,6 +29,7 @@ from infra.local_cluster import LocalCluster
 from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.prefect.server import ask
+from npmdask.storage.bundle import read_bundle
 from npmdask.storage.paths import locked
 from npmdask.storage.synthetic.generate import generate
 
@@ -170,7 +171,7 @@ def a_flow_runs(cluster: LocalCluster, schedules: Path) -> None:
     allowed = {(one, other) for one, others in LINKS.items() for other in others}
     assert seen <= allowed, "what the network policies of Kubernetes would not let through"
     assert seen >= {(WORKER, SERVER), (WORKER, SCHEDULER), (CRUNCHER, SCHEDULER), (SCHEDULER, CRUNCHER)}
-    values = np.load(next((schedules.parent / "run" / "result").rglob("*values*.npy")))
+    values = read_bundle(schedules.parent / "run" / "result")[0]["values"]
     np.testing.assert_allclose(values[:3], np.arange(1, 4) ** -0.5, rtol=1e-6)
 
 
