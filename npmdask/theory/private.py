@@ -22,7 +22,7 @@ from npmdask.theory.start import init_tan_explicit, norm_of, start_factor, start
 
 # Errors of the private power method as the papers print them: up to a constant, which is an argument, 1 by default.
 #
-# Explicit bounds with all constants are in :mod:`npmdask.theory.private`. Everything is for the number of steps L =
+# Explicit bounds with all constants are the functions ``..._error`` below. Everything is for the number of steps L =
 # O(s_k / (s_k - s_{k+1}) log d) that the theorems take, and for probability 9/10. ``flags["gap"]``: s_k > s_{k+1}; the
 # value is inf otherwise. A sine above 1 says nothing (``flags["says_something"]``).
 
