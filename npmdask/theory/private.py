@@ -1,7 +1,7 @@
 """Predicted error of the private power method: explicit bounds, and an estimate from released values only.
 
 The theorems (Hardt and Price 2014, Theorems 1.3 and 1.4; Balcan, Du, Wang and Yu 2016, Theorems 2.2 and 3.1) leave
-their constants open (:mod:`npmdask.theory.private` has them as printed). Here the recursions behind them are evaluated
+their constants open (the functions ``..._rate`` have them as printed). Here the recursions behind them are evaluated
 number by number instead, with norms of noise by :mod:`npmdask.theory.start` and the start of
 :func:`npmdask.theory.start.init_tan_explicit`. The spectrum sigma_1 >= sigma_2 >= ... is private: of the functions
 below, only :func:`predicted_sine` may be used on a private run, as it takes nothing but what was released.
