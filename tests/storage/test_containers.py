@@ -97,6 +97,8 @@ def test_entries_that_are_given_twice_are_summed_and_the_matrix_is_left_as_it_is
     before = given.data.copy(), given.indices.copy()
     truth = np.linalg.svd(given.toarray(), compute_uv=False)[:2]
     np.testing.assert_allclose(npmdask.top_k(given, 2).values, truth, rtol=1e-9)
+    scaled, dense = (npmdask.top_k(x, 2, center=True, scale=True) for x in (given, given.toarray()))
+    np.testing.assert_allclose(scaled.values, dense.values, rtol=1e-6)  # squares of entries, not of their parts
     np.testing.assert_array_equal(given.data, before[0])
     np.testing.assert_array_equal(given.indices, before[1])
 
