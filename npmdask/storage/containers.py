@@ -1,6 +1,6 @@
 """What people hold their numbers in, opened: tables, labelled arrays, annotated and sparse matrices in memory.
 
-No library is imported here to find out whether something is of it: who holds a table has imported its library.
+No library of tables is imported here to find out whether something is of it: who holds a table has imported it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import zarr
+from scipy.sparse import csr_array, issparse
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.conventions import require_undecoded
 
 SHOWN = 5  # names of columns that a sentence lists
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
@@ -62,8 +64,8 @@ def _pandas(table: Any) -> np.ndarray:
     _require_numbers("the DataFrame", no_numbers)
     missing = table.isna().sum()
     _require_whole("the DataFrame", [str(n) for n in missing.index[missing > 0]], int(missing.sum()), "df.dropna()")
-    plain = all(isinstance(dtype, np.dtype) for dtype in table.dtypes)
-    return np.asarray(table.to_numpy() if plain else table.to_numpy(dtype="float64"))
+    dtypes = [dtype if isinstance(dtype, np.dtype) else np.dtype(np.float64) for dtype in table.dtypes]
+    return np.asarray(table.to_numpy(dtype=np.result_type(*dtypes)) if dtypes else table.to_numpy())
 
 
 def _arrow(given: Any) -> np.ndarray:
@@ -100,6 +102,7 @@ def _labelled(given: Any) -> Any:
             f"the DataArray has dimensions ({first}, {', '.join(others)}); rows x columns are needed: "
             f"x.stack(feature=({stack})) makes all but {first!r} one"
         )
+    require_undecoded(given.attrs, given.dtype, "the DataArray", "an array in memory")
     return given.values
 
 
@@ -143,7 +146,7 @@ def _listed(names: list[str]) -> str:
 
 def is_sparse(given: Any) -> bool:
     """Whether this is a matrix or array of scipy.sparse."""
-    return type(given).__module__.startswith("scipy.sparse") and hasattr(given, "tocsr")
+    return bool(issparse(given))  # a view of an AnnData, too
 
 
 def sparse_in_memory(given: Any) -> tuple[zarr.Group, str]:
@@ -158,9 +161,11 @@ def sparse_in_memory(given: Any) -> tuple[zarr.Group, str]:
         raise BadInputError(f"the sparse array has {len(given.shape)} dimensions; 2 are needed (rows x columns)")
     if np.dtype(given.dtype).kind not in "iufb":
         raise BadInputError(f"the sparse matrix holds {given.dtype}; real numbers are needed")
-    matrix = given.tocsr()
-    if not matrix.has_canonical_format:  # entries that are given twice are summed; not in the matrix of the caller
-        matrix = matrix.copy()
+    held = given.tocsr()
+    # Whether entries are given twice is looked for again: SciPy remembers what was so before arrays were changed.
+    matrix = csr_array((held.data, held.indices, held.indptr), shape=held.shape)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()  # that of the caller is left as it is
         matrix.sum_duplicates()
     group = zarr.group({})
     group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": list(given.shape)})
@@ -168,7 +173,7 @@ def sparse_in_memory(given: Any) -> tuple[zarr.Group, str]:
     for name in ("data", "indices", "indptr"):
         part = np.ascontiguousarray(getattr(matrix, name))
         content = crc32c(part, content)
-        held = group.create_array(
+        stored = group.create_array(
             name,
             shape=part.shape,
             dtype=part.dtype,
@@ -176,5 +181,5 @@ def sparse_in_memory(given: Any) -> tuple[zarr.Group, str]:
             compressors=None,
             config={"write_empty_chunks": True},
         )
-        held[...] = part
+        stored[...] = part
     return group, f"memory, content {content:08x}"

@@ -139,24 +139,25 @@ def real_array(given: Any, what: str) -> np.ndarray:
         Masked values, text, Python objects, complex numbers, lists of unequal length, or no array at all.
     """
     given = values_of(given)
-    if isinstance(given, np.ma.MaskedArray):
-        if count := int(np.ma.count_masked(given)):
-            raise BadInputError(
-                f"{what}: {count} masked values of {given.size}, and missing values cannot be analysed yet: fill them "
-                "in (x.filled(0)), or leave out the rows or columns that have them (numpy.ma.compress_rows(x))"
-            )
-        given = given.data
     if not isinstance(given, np.ndarray | list | tuple | np.generic) and not hasattr(given, "__array__"):
         raise BadInputError(
             f"{what} of type {type(given).__name__}: give an array of real numbers (rows x columns), or lists of them"
         )
-    try:
-        array = np.asarray(given)
-    except (ValueError, TypeError) as error:
-        raise BadInputError(f"{what} make no array ({error}): give rows x columns, all of one length") from None
+    try:  # masks are kept, those of rows and those of what an object gives as its array: asarray drops them
+        masked = isinstance(given, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in given)
+        array = np.ma.stack(given) if masked else np.asanyarray(given)
+    except Exception as error:  # whatever the library of an object raises
+        raise BadInputError(f"{what} make no array ({error}): give rows x columns, all of one length") from error
+    if isinstance(array, np.ma.MaskedArray):
+        if count := int(np.ma.count_masked(array)):
+            raise BadInputError(
+                f"{what}: {count} masked values of {array.size}, and missing values cannot be analysed yet: fill them "
+                "in (x.filled(0)), or leave out the rows or columns that have them (numpy.ma.compress_rows(x))"
+            )
+        array = array.data
     if array.dtype.kind not in "iufb":
         raise BadInputError(f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
-    return array
+    return np.asarray(array)
 
 
 # Whether a stored matrix is its own mirror image: one tolerance and one sentence for every layout.

@@ -34,6 +34,13 @@ class AnnData:
 AnnData.__module__ = "anndata._core.anndata"
 
 
+class View(sp.csr_matrix):
+    """Some rows or columns of an AnnData whose X is sparse."""
+
+
+View.__module__ = "anndata._core.views"
+
+
 class Foreign:
     """An array of a library that is not known here, like a tensor of Torch on the CPU."""
 
@@ -63,6 +70,7 @@ SPARSE = {
     "coo": sp.coo_array(THIN),
     "int32 pointers, f4": sp.csr_matrix(THIN.astype("f4")),
     "AnnData": AnnData(sp.csr_matrix(THIN)),
+    "view of an AnnData": AnnData(View(sp.csr_matrix(THIN))),
 }
 
 
@@ -103,6 +111,39 @@ def test_entries_that_are_given_twice_are_summed_and_the_matrix_is_left_as_it_is
     np.testing.assert_array_equal(given.indices, before[1])
 
 
+def test_a_matrix_whose_arrays_were_changed_is_looked_at_again() -> None:
+    """SciPy remembers that no entry was given twice: a column that was renamed would count twice in the deviations."""
+    given = sp.csr_matrix(THIN)
+    assert given.has_canonical_format
+    row = int(np.argmax(np.diff(given.indptr) > 1))
+    given.indices[given.indptr[row] + 1] = given.indices[given.indptr[row]]
+    found, truth = (npmdask.top_k(x, 3, center=True, scale=True).values for x in (given, given.toarray()))
+    np.testing.assert_allclose(found, truth, rtol=1e-6)
+
+
+def test_columns_of_several_types_are_one_matrix() -> None:
+    columns = {"a": X[:, 0], "b": X[:, 1] > 0, "c": np.arange(300)}
+    truth = npmdask.top_k(np.column_stack(list(columns.values())), 2).values
+    np.testing.assert_array_equal(npmdask.top_k(pd.DataFrame(columns), 2).values, truth)
+    np.testing.assert_array_equal(npmdask.top_k(pa.table(columns), 2).values, truth)
+
+
+@pytest.mark.parametrize("given", [X, sp.csr_matrix(THIN), pd.DataFrame(X)], ids=["array", "sparse", "table"])
+def test_no_private_release_of_what_lies_in_memory(given: Any, tmp_path: Path) -> None:
+    """It has no SHA-256 that binds a key and a budget to it."""
+    privacy = npmdask.Privacy(
+        epsilon=1.0,
+        delta=1e-6,
+        neighboring_relation="record_replace",
+        clip_norm=1.0,
+        ledger=str(tmp_path / "ledger.sqlite"),
+        dataset="a",
+    )
+    kind = "sparse" if sp.issparse(given) else "samples"
+    with pytest.raises((BadInputError, RefusedError), match="ingest"):
+        npmdask.top_k(given, 2, kind=kind, algorithm="power", max_steps=2, privacy=privacy, store=tmp_path / "run")
+
+
 def test_what_they_are_is_their_content(tmp_path: Path) -> None:
     """A store is for the same numbers only, whatever they lie in."""
     given = sp.csr_matrix(THIN)
@@ -133,6 +174,8 @@ def test_values_of_anything_else_is_what_was_given() -> None:
         (lambda: xr.DataArray(np.ones((4, 2, 3)), dims=("time", "lat", "lon")), r"x.stack\(feature=\('lat', 'lon'\)\)"),
         (lambda: xr.DataArray(X, dims=("a", "b")).chunk(a=100), r"lazy \(Dask\).*x.load\(\)"),
         (lambda: xr.Dataset({"u": (("a", "b"), X), "v": (("a", "b"), X)}), r"2 variables of two dimensions \(u, v\)"),
+        (lambda: xr.DataArray(X, dims=("a", "b"), attrs={"scale_factor": 0.1}), "scale_factor = 0.1.*not decoded"),
+        (lambda: xr.DataArray(X.astype("i2"), dims=("a", "b"), attrs={"_FillValue": 3}), "_FillValue = 3"),
         (lambda: AnnData(X, isbacked=True), "backed by a file"),
         (lambda: AnnData(None), "has no X"),
         (lambda: dask.array.from_array(X, chunks=(100, 12)), r"Dask Array is not read.*to_zarr"),

@@ -18,6 +18,22 @@ from npmdask.storage.ingest import ingest
 
 ROWS = np.random.default_rng(0).standard_normal((40, 6))
 MASKED = np.ma.masked_array(ROWS, mask=ROWS > 2)
+
+
+class Masked:
+    """As a variable of netCDF4, whose array is masked."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return MASKED
+
+
+class Failing:
+    """As a tensor of Torch that is learnt."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise RuntimeError("requires grad")
+
+
 BAD: dict[str, tuple[Any, str]] = {
     "None": (None, "NoneType|is None"),
     "number": (3.5, "float"),
@@ -28,6 +44,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "ragged": ([[1.0, 2.0], [3.0]], "make no array"),
     "list of text": ([["a", "b"], ["c", "d"]], "of type <U1"),
     "list with None": ([[1.0, None], [2.0, 3.0]], "of type object"),
+    "masked rows": (list(MASKED), rf"{int((ROWS > 2).sum())} masked values of 240"),
+    "object with a masked array": (Masked(), rf"{int((ROWS > 2).sum())} masked values of 240"),
+    "object that fails": (Failing(), r"make no array \(requires grad\)"),
     "masked": (MASKED, rf"{int((ROWS > 2).sum())} masked values of 240, and missing values cannot be analysed yet"),
 }
 
