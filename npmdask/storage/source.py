@@ -233,6 +233,11 @@ def _open_node(source: Any) -> tuple[Any, str]:
         return source, location(source)
     if is_remote(source):
         return open_remote(source), source
+    if _memory(str(source)):
+        raise BadInputError(
+            f"the data lay in the memory of a program ({source}): a run of them goes on when that program calls the "
+            "same function again, with the same data and store"
+        )
     path = local_path(source, "an array that is opened", SCHEMES)
     make = f"make one with `npmdask ingest {path} {path.with_suffix('.zarr').name}`"
     if not path.exists():

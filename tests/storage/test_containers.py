@@ -18,6 +18,7 @@ import npmdask
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.containers import values_of
 from npmdask.storage.source import open_source
+from tests.runs.test_loop import Stop, StopAfter
 
 X = np.random.default_rng(0).standard_normal((300, 12)) * np.geomspace(9, 1, 12)
 NAMES = [f"gene {i}" for i in range(12)]
@@ -208,3 +209,17 @@ def test_a_stream_of_a_sparse_matrix_is_that_of_its_rows() -> None:
     asked: dict[str, Any] = {"algorithm": "spm", "batch_rows": 50}
     found, truth = npmdask.stream_pca(sp.coo_matrix(THIN), 2, **asked), npmdask.stream_pca(THIN, 2, **asked)
     np.testing.assert_allclose(np.abs(found.basis), np.abs(truth.basis), atol=1e-9)
+
+
+@pytest.mark.parametrize("given", [X, sp.csr_matrix(THIN), pd.DataFrame(X)], ids=["array", "sparse", "table"])
+def test_who_resumes_is_sent_to_the_program_that_has_the_data(given: Any, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"algorithm": "power", "iteration_rank": 4, "max_steps": 5, "store": tmp_path / "run"}
+    with pytest.raises(Stop):
+        npmdask.top_k(given, 2, observer=StopAfter(2), **asked)
+    with pytest.raises(BadInputError, match=r"lay in the memory of a program .* the same data and store"):
+        npmdask.resume(tmp_path / "run")
+    whole = npmdask.top_k(given, 2, **{**asked, "store": tmp_path / "whole"})
+    np.testing.assert_array_equal(npmdask.top_k(given, 2, **asked).basis, whole.basis)
+    npmdask.stream_pca(given, 2, batch_rows=50, store=tmp_path / "stream")
+    with pytest.raises(RefusedError, match="only its own program can start again"):
+        npmdask.resume(tmp_path / "stream")

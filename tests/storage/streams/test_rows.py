@@ -46,15 +46,15 @@ some_sizes = st.lists(st.integers(1, 90), min_size=1, max_size=6)
 
 
 @settings(max_examples=60, deadline=None)
-@given(given_in=some_sizes, read_in=some_sizes, kill=st.integers(0, 12), anew=st.booleans())
+@given(given_in=some_sizes, read_in=some_sizes, kill=st.integers(0, 12), fresh=st.booleans())
 def test_every_row_once_from_any_batches_also_after_a_kill(
-    given_in: list[int], read_in: list[int], kill: int, anew: bool
+    given_in: list[int], read_in: list[int], kill: int, fresh: bool
 ) -> None:
     """Fails if memory of the iterator is kept across a draw, or if passing over rows is off by one."""
     stream = IteratorRows(pieces(given_in))
     before = [b for _ in range(kill) if (b := stream.read(read_in[stream.rows_read % len(read_in)])) is not None]
-    later = IteratorRows(lambda: pieces(given_in[::-1])) if anew else IteratorRows(pieces(given_in[::-1]), columns=3)
-    if anew:
+    later = IteratorRows(lambda: pieces(given_in[::-1])) if fresh else IteratorRows(pieces(given_in[::-1]), columns=3)
+    if fresh:
         later.read(17)
     later.seek(json.loads(json.dumps(stream.position)))
     np.testing.assert_array_equal(np.concatenate([*before, everything(later, read_in)]), ROWS)
