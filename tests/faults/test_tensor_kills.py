@@ -46,7 +46,7 @@ def every_point(folder: Path, count: int, kinds: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_instants(tmp_path: Path) -> None:
-    random_instants(tmp_path, 2)
+    random_instants(tmp_path, 3)
 
 
 @pytest.mark.slow
