@@ -37,6 +37,8 @@ def top_k(
     k: int | float,
     *,
     kind: str | None = None,
+    dim: str | int | None = None,
+    spill: str | Path | None = None,
     center: bool = False,
     scale: bool = False,
     iteration_rank: int | Literal["auto"] | None = None,
@@ -65,9 +67,11 @@ def top_k(
 
     Parameters
     ----------
-    source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix or table, shape (m, d)
-        A Zarr store by path, URL or object (a group: CSR as AnnData writes it); in memory, a 2-D NumPy array or lists
-        of rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, a 2-D ``xarray.DataArray``, an AnnData.
+    source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix, Dask array or table, shape (m, d)
+        A Zarr store by path, URL or object (a group: CSR as AnnData writes it); in memory, a NumPy array or lists of
+        rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, an ``xarray.DataArray``, an AnnData. Never
+        all in memory: an array or DataFrame of Dask, a lazy DataArray, a memory map, a dataset of h5py, a backed
+        AnnData, whose rows are computed or read a block at a time in every pass (docs/lazy.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are refused.
     k : int or float
@@ -77,6 +81,13 @@ def top_k(
         What is asked of the data: eigenpairs of ``X^T X / m`` ("samples"), of a symmetric matrix, singular triplets
         of a dense or singular pairs of a CSR matrix, eigenpairs of the mean of matrices (private oracles of records).
         By default what the store says of itself, or else "matrix".
+    dim : str or int, optional
+        Of an array of xarray (name) or of Dask or NumPy (number): the dimension that rows lie along; all others
+        together are a row, so that d is the product of their sizes.
+    spill : str or Path, optional
+        Of what is computed (Dask, lazy xarray): a folder that takes the rows, compressed, as the first pass computes
+        them; later passes, and later runs of the same data, read them there. Not deleted. By default every pass
+        computes them again.
     center : bool, default False
         Subtract the column means, on the fly.
     scale : bool, default False
@@ -188,7 +199,7 @@ def top_k(
         commit_seconds=commit_seconds,
     )
     begun = None if start is None else find_start(start, store)
-    opened = open_source(source, kind)
+    opened = open_source(source, kind, dim, spill)
     problem = make_problem(opened, resolve_rank(request, opened, resources, store), start=begun)
     return solve(problem, store, resources, observer)
 

@@ -15,48 +15,75 @@ from scipy.sparse import csr_array, issparse
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.conventions import require_undecoded
+from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
 
 SHOWN = 5  # names of columns that a sentence lists
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
 
 
-def values_of(given: Any) -> Any:
-    """The numbers inside of a table, a labelled array or an annotated matrix; anything else as it is.
+def values_of(given: Any, dim: str | int | None = None) -> Any:
+    """The numbers inside of a table, a labelled, lazy or annotated array; anything else as it is.
 
     Parameters
     ----------
     given : of pandas or Polars a DataFrame or Series, of PyArrow a Table or RecordBatch, of xarray a DataArray or
-        Dataset, of AnnData its annotated matrix.
+        Dataset, of AnnData its annotated matrix, of Dask an array or DataFrame, of h5py a dataset or a CSR group.
+    dim : the dimension that rows lie along, by name or number, of what has more than two: the others are a row.
 
     Returns
     -------
-    numpy.ndarray, a SciPy sparse matrix, or ``given``
+    numpy.ndarray, a SciPy sparse matrix, rows that are computed or read when they are asked for, or ``given``
 
     Raises
     ------
     BadInputError
-        Missing values, columns that are no numbers, several variables, or data that are not in memory.
+        Missing values, columns that are no numbers, or several variables.
     """
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
+    if library == "xarray" and kind in ("DataArray", "Dataset"):
+        return _labelled(given, dim)
+    if library == "dask" and hasattr(given, "to_dask_array"):
+        given = _computed_table(given)
+    if library == "dask" and hasattr(given, "chunks"):
+        return graph_rows(_rows_first(given, dim, "the Dask array"), "the Dask array")
+    if isinstance(given, np.ndarray) and dim is not None:
+        given = _rows_first(given, dim, "the array")
+        return given.reshape(len(given), -1)
+    if dim is not None:
+        raise BadInputError(f"dim = {dim!r} is for arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
         return _pandas(given.to_frame() if kind == "Series" else given)
     if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
         return _arrow(given)
-    if library == "xarray" and kind in ("DataArray", "Dataset"):
-        return _labelled(given)
-    if library == "anndata" and kind == "AnnData":
+    if library == "anndata" and (kind == "AnnData" or hasattr(given, "group")):
         return _annotated(given)
     if library == "h5py":
-        raise BadInputError(
-            f"the {kind} of an HDF5 file is not read as it is yet: give x[...] if it fits into memory; else store it "
-            "once, with `npmdask ingest`, and give that path"
-        )
-    if library == "dask":
-        raise BadInputError(
-            f"a Dask {kind} is not read as it is yet: write it once, for an array with x.to_zarr('x.zarr'), and give "
-            "that path"
-        )
-    return given
+        return stored_rows(given)
+    return mapped_rows(given) if isinstance(given, np.memmap) else given
+
+
+def _rows_first(array: Any, dim: str | int | None, what: str) -> Any:
+    """The same array with the dimension ``dim`` in front.
+
+    Raises
+    ------
+    BadInputError
+        There is none of this number, or none was said of an array of more than two.
+    """
+    if dim is None and array.ndim == 2:
+        return array
+    if array.ndim < 2 or dim is None:
+        more = "; say which dimension the rows lie along, as dim=0: the others are a row" if array.ndim > 2 else ""
+        raise BadInputError(f"{what} has {array.ndim} dimensions; 2 are needed (rows x columns){more}")
+    if not isinstance(dim, int) or not 0 <= dim < array.ndim:
+        raise BadInputError(f"dim = {dim!r}: the dimensions of {what} are 0 to {array.ndim - 1}")
+    return array.transpose(dim, *(n for n in range(array.ndim) if n != dim))
+
+
+def _computed_table(table: Any) -> Any:
+    """The columns of a Dask DataFrame as an array; its rows are counted, which computes them once."""
+    _require_numbers("the Dask DataFrame", [str(n) for n, t in table.dtypes.items() if t.kind not in "iufb"])
+    return table.to_dask_array(lengths=True)
 
 
 def _pandas(table: Any) -> np.ndarray:
@@ -82,28 +109,37 @@ def _arrow(given: Any) -> np.ndarray:
     return np.column_stack([column.to_numpy() for column in columns.values()])
 
 
-def _labelled(given: Any) -> Any:
+def _labelled(given: Any, dim: str | int | None) -> Any:
+    """The values of a DataArray, or of the only variable of a Dataset that can be meant; rows along ``dim``."""
     if type(given).__name__ == "Dataset":
-        found = [str(name) for name, variable in given.data_vars.items() if variable.ndim == 2]
-        if len(found) != 1:
+        fitting = {str(n): v for n, v in given.data_vars.items() if (v.ndim == 2 if dim is None else dim in v.dims)}
+        if len(fitting) != 1:
+            said = "of two dimensions" if dim is None else f"along {dim!r}"
             raise BadInputError(
-                f"the Dataset has {len(found)} variables of two dimensions{_listed(found)}: give one, as ds['name']"
+                f"the Dataset has {len(fitting)} variables {said}{_listed(list(fitting))}: give one, as ds['name']"
+                + (", with dim= where it has more dimensions" if dim is None and not fitting else "")
             )
-        given = given[found[0]]
-    if given.chunks is not None:
+        given = given[next(iter(fitting))]
+    if dim is not None and dim not in given.dims:
+        raise BadInputError(f"dim = {dim!r}: the dimensions of the DataArray are {', '.join(map(str, given.dims))}")
+    if given.ndim > 2 and dim is None and not _square(given.shape):
         raise BadInputError(
-            "the DataArray is lazy (Dask): give x.load() if it fits into memory; else write it once, with "
-            "x.to_dataset(name='x').to_zarr('x.zarr'), and give the path 'x.zarr/x'"
-        )
-    if given.ndim > 2 and not _square(given.shape):
-        first, *others = map(str, given.dims)
-        stack = ", ".join(repr(name) for name in others)
-        raise BadInputError(
-            f"the DataArray has dimensions ({first}, {', '.join(others)}); rows x columns are needed: "
-            f"x.stack(feature=({stack})) makes all but {first!r} one"
+            f"the DataArray has dimensions ({', '.join(map(str, given.dims))}); rows x columns are needed: say which "
+            f"the rows lie along, as dim={str(given.dims[0])!r}, and all others are a row"
         )
     require_undecoded(given.attrs, given.dtype, "the DataArray", "an array in memory")
-    return given.values
+    given = given if dim is None else given.transpose(dim, ...)
+    if given.ndim < 2:
+        raise BadInputError(f"the DataArray has {given.ndim} dimensions; 2 are needed (rows x columns)")
+    if given.chunks is None and not given.variable._in_memory:  # a file that was opened, of which nothing was read
+        given = given.chunk({given.dims[0]: rows_of_a_block(given.shape, given.dtype)})
+    if given.chunks is not None:
+        if not type(given.data).__module__.startswith("dask"):
+            raise BadInputError(
+                f"the DataArray holds a {type(given.data).__name__}, which is not of Dask: give x.compute()"
+            )
+        return graph_rows(given.data, "the DataArray")
+    return given.values if dim is None else given.values.reshape(len(given), -1)
 
 
 def _square(shape: Sequence[int]) -> bool:
@@ -112,11 +148,13 @@ def _square(shape: Sequence[int]) -> bool:
 
 
 def _annotated(given: Any) -> Any:
-    if given.isbacked:
-        raise BadInputError(
-            "the AnnData is backed by a file: give adata.to_memory() if it fits into memory; else the path of its "
-            ".h5ad to `npmdask ingest`"
-        )
+    """The matrix of an AnnData, or one that it has in a file."""
+    if type(given).__name__ != "AnnData":  # a sparse matrix in a file
+        if not hasattr(given, "group") or getattr(given, "format", None) != "csr":
+            raise BadInputError(
+                f"the {type(given).__name__} is not stored by rows: give it in memory, or write it as a CSR matrix"
+            )
+        return values_of(given.group)
     if given.X is None:
         raise BadInputError("the AnnData has no X: give a layer, as adata.layers['name']")
     return values_of(given.X)

@@ -9,6 +9,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, closest
 from npmdask.storage.containers import values_of
+from npmdask.storage.readers.lazy import BlockRows
 
 KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
@@ -139,6 +140,8 @@ def real_array(given: Any, what: str) -> np.ndarray:
         Masked values, text, Python objects, complex numbers, lists of unequal length, or no array at all.
     """
     given = values_of(given)
+    if isinstance(given, BlockRows):
+        raise BadInputError(f"{what} are not in memory ({given.name}): give x.compute() or x[...], if they fit")
     if not isinstance(given, np.ndarray | list | tuple | np.generic) and not hasattr(given, "__array__"):
         raise BadInputError(
             f"{what} of type {type(given).__name__}: give an array of real numbers (rows x columns), or lists of them"

@@ -23,12 +23,14 @@ from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote,
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.lazy import BlockRows, SpilledRows
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
 from npmdask.storage.safe_open import open_node, require_no_pickle
 from npmdask.storage.symmetric_tensor import packed_in_memory
 
+IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
 BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
 Reader = DenseReader | CsrReader | TriangleReader | TensorReader
 Opener = Callable[[str], Rows]
@@ -144,13 +146,17 @@ class Source:
         return replace(self, reader=self.reader.held_to(self.digests))
 
 
-def open_source(source: Any, kind: str | None = None) -> Source:
+def open_source(
+    source: Any, kind: str | None = None, dim: str | int | None = None, spill: str | Path | None = None
+) -> Source:
     """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group``, a 2-D NumPy
     array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric), a SciPy sparse matrix,
-    or what :func:`~npmdask.storage.containers.values_of` finds one of these in: a table, a labelled array, AnnData.
+    or what :func:`~npmdask.storage.containers.values_of` finds one of these in, or rows that are computed or read when
+    they are asked for: a table, a labelled array (its rows along ``dim``), AnnData, a Dask array, a dataset of HDF5.
 
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
-    without either a plain 2-D array is a matrix.
+    without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
+    computed once.
 
     Raises
     ------
@@ -162,8 +168,17 @@ def open_source(source: Any, kind: str | None = None) -> Source:
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
     if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
-        source = values_of(source)
+        source = values_of(source, dim)
+        if isinstance(source, BlockRows):
+            return _computed(source, kind, spill)
         source = source if is_sparse(source) else _array_of(source)
+    elif dim is not None:
+        raise BadInputError(
+            f"dim = {dim!r} is for arrays that a program holds: open {source} with xarray, as "
+            "xarray.open_zarr(path, chunks={})['name'], and give that"
+        )
+    if spill is not None:
+        raise BadInputError("spill is for rows that are computed (Dask, xarray): what is stored is read as it is")
     if kind == "tensor" and isinstance(source, np.ndarray):
         return _tensor_in_memory(source)
     side = None
@@ -200,13 +215,28 @@ def _given(url: str, opener: Opener, kind: str | None) -> Source:
     return opened
 
 
+def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> Source:
+    """Rows of a graph, or of an array that is sliced; they are gone with this program, as data in memory are."""
+    if kind in ("matrices", "tensor", "sparse"):
+        raise BadInputError(
+            f"kind = {kind!r} is not for {rows.name}, whose rows are computed or read as dense ones: use kind = "
+            "'samples', 'matrix' or 'symmetric'"
+        )
+    given = rows if spill is None else SpilledRows(rows, str(local_path(spill, "a folder for computed rows")))
+    reader, printed = open_rows(given, rows.name, rows.remedy)
+    path = f"memory, {rows.name}"
+    opened = Source(path=path, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
+    _require_consistent(opened)
+    return opened
+
+
 def _array_of(given: Any) -> np.ndarray:
     """What lies in memory, as an array of real numbers."""
     if not isinstance(given, np.ndarray | list | tuple) and not hasattr(given, "__array__"):
         raise BadInputError(
             f"data of type {type(given).__name__} are not accepted: give the path or URL of a Zarr store, a zarr.Array "
-            "or zarr.Group, a NumPy array of real numbers, lists of rows, a SciPy sparse matrix, a table of pandas, "
-            "Polars or PyArrow, an xarray.DataArray or an AnnData"
+            "or zarr.Group, a NumPy or Dask array of real numbers, lists of rows, a SciPy sparse matrix, a table of "
+            "pandas, Polars or PyArrow, an xarray.DataArray, an AnnData or a dataset of h5py"
         )
     return real_array(given, "the values")
 
@@ -233,7 +263,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
         return source, location(source)
     if is_remote(source):
         return open_remote(source), source
-    if _memory(str(source)):
+    if str(source).startswith(IN_MEMORY):
         raise BadInputError(
             f"the data lay in the memory of a program ({source}): a run of them goes on when that program calls the "
             "same function again, with the same data and store"

@@ -17,6 +17,7 @@ from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path
+from npmdask.storage.readers.lazy import BlockRows
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams import Directory, IteratorRows, Stream, ZarrRows, standard_input
 from npmdask.storage.streams.directory import is_complete
@@ -80,7 +81,7 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
         Nothing there, or options that the source does not know.
     """
     source = values_of(source)
-    in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group) or is_sparse(source)
+    in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
     if in_hand or is_remote(source) or _is_store(source):
         return _stored(open_source(source), reading, seed, named=not _in_memory(source))
     if isinstance(source, str | Path):
@@ -116,7 +117,7 @@ def _in_memory(source: Any) -> bool:
     """Whether the numbers are gone with this process."""
     if isinstance(source, zarr.Array | zarr.Group):
         return isinstance(source.store_path.store, zarr.storage.MemoryStore)
-    return isinstance(source, np.ndarray) or is_sparse(source)
+    return isinstance(source, np.ndarray | BlockRows) or is_sparse(source)
 
 
 def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Opened:

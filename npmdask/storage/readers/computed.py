@@ -60,6 +60,7 @@ class RowsReader(DenseReader):
     """
 
     place: str
+    remedy: str = "correct the program that is registered for it"
     array: Any  # Rows, as they were when they were opened: see ``open_rows``
 
     @property
@@ -72,7 +73,7 @@ class RowsReader(DenseReader):
 
     @property
     def access(self) -> Access:
-        return Access("computed", "computed: the rows are given by a registered source")
+        return Access("computed", "computed: rows come from a program or a graph when they are asked for")
 
     @property
     def by_triangle(self) -> bool:
@@ -155,16 +156,16 @@ class RowsReader(DenseReader):
     def _broken(self, unit: int, what: str) -> BadInputError:
         rows = self.slab_rows(unit)
         return BadInputError(
-            f"{self.place}, unit {unit} (rows {rows.start} to {rows.stop - 1}): the source {what}; correct the "
-            "program that is registered for it"
+            f"{self.place}, unit {unit} (rows {rows.start} to {rows.stop - 1}): the source {what}; {self.remedy}"
         )
 
     def _verify(self, slab: int, column: int, found: Any) -> None:
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
             raise BadInputError(
-                f"unit {slab} of {self.place} has changed: its checksum is {found.crc:08x} and was "
-                f"{int(self.checksums[slab, column]):08x} in the first pass, although the source says that it is the "
-                "same; start again in a new store, with data that stay as they are"
+                f"unit {slab} of {self.place} (rows {self.slab_rows(slab).start} to {self.slab_rows(slab).stop - 1}) "
+                f"has changed: its checksum is {found.crc:08x} and was {int(self.checksums[slab, column]):08x} in the "
+                "first pass, although the source says that it is the same; start again in a new store, with data that "
+                "stay as they are"
             )
 
 
@@ -182,8 +183,10 @@ class _Held:
         return self.rows.tiles(unit)
 
 
-def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
+def open_rows(rows: Any, place: str, remedy: str = RowsReader.remedy) -> tuple[RowsReader, str]:
     """The reader of ``rows``, what they say of themselves checked, and their fingerprint.
+
+    ``remedy``: what a person can do about rows that do not come.
 
     Raises
     ------
@@ -216,4 +219,4 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
         )
     facts = {"shape": shape, "dtype": dtype.str, "unit_rows": unit_rows, "identity": identity, "source": "rows"}
     held = _Held(rows, (shape[0], shape[1]), dtype, unit_rows, needs)
-    return RowsReader(array=held, place=place), fingerprint(facts, [])
+    return RowsReader(array=held, place=place, remedy=remedy), fingerprint(facts, [])

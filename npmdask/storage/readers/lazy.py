@@ -1,0 +1,481 @@
+"""Rows that are computed or read when a pass asks for them: blocks of a Dask graph, slices of an array in a file.
+
+Nothing of it is written anywhere, and only the blocks of the unit that a task works on are in memory. Dask computes
+no pass here: the blocks of one unit are computed by the task that multiplies them, in its own thread or process, so
+that memory is that of a few tasks and sums are formed in the order of every other pass.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from hashlib import sha256
+from itertools import pairwise, product
+from mmap import ALLOCATIONGRANULARITY
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numcodecs.blosc import Blosc
+from scipy.sparse import csr_matrix, hstack, issparse
+
+from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.numerics.blas import single_threaded_blas
+from npmdask.storage.checksum import crc32c
+from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES
+
+DOUBLE = np.dtype(np.float64)  # until the first block is seen
+UNIT_BYTES = 8 * 2**20  # small blocks are taken together: a unit is what a task reads at least
+SHARED = 3  # row blocks that a part of a graph may be computed for again and again; for more it is computed once
+MOST_SHARED = 256 * 2**20  # bytes of such parts, which every process keeps
+MARGIN = 1.25  # over the measured peak of a block: what compressors and files take is not traced
+_last = threading.local()  # the block that the next unit of a task begins with
+
+
+def _plain(block: Any) -> np.ndarray:
+    """A block of any dimensions, or some of its rows, as an array in the byte order of this machine.
+
+    Raises
+    ------
+    ValueError
+        Masked values.
+    """
+    if issparse(block):
+        block = block.toarray()
+    elif hasattr(block, "todense"):  # of the package sparse
+        block = block.todense()
+    if isinstance(block, np.ma.MaskedArray):
+        if count := int(np.ma.count_masked(block)):
+            raise ValueError(f"{count} masked values, and missing values cannot be analysed yet: fill them in")
+        block = block.data
+    array = np.asarray(block)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _rows(block: Any) -> np.ndarray:
+    """Some rows of a block as rows of numbers, whatever its other dimensions."""
+    array = _plain(block)
+    return array.reshape(len(array), -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockRows:
+    """Rows in blocks, of any heights; what subclasses share, who say how a block comes (``block``).
+
+    Parameters
+    ----------
+    name : what the data are, as text that changes when they do.
+    shape : rows, and all other dimensions of a row together.
+    heights : rows of the blocks.
+    dtype, needs : as the first block was found to have and to need.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    heights: tuple[int, ...]
+    dtype: np.dtype = DOUBLE
+    needs: int = 0
+    first: int = 0  # checksum of the first block: files behind a graph may change without its name
+    remedy: ClassVar[str] = ""  # of rows that cannot be had, or come out otherwise
+
+    def block(self, number: int) -> Any:
+        """A block of rows, dense or sparse, of two dimensions or more."""
+        raise NotImplementedError
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name}, {self.heights}, {self.first:08x}"
+
+    @cached_property
+    def unit_rows(self) -> int:
+        """Rows of the highest block, or of several where they are small."""
+        most = max(self.heights)
+        row = self.shape[1] * self.dtype.itemsize
+        return min(self.shape[0], most * max(1, UNIT_BYTES // max(1, most * row)))
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """The first row of every block, and the number of rows."""
+        return np.concatenate([[0], np.cumsum(self.heights)])
+
+    def tiles(self, unit: int) -> Iterator[np.ndarray]:
+        """The rows of a unit; a block that lies in two is computed once, where one task works on both."""
+        row, stop = unit * self.unit_rows, min((unit + 1) * self.unit_rows, self.shape[0])
+        step = self._step
+        while row < stop:
+            number = int(np.searchsorted(self.edges, row, side="right")) - 1
+            first, end = int(self.edges[number]), int(self.edges[number + 1])
+            block = self._taken(number)
+            until = min(end, stop)
+            for at in range(row, until, step):
+                yield _rows(block[at - first : min(at + step, until) - first])
+            if end > stop:
+                _last.held = (self.identity, number, block)
+            row, block = until, None  # before the next one is computed
+
+    def _taken(self, number: int) -> Any:
+        held, _last.held = getattr(_last, "held", None), None
+        if held is not None and held[:2] == (self.identity, number):
+            return held[2]
+        held, block = None, self.block(number)
+        shape: tuple[int, ...] = getattr(block, "shape", ())
+        if len(shape) < 2 or (shape[0], int(np.prod(shape[1:]))) != (self.heights[number], self.shape[1]):
+            raise ValueError(f"block {number} has shape {shape}, and {self.heights[number]} x {self.shape[1]} was said")
+        return block
+
+    def measured(self) -> Self:
+        """The same rows, knowing what the highest block is and takes, and the checksum of the first.
+
+        Raises
+        ------
+        BadInputError
+            A block cannot be computed.
+        """
+        highest, tracing = int(np.argmax(self.heights)), tracemalloc.is_tracing()
+        _last.held = None
+        if not tracing:
+            tracemalloc.start(1)
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            with single_threaded_blas():  # as in every pass
+                block = self._taken(highest)
+                peak = MARGIN * (tracemalloc.get_traced_memory()[1] - before) * (2 if issparse(block) else 1)
+                dtype = _rows(block[:1]).dtype
+                block = self._taken(0) if highest else block
+            first = 0
+            for at in range(0, self.heights[0], MIN_TILE_ROWS):
+                first = crc32c(np.ascontiguousarray(_rows(block[at : at + MIN_TILE_ROWS])), first)
+        except NpmdaskError:
+            raise
+        except Exception as error:  # whatever a graph or a file raises
+            raise BadInputError(
+                f"the first rows of {self.name} cannot be had ({type(error).__name__}: {error}); {self.remedy}"
+            ) from error
+        finally:
+            if not tracing:
+                tracemalloc.stop()
+        needs = int(peak) + self._step * self.shape[1] * dtype.itemsize
+        return replace(self, dtype=dtype, needs=needs, first=first)
+
+    @property
+    def _step(self) -> int:
+        """Rows of a tile."""
+        return max(MIN_TILE_ROWS, TILE_BYTES // max(1, self.shape[1] * self.dtype.itemsize))
+
+
+def _bytes_of(value: Any) -> int:
+    """Memory that a block takes, or what is made on the way to one: that of its arrays."""
+    if issparse(value):
+        return sum(getattr(value, name).nbytes for name in ("data", "indices", "indptr") if hasattr(value, name))
+    if isinstance(value, dict | list | tuple):
+        return sum(map(_bytes_of, value.values() if isinstance(value, dict) else value))
+    return int(value.nbytes) if isinstance(value, np.ndarray) else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlicedRows(BlockRows):
+    """Rows of an array that is sliced: a memory map, a dataset of an HDF5 file, a backed matrix of an AnnData.
+
+    ``opened`` opens it, in each process and thread anew where it is not given.
+    """
+
+    opened: Callable[[], Any]
+    remedy: ClassVar[str] = "look whether the file can be read, and is as long as it should be"
+    array: Any = field(default=None, compare=False)
+
+    def block(self, number: int) -> Any:
+        array = self.opened() if self.array is None else self.array
+        return array[int(self.edges[number]) : int(self.edges[number + 1])]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "array": None}
+
+
+def rows_of_a_block(shape: Sequence[int], dtype: Any, chunk: int = 1) -> int:
+    """How many rows of an array without blocks are read at once: whole chunks of it, of some MiB."""
+    wide = chunk * int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
+    return chunk * max(1, UNIT_BYTES // max(1, wide))
+
+
+def _sliced(name: str, shape: Sequence[int], height: int, opened: Callable[[], Any], array: Any) -> SlicedRows:
+    full, rest = divmod(int(shape[0]), height)
+    heights = (height,) * full + ((rest,) if rest else ())
+    flat = (int(shape[0]), int(np.prod(shape[1:])))
+    return SlicedRows(name=name, shape=flat, heights=heights, opened=opened, array=array).measured()
+
+
+def _require_rows(shape: Sequence[int], what: str) -> None:
+    if len(shape) != 2 or 0 in shape:
+        raise BadInputError(f"{what} has shape {tuple(shape)}: rows and columns are needed, at least one of each")
+
+
+def mapped_rows(array: np.memmap) -> Any:
+    """The rows of a memory map, which stay where they are; of one whose changes no file has, the array itself.
+
+    Raises
+    ------
+    BadInputError
+        Not two dimensions, or none of a file.
+    """
+    mapped, file = getattr(array, "_mmap", None), array.filename
+    if mapped is None or file is None or array.mode == "c" or array.ndim != 2:
+        return np.asarray(array)
+    _require_rows(array.shape, f"the memory map of {file}")
+    array.flush()
+    start = array.offset - array.offset % ALLOCATIONGRANULARITY  # of the map in the file; of a view, too
+    inside = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).ctypes.data
+    again = partial(_mapped, str(file), array.dtype, start + inside, array.shape, array.strides)
+    name = f"memory map of {_stamped(file)}, {start + inside}, {array.strides}, {array.dtype.str}"
+    return _sliced(name, array.shape, rows_of_a_block(array.shape, array.dtype), again, np.asarray(array))
+
+
+def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    return np.ndarray(shape, dtype, np.memmap(file, np.uint8, "r"), offset, strides)
+
+
+def _stamped(file: Any) -> str:
+    """A file, how large it is and when it was written."""
+    facts = os.stat(file)
+    return f"{os.path.abspath(file)}, {facts.st_size} bytes of {facts.st_mtime_ns}"
+
+
+def stored_rows(given: Any) -> SlicedRows:
+    """The rows of a dataset of an HDF5 file, or of a group that holds a CSR matrix as AnnData writes it.
+
+    Raises
+    ------
+    BadInputError
+        Neither.
+    """
+    if hasattr(given, "keys"):
+        if given.attrs.get("encoding-type") != "csr_matrix":
+            raise BadInputError(
+                f"{given.name!r} of {given.file.filename} is a group ({', '.join(sorted(given)) or 'empty'}): give one "
+                "dataset of it, or the group of a CSR matrix as AnnData writes it"
+            )
+        array: Any = _CsrSlices(given)
+        chunk = 1
+    elif hasattr(given, "shape"):
+        array, chunk = given, given.chunks[0] if given.chunks else 1
+    else:
+        raise BadInputError(f"the {type(given).__name__} of h5py holds no rows: give a dataset of the file")
+    _require_rows(array.shape, f"{given.name!r} of {given.file.filename}")
+    height = rows_of_a_block(array.shape, array.dtype, chunk)
+    name = f"{given.name} of {_stamped(given.file.filename)}"
+    return _sliced(name, array.shape, height, partial(_reopened, given.file.filename, given.name), array)
+
+
+def _reopened(file: str, name: str) -> Any:
+    import h5py
+
+    node = h5py.File(file, "r")[name]
+    return _CsrSlices(node) if isinstance(node, h5py.Group) else node
+
+
+class _CsrSlices:
+    """A CSR matrix in a file, by slices of rows."""
+
+    def __init__(self, group: Any) -> None:
+        self._group, self.dtype = group, group["data"].dtype
+        self.shape = tuple(int(n) for n in group.attrs["shape"])
+
+    def __getitem__(self, rows: slice) -> csr_matrix:
+        ends = self._group["indptr"][rows.start : rows.stop + 1].astype(np.int64)
+        span = slice(int(ends[0]), int(ends[-1]))
+        parts = (self._group["data"][span], self._group["indices"][span], ends - ends[0])
+        found = csr_matrix(parts, shape=(rows.stop - rows.start, self.shape[1]))
+        found.check_format(full_check=True)  # an index outside would be read as a number of another row
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRows(BlockRows):
+    """Rows of a Dask array: block after block, each by a graph of its own.
+
+    ``columns``: sizes of the blocks along the other dimensions. ``graphs``: for each row of blocks its keys, in
+    order, and what they are computed from, where what many rows of blocks need (a mean over all rows) is a value.
+    """
+
+    remedy: ClassVar[str] = "try x.blocks[0].compute(), where x is the array, and see what it does"
+    columns: tuple[tuple[int, ...], ...]
+    graphs: tuple[tuple[tuple[Any, ...], dict[Any, Any]], ...]
+
+    def block(self, number: int) -> Any:
+        keys, graph = self.graphs[number]
+        found = _computed(graph, keys)
+        if len(found) == 1:
+            return found[0]
+        if all(issparse(part) for part in found):
+            return hstack(found, format="csr")
+        parts = [_plain(part) for part in found]
+        whole = np.empty((self.heights[number], *map(sum, self.columns)), np.result_type(*parts))
+        spans = [[slice(a, b) for a, b in pairwise(np.concatenate([[0], np.cumsum(c)]))] for c in self.columns]
+        for where, part in zip(product(*spans), parts, strict=True):
+            whole[(slice(None), *where)] = part
+        return whole
+
+
+def _computed(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) -> tuple[Any, ...]:
+    """The values of some keys, one task after the other in this thread; callbacks of the pass around it not called."""
+    from dask.local import get_sync
+
+    return tuple(get_sync(graph, list(keys), callbacks=callbacks))
+
+
+def graph_rows(array: Any, where: str) -> GraphRows:
+    """The rows of a Dask array of two dimensions or more, the first of which are rows.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+    where : what it is called in a sentence.
+
+    Raises
+    ------
+    BadInputError
+        Sizes are unknown, blocks lie in the memory of a cluster, or every block needs all others.
+    """
+    if any(np.isnan(n) for n in array.shape):
+        raise BadInputError(f"{where} has blocks of unknown size: call x.compute_chunk_sizes() first")
+    if 0 in array.shape:
+        raise BadInputError(f"{where} has shape {array.shape}: rows and columns are needed, at least one of each")
+    heights, *columns = array.chunks
+    blocks = [
+        tuple((array.name, row, *other) for other in product(*(range(len(c)) for c in columns)))
+        for row in range(len(heights))
+    ]
+    whole = _optimized(array)
+    if any(type(getattr(task, "value", task)).__module__.startswith("distributed") for task in whole.values()):
+        raise BadInputError(
+            f"{where} is persisted in the memory of a cluster, which no other process reads: give the array as it was "
+            "before persist(), or write it, with x.to_zarr('x.zarr')"
+        )
+    rows = GraphRows(
+        name=f"the Dask array {array.name}",
+        shape=(int(array.shape[0]), int(np.prod(array.shape[1:]))),
+        heights=tuple(int(n) for n in heights),
+        columns=tuple(tuple(int(n) for n in c) for c in columns),
+        graphs=_graphs(whole, blocks, where),
+    )
+    return rows.measured()
+
+
+def _optimized(array: Any) -> dict[Any, Any]:
+    from dask.core import flatten
+
+    return dict(array.__dask_optimize__(array.__dask_graph__(), list(flatten(array.__dask_keys__()))))
+
+
+def _graphs(
+    whole: dict[Any, Any], blocks: list[tuple[Any, ...]], where: str
+) -> tuple[tuple[tuple[Any, ...], dict[Any, Any]], ...]:
+    """What each row of blocks is computed from, and of what many need the value.
+
+    Raises
+    ------
+    BadInputError
+        What many need is too large to be kept.
+    """
+    from dask._task_spec import DataNode, convert_legacy_graph  # what graphs are made of; public names there are none
+    from dask.core import toposort
+    from dask.optimization import cull
+
+    whole = convert_legacy_graph(whole)
+    below = {key: set(task.dependencies) for key, task in whole.items()}
+    needed: dict[Any, set[int]] = {key: set() for key in whole}  # by which rows of blocks; more than SHARED: by many
+    for number, keys in enumerate(blocks):
+        for key in keys:
+            needed[key].add(number)
+    for key in reversed(toposort(whole, dependencies=below)):
+        for other in below[key]:
+            if len(needed[other]) <= SHARED:
+                needed[other] |= needed[key]
+    many = {key for key, numbers in needed.items() if len(numbers) > SHARED}
+    edge = {other for key in whole if key not in many for other in below[key] & many}
+    kept = [key for key in edge if not isinstance(whole[key], DataNode)]
+    with single_threaded_blas():
+        values = dict(zip(kept, _computed(cull(whole, kept)[0], kept, (_weighed(set(kept), where),)), strict=True))
+    known = {**whole, **{key: DataNode(key, value) for key, value in values.items()}}
+    return tuple((keys, dict(cull(known, list(keys))[0])) for keys in blocks)
+
+
+def _weighed(kept: set[Any], where: str) -> tuple[Any, ...]:
+    """A callback of Dask's that stops it when what is to be kept is too much."""
+    total = 0
+
+    def finished(key: Any, value: Any, *_: Any) -> None:
+        nonlocal total
+        total += _bytes_of(value) if key in kept else 0
+        if total > MOST_SHARED:
+            raise BadInputError(
+                f"the blocks of {where} need each other: more than {MOST_SHARED // 2**20} MiB of what one is "
+                "computed from belong to many others as well, as after a transposition or another choice of chunks. "
+                "Write it once, with x.to_zarr('x.zarr'), and give that path"
+            )
+
+    return (None, None, None, finished, None)
+
+
+@dataclass(frozen=True)
+class SpilledRows:
+    """Rows that are computed once: each unit is written when it is first asked for, and read from then on.
+
+    ``folder`` may hold the units of several sources, and of runs that were killed: a file appears whole or not at
+    all, and what it holds is compared with the checksums of the first pass as all rows are.
+    """
+
+    rows: BlockRows
+    folder: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.rows.dtype
+
+    @property
+    def unit_rows(self) -> int:
+        return self.rows.unit_rows
+
+    @property
+    def identity(self) -> str:
+        return self.rows.identity
+
+    @property
+    def needs(self) -> int:
+        """A unit as it is, and compressed, which may be a little larger."""
+        return self.rows.needs + int(2.1 * self.unit_rows * self.shape[1] * self.dtype.itemsize)
+
+    def tiles(self, unit: int) -> Iterator[np.ndarray]:
+        """The rows of a unit, all at once."""
+        file = Path(self.folder) / sha256(self.identity.encode()).hexdigest()[:16] / f"{unit}.blosc"
+        try:
+            held = file.read_bytes()
+        except FileNotFoundError:
+            values = np.ascontiguousarray(np.concatenate([tile.copy() for tile in self.rows.tiles(unit)]))
+            self._write(file, values)
+        else:
+            count = min(self.unit_rows, self.shape[0] - unit * self.unit_rows)
+            values = np.frombuffer(Blosc().decode(held), self.dtype).reshape(count, self.shape[1])
+        yield values
+
+    def _write(self, file: Path, values: np.ndarray) -> None:
+        """Write a unit; a kill leaves nothing that could be taken for one."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}.partial")
+        try:
+            aside.write_bytes(Blosc("lz4", clevel=1, shuffle=Blosc.SHUFFLE).encode(values))
+            aside.replace(file)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise BadInputError(
+                f"{file.parent} does not take the computed rows ({error.strerror or error}): free some space, or "
+                "leave spill out and have them computed in every pass"
+            ) from error

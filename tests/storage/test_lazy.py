@@ -1,0 +1,458 @@
+"""Rows that are computed or read when a pass asks for them: no copy, the same bits, and no lie becomes an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import xarray as xr
+
+import npmdask
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Step
+from npmdask.storage.readers import lazy
+from npmdask.storage.source import open_source
+from tests.conftest import write_zarr
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((640, 24)) * np.geomspace(6, 0.5, 24)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def graph(values: np.ndarray = X, rows: Any = 100, columns: Any = -1) -> Any:
+    return da.from_array(values, chunks=(rows, columns))
+
+
+def true_values(x: np.ndarray) -> np.ndarray:
+    return np.linalg.svd(x, compute_uv=False)[:3]
+
+
+LAZY: dict[str, Callable[[], Any]] = {
+    "blocks of rows": lambda: graph(),
+    "blocks of rows and columns": lambda: graph(columns=7),
+    "blocks of any heights": lambda: graph(rows=(100, 1, 250, 9, 280)),
+    "sparse blocks": lambda: graph().map_blocks(sp.csr_array),
+    "sparse blocks in columns": lambda: graph(columns=10).map_blocks(sp.csr_matrix, dtype=float),
+    "a wrong dtype said": lambda: graph().map_blocks(lambda b: b, dtype=np.float32),
+    "other byte order": lambda: graph(X.astype(">f8")),
+    "sums over all rows": lambda: graph() - graph().mean(0) + X.mean(0),
+    "other blocks": lambda: graph(rows=150).rechunk((40, 24)),
+    "a transposed array": lambda: da.from_array(X.T.copy(), chunks=(24, 90)).T,
+    "in the memory of Dask": lambda: graph().persist(scheduler="sync"),
+    "a table": lambda: dd.from_pandas(pd.DataFrame(X, columns=[f"c{i}" for i in range(24)]), npartitions=5),
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_graphs_have_the_answer_of_their_values(name: str) -> None:
+    found = npmdask.top_k(LAZY[name](), 3, threads=2)
+    np.testing.assert_allclose(found.values, true_values(X), rtol=1e-12)
+    assert found.outcome.converged and found.certificate is not None
+
+
+@pytest.mark.slow
+def test_the_bits_are_those_of_the_stored_rows_with_any_number_of_threads_and_processes(tmp_path: Path) -> None:
+    stored = npmdask.top_k(write_zarr(tmp_path / "x.zarr", X, (640, 24)), 3, center=True, scale=True, threads=1)
+    big = graph(rows=320)  # units of one block: 640 rows
+    for options in ({"threads": 1}, {"threads": 3}, {"workers": 2, "threads": 1}):
+        found = npmdask.top_k(big.map_blocks(lambda b: b + 0), 3, center=True, scale=True, **options)
+        np.testing.assert_array_equal(found.basis, stored.basis)
+        np.testing.assert_array_equal(found.values, stored.values)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, unit: int = 1) -> list[int]:
+    """Which blocks of rows are computed, in order; every block a unit of its own."""
+    monkeypatch.setattr(lazy, "UNIT_BYTES", unit)
+    seen: list[int] = []
+    original = lazy.GraphRows.block
+
+    def block(self: Any, number: int) -> Any:
+        seen.append(number)
+        return original(self, number)
+
+    monkeypatch.setattr(lazy.GraphRows, "block", block)
+    return seen
+
+
+def test_every_pass_computes_every_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = counted(monkeypatch)
+    found = npmdask.top_k(graph(), 3, threads=1)
+    assert seen[0] == 0  # looked at when it was opened
+    assert sorted(seen[1:]) == sorted(list(range(7)) * found.data_passes)
+
+
+def test_a_block_in_two_units_is_computed_once_by_the_task_that_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = counted(monkeypatch)
+    rows = lazy.graph_rows(graph(rows=(100, 30, 30, 400, 80)), "x")  # units of 400: blocks 0..3, and 3, 4
+    seen.clear()
+    np.testing.assert_array_equal(np.concatenate([t for u in range(2) for t in rows.tiles(u)]), X)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_what_every_block_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def read(block: np.ndarray) -> np.ndarray:
+        calls.append(1)
+        return block
+
+    x = graph(rows=40).map_blocks(read, meta=np.empty((0, 0)))
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1)
+    rows = lazy.graph_rows(x - x.mean(0), "x")
+    calls.clear()
+    got = np.concatenate([t for u in range(16) for t in rows.tiles(u)])
+    np.testing.assert_allclose(got, X - X.mean(0), atol=1e-12)
+    assert len(calls) == 16
+
+
+def test_what_every_block_needs_must_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "MOST_SHARED", 50_000)
+    with pytest.raises(BadInputError, match=r"need each other: more than .* MiB.*to_zarr"):
+        npmdask.top_k(da.from_array(X.T.copy(), chunks=(2, 640)).map_blocks(np.sqrt).T.rechunk((40, 24)), 3)
+
+
+class Interrupted(Observer):
+    def on_step(self, step: Step) -> None:
+        if step.number == 2:
+            raise KeyboardInterrupt
+
+
+POWER: dict[str, Any] = {"algorithm": "power", "iteration_rank": 4}
+
+
+def test_a_graph_that_gives_other_numbers_is_named_with_the_rows() -> None:
+    state = {"calls": 0}
+
+    def noisy(block: np.ndarray, block_info: Any = None) -> np.ndarray:
+        state["calls"] += 1
+        return block + (state["calls"] > 30) * 1e-12
+
+    x = graph(rows=320).map_blocks(noisy, meta=np.empty((0, 0)))
+    with pytest.raises(BadInputError, match=r"unit \d of the Dask array .* \(rows \d+ to \d+\) has changed"):
+        npmdask.top_k(x, 3, tol=1e-15, max_steps=80, **POWER)
+
+
+def test_a_run_goes_on_with_the_same_graph_only(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.top_k(graph() * 2, 3, store=tmp_path / "run", observer=Interrupted(), **POWER)
+    with pytest.raises(RefusedError, match=r"data\.fingerprint"):
+        npmdask.top_k(graph() * 3, 3, store=tmp_path / "run", **POWER)
+    with pytest.raises(BadInputError, match="goes on when that program calls the same function again"):
+        npmdask.resume(tmp_path / "run")
+    resumed = npmdask.top_k(graph() * 2, 3, store=tmp_path / "run", **POWER)
+    whole = npmdask.top_k(graph() * 2, 3, **POWER)
+    assert resumed.steps == whole.steps > 2
+    np.testing.assert_array_equal(resumed.basis, whole.basis)
+    assert npmdask.top_k(graph() * 2, 3, store=tmp_path / "run", **POWER).data_passes == 0
+
+
+def test_files_behind_a_graph_that_changed_are_another_source(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "x.zarr", X, (100, 24))
+    npmdask.top_k(da.from_zarr(str(path)), 3, store=tmp_path / "run")
+    write_zarr(path, X[::-1].copy(), (100, 24))
+    with pytest.raises(RefusedError, match=r"data\.fingerprint"):
+        npmdask.top_k(da.from_zarr(str(path)), 3, store=tmp_path / "run")
+
+
+KILLED = """
+import sys, time
+import dask.array as da, numpy as np, npmdask
+
+def block(block_info=None):
+    number = block_info[None]["chunk-location"][0]
+    time.sleep({pause})
+    return np.random.default_rng(number).standard_normal((2000, 30)) * 0.8 ** np.arange(30)
+
+x = da.map_blocks(block, chunks=((2000,) * 12, (30,)), dtype=float)
+x = da.log1p(abs(x)) - x.mean(0)
+found = npmdask.top_k(x, 3, store=sys.argv[1], threads=2, commit_seconds=0.0, spill=sys.argv[2] or None,
+                      algorithm="power", iteration_rank=6, tol=1e-6)
+np.save(sys.argv[1] + ".npy", found.basis)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_killed_program_goes_on_to_the_same_bits(tmp_path: Path, spilled: bool) -> None:
+    def begun(name: str, pause: float) -> subprocess.Popen:
+        (tmp_path / "job.py").write_text(KILLED.replace("{pause}", "0"))
+        code = KILLED.replace("{pause}", f"0 if not {pause} else {pause}")
+        spill = str(tmp_path / f"spill of {name}") if spilled else ""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name), spill], env=environment)
+
+    assert begun("whole", 0).wait(120) == 0
+    for _ in range(3):
+        process = begun("run", 0)
+        deadline = time.monotonic() + 60
+        seen = set((tmp_path / "run").rglob("*"))
+        while process.poll() is None and time.monotonic() < deadline:
+            if set((tmp_path / "run").rglob("*")) - seen:
+                time.sleep(0.15)
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert begun("run", 0).wait(120) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "run.npy"), np.load(tmp_path / "whole.npy"))
+
+
+def broken(fault: str) -> Any:
+    def block(b: np.ndarray, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] != 2:
+            return b
+        if fault == "raises":
+            raise OSError("the disk is gone")
+        if fault == "nan":
+            return np.where(b == b[3, 4], np.nan, b)
+        return {
+            "short": b[1:],
+            "narrow": b[:, 1:],
+            "float32": b.astype(np.float32),
+            "masked": np.ma.masked_less(b, 0),
+            "complex": b + 1j,
+        }[fault]
+
+    return graph(rows=100).map_blocks(block, meta=np.empty((0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("raises", r"OSError: the disk is gone.*x\.blocks\[0\]\.compute"),
+        ("nan", "nan at row 203, column 4"),
+        ("short", "block 2 has shape"),
+        ("narrow", "block 2 has shape"),
+        ("float32", "float32"),
+        ("masked", r"masked values.*fill them in"),
+        ("complex", "complex128"),
+    ],
+)
+def test_blocks_that_are_not_what_was_said(fault: str, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        npmdask.top_k(broken(fault), 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "said"),
+    [
+        (lambda: graph()[graph()[:, 0] > 0], {}, r"unknown size: call x.compute_chunk_sizes\(\)"),
+        (lambda: graph()[:, 0], {}, "1 dimensions; 2 are needed"),
+        (lambda: graph()[:0], {}, r"shape \(0, 24\)"),
+        (lambda: graph().reshape(640, 4, 6), {}, "dim=0"),
+        (lambda: graph(), {"dim": 2}, "dimensions of the Dask array are 0 to 1"),
+        (lambda: graph(), {"dim": "time"}, "dimensions of the Dask array are 0 to 1"),
+        (lambda: graph(X + 1j), {}, "complex128; real numbers are needed"),
+        (lambda: graph(), {"kind": "sparse"}, "kind = 'sparse' is not for the Dask array"),
+        (lambda: graph(), {"kind": "symmetric"}, "a symmetric matrix is square"),
+        (lambda: graph().map_blocks(lambda b: 1 // 0, meta=np.empty((0, 0))), {}, r"first rows .*ZeroDivisionError"),
+        (lambda: pd.DataFrame(X), {"dim": 0}, "dim = 0 is for arrays"),
+        (lambda: "x.zarr", {"dim": "time"}, "xarray.open_zarr"),
+        (lambda: X, {"spill": "there"}, "spill is for rows that are computed"),
+        (lambda: xr.DataArray(X.reshape(640, 4, 6), dims=("t", "y", "x")), {}, "dim='t'"),
+        (lambda: xr.DataArray(X, dims=("t", "x")), {"dim": "time"}, "the dimensions of the DataArray are t, x"),
+        (lambda: xr.Dataset({"a": ("t", X[:, 0]), "b": ("x", X[0])}), {}, "0 variables of two dimensions"),
+        (lambda: xr.DataArray(np.where(X > 9, np.nan, X)).chunk(), {}, "nan at row"),
+    ],
+)
+def test_what_is_refused(given: Callable[[], Any], asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        npmdask.top_k(given(), 3, **asked)
+
+
+@pytest.mark.slow
+def test_an_array_in_the_memory_of_a_cluster_is_refused() -> None:
+    from distributed import Client
+
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
+        held = graph().persist()
+        with pytest.raises(BadInputError, match=r"persisted in the memory of a cluster.*before persist"):
+            npmdask.top_k(held, 3)
+
+
+def test_dimensions_of_an_array_without_names() -> None:
+    cube = X.reshape(640, 4, 6)
+    for given in (cube, da.from_array(cube, chunks=(100, 2, 3)), cube.transpose(1, 0, 2)):
+        dim = 0 if given.shape[0] == 640 else 1
+        np.testing.assert_allclose(npmdask.top_k(given, 3, dim=dim).values, true_values(X), rtol=1e-12)
+
+
+def test_labelled_arrays_in_memory_lazy_and_in_files(tmp_path: Path) -> None:
+    """Anomalies on a grid, as climate data are analysed; stored as packed int16 by the CF conventions."""
+    grid = xr.DataArray(
+        np.round(X.reshape(640, 4, 6), 2),
+        dims=("time", "lat", "lon"),
+        coords={"lat": [0.0, 30.0, 60.0, 80.0], "lon": np.arange(6) * 60.0},
+        name="sst",
+    )
+    packing = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32768}
+    grid.to_dataset().to_zarr(tmp_path / "g.zarr", zarr_format=2, encoding={"sst": {**packing, "chunks": (100, 4, 3)}})
+    opened = xr.open_zarr(tmp_path / "g.zarr")
+    weights = np.sqrt(np.cos(np.deg2rad(grid.lat)))
+    truth = true_values(((grid - grid.mean("time")) * weights).values.reshape(640, -1))
+    whole = xr.open_dataset(tmp_path / "g.zarr", engine="zarr")
+    assert whole.sst.chunks is None and not whole.sst.variable._in_memory
+    for given in (grid, opened.sst, opened.sst.transpose("lat", "time", "lon"), grid.chunk(time=70, lat=2)):
+        found = npmdask.top_k((given - given.mean("time")) * weights, 3, dim="time")
+        np.testing.assert_allclose(found.values, truth, rtol=1e-9)
+    for plain in (opened, whole, whole.sst):  # the only variable along time; a file that was opened, read in blocks
+        found = npmdask.top_k(plain, 3, dim="time", center=True)
+        np.testing.assert_allclose(found.values, true_values((grid - grid.mean("time")).values.reshape(640, -1)))
+    assert not whole.sst.variable._in_memory
+
+
+def test_spilled_rows_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = npmdask.top_k(graph() * 2, 3, threads=1)
+    seen = counted(monkeypatch)
+    found = npmdask.top_k(graph() * 2, 3, threads=1, spill=tmp_path / "spill")
+    assert seen == [0, *range(7)]
+    del seen[:]
+    again = npmdask.top_k(graph() * 2, 3, threads=2, spill=tmp_path / "spill")
+    assert seen == [0]
+    np.testing.assert_array_equal(found.basis, again.basis)
+    np.testing.assert_allclose(found.values, plain.values, rtol=1e-12)
+
+
+def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
+    store = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.top_k(graph(), 3, store=store, spill=tmp_path / "spill", observer=Interrupted(), **POWER)
+    (file,) = (tmp_path / "spill").rglob("*.blosc")
+    held = file.read_bytes()
+    other = lazy.Blosc("lz4", clevel=1, shuffle=1).encode(X[::-1].copy())
+    for damaged, said in ((held[:100], r"the source fails"), (other, "has changed: its checksum")):
+        file.write_bytes(damaged)
+        with pytest.raises(BadInputError, match=said):
+            npmdask.top_k(graph(), 3, store=store, spill=tmp_path / "spill", **POWER)
+    file.write_bytes(held)
+    assert npmdask.top_k(graph(), 3, store=store, spill=tmp_path / "spill", **POWER).outcome.converged
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInputError, match="does not take the computed rows.*leave spill out"):
+        npmdask.top_k(graph(), 3, spill=tmp_path / "file")
+
+
+# Arrays in files that a program has opened.
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_memory_maps(tmp_path: Path, mode: Any) -> None:
+    np.save(tmp_path / "x.npy", X)
+    x = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    if mode != "r":
+        x[5] = 7
+    views = (x, x[100:500:2, ::-1], x[:, 3:20], x.T[3:20].T)
+    if mode == "r":
+        views += (np.memmap(tmp_path / "x.npy", np.float64, "r", 128, (640, 24), order="F"),)
+    for view in views:
+        np.testing.assert_allclose(npmdask.top_k(view, 3).values, true_values(np.array(view)), rtol=1e-12)
+    kinds = {type(open_source(view).reader).__name__ for view in views}
+    assert kinds == ({"DenseReader"} if mode == "c" else {"RowsReader"})  # changes that no file has are copied
+    prints = [open_source(view).fingerprint for view in views]
+    assert len(set(prints)) == len(prints)
+
+
+@pytest.mark.slow
+def test_what_lies_in_files_is_opened_again_by_other_processes(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=X, chunks=(50, 24), compression="gzip")
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")[10:500, ::-1]
+    with h5py.File(tmp_path / "x.h5") as file:
+        for given in (mapped, file["x"]):
+            here, there = npmdask.top_k(given, 3), npmdask.top_k(given, 3, workers=2, threads=1)
+            np.testing.assert_array_equal(here.basis, there.basis)
+            np.testing.assert_allclose(here.values, true_values(np.array(given)), rtol=1e-12)
+
+
+def write_csr(group: Any, x: Any, encoding: str = "csr_matrix") -> None:
+    group.attrs.update({"encoding-type": encoding, "encoding-version": "0.1.0", "shape": x.shape})
+    for name in ("data", "indices", "indptr"):
+        group.create_dataset(name, data=getattr(x, name))
+
+
+def test_matrices_in_hdf5_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1000)
+    thin = sp.random_array((640, 24), density=0.2, rng=np.random.default_rng(1), format="csr")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"], file["long"] = X, X[:, 0]
+        write_csr(file.create_group("csr"), thin)
+        write_csr(file.create_group("csc"), thin.tocsc(), "csc_matrix")
+        wrong = thin.copy()
+        wrong.indices[3] = 99
+        write_csr(file.create_group("wrong"), wrong)
+    with h5py.File(tmp_path / "x.h5") as file:
+        np.testing.assert_allclose(npmdask.top_k(file["x"], 3).values, true_values(X), rtol=1e-12)
+        np.testing.assert_allclose(npmdask.top_k(file["csr"], 3).values, true_values(thin.toarray()), rtol=1e-12)
+        for name, said in {
+            "csc": r"is a group \(data, indices, indptr\): give one dataset",
+            "/": "is a group .*csc, csr",
+            "long": r"shape \(640,\)",
+            "wrong": "indices",
+        }.items():
+            with pytest.raises(BadInputError, match=said):
+                npmdask.top_k(file[name], 3)
+
+
+def test_a_file_that_was_written_again_is_another_source(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.top_k(
+            np.load(tmp_path / "x.npy", mmap_mode="r"), 3, store=tmp_path / "run", observer=Interrupted(), **POWER
+        )
+    np.save(tmp_path / "x.npy", X[::-1])
+    with pytest.raises(RefusedError, match=r"data\.fingerprint"):
+        npmdask.top_k(np.load(tmp_path / "x.npy", mmap_mode="r"), 3, store=tmp_path / "run", **POWER)
+
+
+def test_streams_of_lazy_rows() -> None:
+    asked = {"k": 3, "algorithm": "frequent-directions"}
+    found = npmdask.stream_pca(graph(rows=(300, 300, 40)), **asked)
+    stored = npmdask.stream_pca(X, **asked)
+    np.testing.assert_allclose(np.abs(found.basis.T @ stored.basis), np.eye(3), atol=1e-8)
+
+
+MEMORY = """
+import json, sys
+import dask.array as da, numpy as np, npmdask
+
+def block(block_info=None):
+    number = block_info[None]["chunk-location"][0]
+    return np.random.default_rng(number).standard_normal((4000, 500)) * 0.99 ** np.arange(500)
+
+x = da.map_blocks(block, chunks=((4000,) * 60, (500,)), dtype=float)
+x = da.log1p(abs(x)) * 2 - 1
+found = npmdask.top_k(x, 5, memory="600MiB", threads=2, max_steps=3, kind="samples")
+print(json.dumps({"peak": found.memory.peak, "planned": found.memory.plan.predicted_peak, "data": x.nbytes}))
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_a_few_blocks() -> None:
+    """960 MB, every block of which takes four times its size on the way."""
+    ran = subprocess.run(
+        [sys.executable, "-c", MEMORY], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["peak"] <= found["planned"] <= 600 * 2**20 < found["data"]
+
+
+def test_a_limit_that_no_block_fits_into_is_refused() -> None:
+    with pytest.raises(npmdask.RefusedError, match="memory"):
+        npmdask.top_k(partial(graph)(), 3, memory="1MiB")
