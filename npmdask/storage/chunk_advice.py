@@ -52,8 +52,11 @@ def how_read(reader: Any) -> ChunkReading:
 
     ``reader``: a CsrReader, a DenseReader, or one that reads parts of a dense array through its own ``dense``.
     """
+    array: Any = None
     if isinstance(reader, CsrReader):
-        access, array = reader.access["data"], reader.arrays["data"]
+        access = reader.access["data"]
+        if access.way != "computed":
+            array = reader.arrays["data"]
     else:
         dense: DenseReader = getattr(reader, "dense", reader)
         access, array = dense.access, dense.array
@@ -96,6 +99,8 @@ def big_endian(array: Any) -> bool:
 def advise(source: Source) -> LayoutAdvice:
     """What would make a pass over ``source`` faster, and the ingest command for it."""
     reader: Any = source.reader
+    if isinstance(reader, CsrReader) and reader.access["data"].way == "computed":
+        return LayoutAdvice(chunk_bytes=reader.nbytes // reader.units, reasons=())
     if isinstance(reader, CsrReader):
         size = reader.chunk * (reader.dtype.itemsize + reader.group["indices"].dtype.itemsize)
         reasons = _size_reasons(size, reader.nbytes) + _packing_reasons(reader.group["data"])

@@ -23,7 +23,7 @@ from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote,
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.lazy import BlockRows, SpilledRows
+from npmdask.storage.readers.lazy import BlockRows, open_sparse_rows, spilled
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
@@ -217,15 +217,17 @@ def _given(url: str, opener: Opener, kind: str | None) -> Source:
 
 def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> Source:
     """Rows of a graph, or of an array that is sliced; they are gone with this program, as data in memory are."""
-    if kind in ("matrices", "tensor", "sparse"):
+    if kind in ("matrices", "tensor") or (kind == "sparse" and not rows.sparse):
         raise BadInputError(
             f"kind = {kind!r} is not for {rows.name}, whose rows are computed or read as dense ones: use kind = "
             "'samples', 'matrix' or 'symmetric'"
         )
-    given = rows if spill is None else SpilledRows(rows, str(local_path(spill, "a folder for computed rows")))
-    reader, printed = open_rows(given, rows.name, rows.remedy)
-    path = f"memory, {rows.name}"
-    opened = Source(path=path, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
+    rows = rows if rows.sparse and kind in (None, "sparse") else rows.as_dense()
+    given = rows if spill is None else spilled(rows, str(local_path(spill, "a folder for computed rows")))
+    reader, printed = open_sparse_rows(given) if rows.sparse else open_rows(given, rows.name, rows.remedy)
+    default = "sparse" if rows.sparse else "matrix"
+    where = f"{IN_MEMORY}{rows.name}"
+    opened = Source(path=where, kind=kind or default, reader=reader, fingerprint=printed, registered=False)
     _require_consistent(opened)
     return opened
 

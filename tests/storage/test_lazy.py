@@ -281,6 +281,15 @@ def test_what_is_refused(given: Callable[[], Any], asked: dict[str, Any], said: 
         npmdask.top_k(given(), 3, **asked)
 
 
+def test_no_private_release_of_what_is_computed(tmp_path: Path) -> None:
+    ledger = str(tmp_path / "ledger.sqlite")
+    asked = {"neighboring_relation": "record_replace", "clip_norm": 1.0, "ledger": ledger, "dataset": "a"}
+    privacy = npmdask.Privacy(epsilon=1.0, delta=1e-6, **asked)
+    for given, kind in ((graph(), "samples"), (thin_graph(), "sparse")):
+        with pytest.raises((BadInputError, RefusedError), match="ingest"):
+            npmdask.top_k(given, 2, kind=kind, algorithm="power", max_steps=2, privacy=privacy, store=tmp_path / kind)
+
+
 @pytest.mark.slow
 def test_an_array_in_the_memory_of_a_cluster_is_refused() -> None:
     from distributed import Client
@@ -341,6 +350,7 @@ def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
     (file,) = (tmp_path / "spill").rglob("*.blosc")
     held = file.read_bytes()
     other = lazy.Blosc("lz4", clevel=1, shuffle=1).encode(X[::-1].copy())
+    other = len(other).to_bytes(8, "little") + other
     for damaged, said in ((held[:100], "is damaged .*delete it"), (other, "has changed: its checksum")):
         file.write_bytes(damaged)
         with pytest.raises(BadInputError, match=said):
@@ -350,6 +360,93 @@ def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInputError, match=r"does not take the computed rows.*leave spill out"):
         npmdask.top_k(graph(), 3, spill=tmp_path / "file")
+
+
+# Sparse blocks: products without filling in a zero, as of a stored CSR matrix.
+
+THIN = np.where(np.abs(X) > 4, np.round(X, 1), 0)
+
+
+def thin_graph(rows: int = 100, made: Any = sp.csr_matrix) -> Any:
+    return graph(THIN, rows=rows).map_blocks(made, meta=sp.csr_matrix((0, 0)))
+
+
+def twice(block: np.ndarray) -> sp.csr_matrix:
+    """A matrix that gives its entries in two halves and out of order, as if it were canonical."""
+    plain = sp.csr_matrix(block)
+    rows = np.repeat(np.arange(len(block)), np.diff(plain.indptr))
+    both = [np.concatenate([a, a])[::-1] for a in (plain.data / 2, rows, plain.indices)]
+    order = np.argsort(both[1], kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(block)) * 2)])
+    made = sp.csr_matrix((both[0][order], both[2][order], indptr), shape=block.shape)
+    made.has_canonical_format = True
+    return made
+
+
+@pytest.mark.parametrize("made", [sp.csr_matrix, sp.csr_array, sp.coo_array, sp.csc_matrix, twice])
+@pytest.mark.parametrize("options", [{}, {"center": True, "scale": True}])
+def test_sparse_blocks_have_the_answer_of_the_stored_matrix(made: Any, options: dict[str, Any]) -> None:
+    found = npmdask.top_k(thin_graph(made=made), 3, **options)
+    stored = npmdask.top_k(sp.csr_matrix(THIN), 3, **options)
+    assert open_source(thin_graph(made=made)).reader.layout == "csr"
+    np.testing.assert_allclose(found.values, stored.values, rtol=1e-10)
+    np.testing.assert_allclose(found.basis, stored.basis, atol=1e-8)
+    dense = npmdask.top_k(thin_graph(made=made), 3, kind="samples", **options)  # asked for as dense rows
+    np.testing.assert_allclose(dense.values * 640, stored.values**2, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_sparse_blocks_have_the_same_bits_on_threads_on_processes_and_spilled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 4000)
+    first = npmdask.top_k(thin_graph(30), 3, threads=1, scale=True)
+    for options in ({"threads": 3}, {"workers": 2, "threads": 1}, {"spill": tmp_path}, {"spill": tmp_path}):
+        found = npmdask.top_k(thin_graph(30), 3, scale=True, **options)
+        np.testing.assert_array_equal(found.basis, first.basis)
+        np.testing.assert_array_equal(found.values, first.values)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("dense", "a block is a ndarray, and the first one is sparse"),
+        ("other dtype", "values of type float32, and those of the first block are float64"),
+        ("outside", "indices"),
+        ("nan", "non-finite value"),
+        ("narrow", "block 2 has shape"),
+        ("fails", "ZeroDivisionError"),
+        ("changes", r"unit \d of the Dask array .*has changed"),
+    ],
+)
+def test_sparse_blocks_that_are_not_what_was_said(fault: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def block(b: np.ndarray, block_info: Any = None) -> Any:
+        plain = sp.csr_matrix(b)
+        if block_info[0]["chunk-location"][0] != 2:
+            return plain
+        calls.append(1)
+        if fault == "outside":
+            plain.indices[3] = 24
+        if fault == "nan":
+            plain.data[5] = np.nan
+        if fault == "changes" and len(calls) > 3:
+            plain.data[5] += 1
+        if fault == "fails":
+            return 1 // 0
+        return {"dense": b, "other dtype": plain.astype("f4"), "narrow": plain[:, 1:]}.get(fault, plain)
+
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1)
+    with pytest.raises(BadInputError, match=said):
+        npmdask.top_k(graph(THIN).map_blocks(block, meta=sp.csr_matrix((0, 0))), 3, algorithm="power", tol=1e-14)
+
+
+def test_a_stream_of_sparse_blocks_is_that_of_their_rows() -> None:
+    asked: dict[str, Any] = {"algorithm": "spm", "batch_rows": 50}
+    found, truth = npmdask.stream_pca(thin_graph(), 2, **asked), npmdask.stream_pca(THIN, 2, **asked)
+    assert found.rows == truth.rows == 640
+    np.testing.assert_allclose(np.abs(found.basis), np.abs(truth.basis), atol=1e-9)
 
 
 # Arrays in files that a program has opened.

@@ -20,6 +20,7 @@ from npmdask.storage.chunk_access import Access, scratch
 from npmdask.storage.readers.dense import DenseReader, Tile
 
 REAL = "iufb"  # kinds of dtypes
+COMPUTED = Access("computed", "computed: rows come from a program or a graph when they are asked for")
 
 
 class Rows(Protocol):
@@ -73,7 +74,7 @@ class RowsReader(DenseReader):
 
     @property
     def access(self) -> Access:
-        return Access("computed", "computed: rows come from a program or a graph when they are asked for")
+        return COMPUTED
 
     @property
     def by_triangle(self) -> bool:

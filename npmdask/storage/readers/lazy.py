@@ -12,7 +12,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from itertools import pairwise, product
@@ -22,12 +22,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numcodecs.blosc import Blosc
-from scipy.sparse import csr_matrix, hstack, issparse
+from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.numerics.blas import single_threaded_blas
-from npmdask.storage.checksum import crc32c
-from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES
+from npmdask.storage.checksum import crc32c, fingerprint
+from npmdask.storage.chunk_access import Access
+from npmdask.storage.readers.computed import COMPUTED, REAL
+from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats
+from npmdask.storage.readers.sparse import CsrReader, Fragment
 
 DOUBLE = np.dtype(np.float64)  # until the first block is seen
 UNIT_BYTES = 8 * 2**20  # small blocks are taken together: a unit is what a task reads at least
@@ -73,6 +76,7 @@ class BlockRows:
     shape : rows, and all other dimensions of a row together.
     heights : rows of the blocks.
     dtype, needs : as the first block was found to have and to need.
+    sparse, row_bytes : whether it is a SciPy sparse matrix, and what a row of it takes on average.
     """
 
     name: str
@@ -80,6 +84,8 @@ class BlockRows:
     heights: tuple[int, ...]
     dtype: np.dtype = DOUBLE
     needs: int = 0
+    sparse: bool = False
+    row_bytes: float = 8.0
     first: int = 0  # checksum of the first block: files behind a graph may change without its name
     remedy: ClassVar[str] = ""  # of rows that cannot be had, or come out otherwise
 
@@ -95,28 +101,36 @@ class BlockRows:
     def unit_rows(self) -> int:
         """Rows of the highest block, or of several where they are small."""
         most = max(self.heights)
-        row = self.shape[1] * self.dtype.itemsize
-        return min(self.shape[0], most * max(1, UNIT_BYTES // max(1, most * row)))
+        return min(self.shape[0], most * max(1, int(UNIT_BYTES / max(1.0, most * self.row_bytes))))
+
+    def as_dense(self) -> Self:
+        """The same rows, to be read as dense ones."""
+        return replace(self, sparse=False, row_bytes=float(self.shape[1] * self.dtype.itemsize))
 
     @cached_property
     def edges(self) -> np.ndarray:
         """The first row of every block, and the number of rows."""
         return np.concatenate([[0], np.cumsum(self.heights)])
 
-    def tiles(self, unit: int) -> Iterator[np.ndarray]:
-        """The rows of a unit; a block that lies in two is computed once, where one task works on both."""
+    def pieces(self, unit: int) -> Iterator[Any]:
+        """The rows of a unit as blocks, or parts of them, come; one that lies in two units is computed once, where one
+        task works on both.
+        """
         row, stop = unit * self.unit_rows, min((unit + 1) * self.unit_rows, self.shape[0])
-        step = self._step
         while row < stop:
             number = int(np.searchsorted(self.edges, row, side="right")) - 1
             first, end = int(self.edges[number]), int(self.edges[number + 1])
-            block = self._taken(number)
-            until = min(end, stop)
-            for at in range(row, until, step):
-                yield _rows(block[at - first : min(at + step, until) - first])
+            block, until = self._taken(number), min(end, stop)
+            yield block if (row, until) == (first, end) else block[row - first : until - first]
             if end > stop:
                 _last.held = (self.identity, number, block)
             row, block = until, None  # before the next one is computed
+
+    def tiles(self, unit: int) -> Iterator[np.ndarray]:
+        """The rows of a unit as dense ones, some at a time."""
+        for piece in self.pieces(unit):
+            for at in range(0, piece.shape[0], self._step):
+                yield _rows(piece[at : at + self._step])
 
     def _taken(self, number: int) -> Any:
         held, _last.held = getattr(_last, "held", None), None
@@ -145,8 +159,10 @@ class BlockRows:
             tracemalloc.reset_peak()
             with single_threaded_blas():  # as in every pass
                 block = self._taken(highest)
-                peak = MARGIN * (tracemalloc.get_traced_memory()[1] - before) * (2 if issparse(block) else 1)
+                sparse = bool(issparse(block))
+                peak = MARGIN * (tracemalloc.get_traced_memory()[1] - before) * (2 if sparse else 1)
                 dtype = _rows(block[:1]).dtype
+                wide = _bytes_of(block) / self.heights[highest] if sparse else float(self.shape[1] * dtype.itemsize)
                 block = self._taken(0) if highest else block
             first = 0
             for at in range(0, self.heights[0], MIN_TILE_ROWS):
@@ -161,7 +177,7 @@ class BlockRows:
             if not tracing:
                 tracemalloc.stop()
         needs = int(peak) + self._step * self.shape[1] * dtype.itemsize
-        return replace(self, dtype=dtype, needs=needs, first=first)
+        return replace(self, dtype=dtype, needs=needs, sparse=sparse, row_bytes=wide, first=first)
 
     @property
     def _step(self) -> int:
@@ -422,8 +438,8 @@ def _weighed(kept: set[Any], where: str) -> tuple[Any, ...]:
     return (None, None, None, finished, None)
 
 
-@dataclass(frozen=True)
-class SpilledRows:
+@dataclass(frozen=True, kw_only=True)
+class SpilledRows(BlockRows):
     """Rows that are computed once: each unit is written when it is first asked for, and read from then on.
 
     ``folder`` may hold the units of several sources, and of runs that were killed: a file appears whole or not at
@@ -432,50 +448,49 @@ class SpilledRows:
 
     rows: BlockRows
     folder: str
+    remedy: ClassVar[str] = GraphRows.remedy
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.rows.dtype
-
-    @property
-    def unit_rows(self) -> int:
-        return self.rows.unit_rows
-
-    @property
-    def identity(self) -> str:
-        return self.rows.identity
-
-    @property
-    def needs(self) -> int:
-        """A unit as it is, and compressed, which may be a little larger."""
-        return self.rows.needs + int(2.1 * self.unit_rows * self.shape[1] * self.dtype.itemsize)
-
-    def tiles(self, unit: int) -> Iterator[np.ndarray]:
+    def pieces(self, unit: int) -> Iterator[Any]:
         """The rows of a unit, all at once."""
-        file = Path(self.folder) / sha256(self.identity.encode()).hexdigest()[:16] / f"{unit}.blosc"
+        key = sha256(f"{self.identity}, {self.unit_rows}, {self.sparse}".encode()).hexdigest()[:16]
+        file = Path(self.folder) / key / f"{unit}.blosc"
         try:
             held = file.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            values = np.ascontiguousarray(np.concatenate([tile.copy() for tile in self.rows.tiles(unit)]))
-            self._write(file, values)
-        else:
-            count = min(self.unit_rows, self.shape[0] - unit * self.unit_rows)
-            try:
-                values = np.frombuffer(Blosc().decode(held), self.dtype).reshape(count, self.shape[1])
-            except (RuntimeError, ValueError) as error:
-                raise BadInputError(f"{file} is damaged ({error}): delete it, and it is computed again") from error
-        yield values
+            if self.sparse:
+                yield (whole := _stacked(self.rows.pieces(unit), self.shape[1]))
+                self._write(file, (whole.data, whole.indices, whole.indptr))
+            else:
+                values = np.concatenate([tile.copy() for tile in self.rows.tiles(unit)])
+                yield values
+                self._write(file, (values,))
+            return
+        try:
+            yield self._decoded(held, min(self.unit_rows, self.shape[0] - unit * self.unit_rows))
+        except (RuntimeError, ValueError) as error:
+            raise BadInputError(f"{file} is damaged ({error}): delete it, and it is computed again") from error
 
-    def _write(self, file: Path, values: np.ndarray) -> None:
+    def _decoded(self, held: bytes, rows: int) -> Any:
+        parts, at = [], 0
+        while at < len(held):
+            end = at + 8 + int.from_bytes(held[at : at + 8], "little")
+            parts.append(Blosc().decode(held[at + 8 : end]))
+            at = end
+        if not self.sparse:
+            return np.frombuffer(parts[0], self.dtype).reshape(rows, self.shape[1])
+        dtypes = (self.dtype, _index_dtype(self.shape[1]), np.dtype(np.int64))
+        data, indices, indptr = (np.frombuffer(p, dtype) for p, dtype in zip(parts, dtypes, strict=True))
+        return csr_matrix((data, indices, indptr), shape=(rows, self.shape[1]))
+
+    def _write(self, file: Path, parts: tuple[np.ndarray, ...]) -> None:
         """Write a unit; a kill leaves nothing that could be taken for one."""
         aside = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}.partial")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_bytes(Blosc("lz4", clevel=1, shuffle=Blosc.SHUFFLE).encode(values))
+            with aside.open("wb") as opened:
+                for part in parts:
+                    encoded = Blosc("lz4", clevel=1, shuffle=Blosc.SHUFFLE).encode(np.ascontiguousarray(part))
+                    opened.write(len(encoded).to_bytes(8, "little") + encoded)
             aside.replace(file)
         except OSError as error:
             with suppress(OSError):
@@ -484,3 +499,144 @@ class SpilledRows:
                 f"{file.parent} does not take the computed rows ({error.strerror or error}): free some space, or "
                 "leave spill out and have them computed in every pass"
             ) from error
+
+
+def spilled(rows: BlockRows, folder: str) -> SpilledRows:
+    """The same rows, computed once and kept in ``folder``."""
+    known = {f.name: getattr(rows, f.name) for f in fields(BlockRows)}
+    unit = rows.unit_rows * rows.row_bytes  # as it is, and compressed, which may be a little larger
+    return SpilledRows(**{**known, "needs": rows.needs + int(2.1 * unit)}, rows=rows, folder=folder)
+
+
+def _index_dtype(columns: int) -> np.dtype:
+    return np.dtype(np.int32 if columns < 2**31 else np.int64)
+
+
+def _stacked(pieces: Iterator[Any], columns: int) -> csr_matrix:
+    """Sparse blocks one below the other as one CSR matrix, whose entries are in order and given once.
+
+    Raises
+    ------
+    ValueError
+        A block is not sparse, or has an index outside.
+    """
+    blocks = []
+    for piece in pieces:
+        if not issparse(piece):
+            raise ValueError(f"a block is a {type(piece).__name__}, and the first one is sparse")
+        blocks.append(piece.tocsr())
+    whole = blocks[0] if len(blocks) == 1 else vstack(blocks, format="csr")
+    # Made anew, for SciPy remembers of a matrix what was so before its arrays were changed.
+    found = csr_matrix((whole.data, whole.indices, whole.indptr), shape=(whole.shape[0], columns))
+    found.check_format(full_check=True)
+    if not found.has_canonical_format:
+        found = found.copy()
+        found.sum_duplicates()
+    found.indices, found.indptr = found.indices.astype(_index_dtype(columns)), found.indptr.astype(np.int64)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseRowsReader(CsrReader):
+    """Rows in sparse blocks as operators read a stored CSR matrix: a slab is a unit, and no row is cut.
+
+    ``group`` is the :class:`BlockRows`.
+    """
+
+    @property
+    def units(self) -> int:
+        return -(-self.shape[0] // self.group.unit_rows)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return (self.units, 2)
+
+    @property
+    def entries(self) -> int:
+        """As many as there would be if all rows were like those of the highest block."""
+        width = self.dtype.itemsize + _index_dtype(self.shape[1]).itemsize
+        return max(1, int(self.shape[0] * self.group.row_bytes / width))
+
+    @property
+    def chunk(self) -> int:
+        return max(1, self.entries // self.units)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.group.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.shape[0] * self.group.row_bytes)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What computing a unit takes, the unit in one piece, made canonical, and as float64."""
+        return int(self.group.needs + 2 * 2 * self.group.unit_rows * self.group.row_bytes) + super().buffer_bytes
+
+    @property
+    def where(self) -> str:
+        return str(self.group.name)
+
+    @cached_property
+    def access(self) -> dict[str, Access]:
+        return dict.fromkeys(("indices", "data"), COMPUTED)
+
+    def read_ahead(self, slabs: range) -> None:
+        """Nothing: what is computed cannot be asked for before."""
+
+    def rows_of(self, slabs: range) -> tuple[int, int]:
+        return slabs.start * self.group.unit_rows, min(slabs.stop * self.group.unit_rows, self.shape[0]) - 1
+
+    def blocks(self, slabs: range, record: ReadStats) -> Iterator[csr_matrix | Fragment]:
+        """The units, each as one block."""
+        for unit in slabs:
+            found = self._unit(unit)
+            sums = {"indices": crc32c(found.indices, crc32c(found.indptr)), "data": crc32c(found.data)}
+            for column, (name, crc) in enumerate(sums.items()):
+                if self.checksums is not None and int(self.checksums[name][unit]) != crc:
+                    raise BadInputError(
+                        f"{self._said(unit)} has changed: its checksum is {crc:08x} and was "
+                        f"{int(self.checksums[name][unit]):08x} in the first pass; start again in a new store, with "
+                        "data that stay as they are"
+                    )
+                record.checksums[unit, column] = crc
+            record.bytes_read += _bytes_of(found)
+            record.chunks += 2
+            yield found
+
+    def _unit(self, unit: int) -> csr_matrix:
+        try:
+            found = _stacked(self.group.pieces(unit), self.shape[1])
+        except NpmdaskError:
+            raise
+        except Exception as error:  # whatever a graph or a file raises
+            raise BadInputError(
+                f"{self._said(unit)}: the source fails ({type(error).__name__}: {error}); {self.group.remedy}"
+            ) from error
+        if found.dtype != self.dtype:
+            raise BadInputError(
+                f"{self._said(unit)}: values of type {found.dtype}, and those of the first block are {self.dtype}; "
+                f"{self.group.remedy}"
+            )
+        return found
+
+    def _said(self, unit: int) -> str:
+        first, last = self.rows_of(range(unit, unit + 1))
+        return f"unit {unit} of {self.where} (rows {first} to {last})"
+
+
+def open_sparse_rows(rows: BlockRows) -> tuple[SparseRowsReader, str]:
+    """The reader of rows in sparse blocks, and their fingerprint.
+
+    Raises
+    ------
+    BadInputError
+        Complex numbers, or objects.
+    """
+    if rows.dtype.kind not in REAL:
+        raise BadInputError(f"{rows.name} holds {rows.dtype}; real numbers are needed")
+    units = -(-rows.shape[0] // rows.unit_rows)
+    reader = SparseRowsReader(group=rows, shape=rows.shape, slab_first_row=np.arange(units) * rows.unit_rows)
+    facts = {"shape": rows.shape, "dtype": rows.dtype.str, "unit_rows": rows.unit_rows, "identity": rows.identity}
+    return reader, fingerprint({**facts, "source": "sparse rows"}, [])

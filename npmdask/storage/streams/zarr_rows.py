@@ -13,6 +13,7 @@ from npmdask.numerics.random import generator
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.conventions import DecodedArray
 from npmdask.storage.readers.dense import DenseReader, ReadStats
+from npmdask.storage.readers.lazy import SparseRowsReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
@@ -49,6 +50,8 @@ class Units(Protocol):
 
 def units_of(reader: DenseReader | TriangleReader | CsrReader) -> Units:
     """The units that ``reader`` is read in."""
+    if isinstance(reader, SparseRowsReader):
+        return ComputedUnits(reader)
     if isinstance(reader, CsrReader):
         return SparseUnits(reader)
     return PackedUnits(reader) if isinstance(reader, TriangleReader) else DenseUnits(reader)
@@ -98,6 +101,24 @@ class PackedUnits:
 
     def fetch(self, unit: int) -> None:
         """Nothing: the chunks lie all over the store."""
+
+
+class ComputedUnits:
+    """Units of sparse rows that are computed."""
+
+    def __init__(self, reader: SparseRowsReader) -> None:
+        self._reader, self.bounds = reader, np.append(reader.slab_first_row, reader.shape[0])
+
+    @property
+    def buffer_bytes(self) -> int:
+        return self._reader.buffer_bytes
+
+    def load(self, unit: int) -> csr_matrix:
+        (rows,) = self._reader.blocks(range(unit, unit + 1), ReadStats())
+        return rows
+
+    def fetch(self, unit: int) -> None:
+        """Nothing: what is computed cannot be asked for before."""
 
 
 class SparseUnits:
