@@ -1,4 +1,4 @@
-"""The only room that knows Dask: one data pass as a graph.
+"""The only room in which Dask runs a pass: one data pass as a graph.
 
 How a pass is cut and in which order its parts are summed is :mod:`npmdask.execution.reduction`' business; here the
 parts become tasks of Dask's threads, of worker processes of this machine, or of a cluster given by address. BLAS is
