@@ -209,6 +209,7 @@ def singular_triplets(
     k: int,
     *,
     kind: str | None = None,
+    dim: str | int | None = None,
     iteration_rank: int | None = None,
     algorithm: str = "auto",
     tol: float | None = None,
@@ -234,6 +235,8 @@ def singular_triplets(
     k : int
         How many, 1 <= k <= min(m, n).
     kind : {"samples", "matrix", "sparse"}, optional
+        As for :func:`top_k`.
+    dim : str or int, optional
         As for :func:`top_k`.
     iteration_rank : int, optional
         Columns that are iterated (p), 2 k <= p <= m + n; ``max(2 k + 10, min(4 k, 64))`` by default.
@@ -288,7 +291,7 @@ def singular_triplets(
     >>> np.allclose(found.values, [1, 1e-3, 1e-6, 1e-9], rtol=1e-5, atol=0)
     True
     """
-    opened = open_source(source, kind)
+    opened = open_source(source, kind, dim)
     request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
     problem = dilated(opened, request, iteration_rank)
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)

@@ -14,6 +14,7 @@ from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
+from npmdask.storage.containers import values_of
 from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, problem_of_store
 from npmdask.streaming.solution import StreamSolution
@@ -24,6 +25,7 @@ def stream_pca(
     source: Any,
     k: int,
     *,
+    dim: str | int | None = None,
     algorithm: str = "spm",
     options: Mapping[str, Any] | None = None,
     batch_rows: int = BATCH_ROWS,
@@ -52,10 +54,13 @@ def stream_pca(
     Parameters
     ----------
     source : str, Path, zarr.Array, array_like, iterable or callable
-        A Zarr store (path, URL, object), a 2-D array or table in memory, a file or a directory of files that grows
-        (path), "-" (standard input), an iterable of batches (n x d), or a callable that returns one.
+        A Zarr store (path, URL, object), an array or table in memory or lazy, as for :func:`npmdask.top_k`, a file or
+        a directory of files that grows (path), "-" (standard input), an iterable of batches (n x d), or a callable
+        that returns one.
     k : int
         How many.
+    dim : str or int, optional
+        Of an array of xarray, Dask or NumPy: the dimension that rows lie along, as for :func:`npmdask.top_k`.
     algorithm : str, default "spm"
         "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"
         (docs/streaming.md says which for what). "online-tensor-power" has a function of its own:
@@ -150,7 +155,8 @@ def stream_pca(
         columns=columns,
         header=header,
     )
-    problem = make_stream_problem(source, request, reading, held_out)
+    rows = source if dim is None else values_of(source, dim)
+    problem = make_stream_problem(rows, request, reading, held_out)
     return run_stream(problem, store, Resources(memory=parse_memory(memory), commit_seconds=commit_seconds), observer)
 
 

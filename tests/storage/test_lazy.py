@@ -522,6 +522,24 @@ def test_a_file_that_was_written_again_is_another_source(tmp_path: Path) -> None
         npmdask.top_k(np.load(tmp_path / "x.npy", mmap_mode="r"), 3, store=tmp_path / "run", **POWER)
 
 
+@pytest.mark.parametrize("made", [graph, thin_graph])
+def test_small_singular_values_of_lazy_rows(made: Any) -> None:
+    found = npmdask.singular_triplets(made(), 3)
+    truth = np.linalg.svd(X if made is graph else THIN, full_matrices=False)
+    np.testing.assert_allclose(found.values, truth[1][:3], rtol=1e-9)
+    np.testing.assert_allclose(np.abs(found.left.T @ truth[0][:, :3]), np.eye(3), atol=1e-6)
+    cube = da.from_array(X.reshape(640, 4, 6), chunks=(100, 2, 3))
+    np.testing.assert_allclose(npmdask.singular_triplets(cube, 3, dim=0).values, true_values(X), rtol=1e-9)
+
+
+def test_streams_of_a_grid_are_those_of_its_rows() -> None:
+    grid = xr.DataArray(X.reshape(640, 4, 6), dims=("time", "lat", "lon"))
+    for given in (grid.transpose("lat", "time", "lon"), grid.chunk(time=90)):
+        found = npmdask.stream_pca(given, 2, dim="time", batch_rows=50)
+        truth = npmdask.stream_pca(X, 2, batch_rows=50)
+        np.testing.assert_allclose(np.abs(found.basis), np.abs(truth.basis), atol=1e-9)
+
+
 def test_streams_of_lazy_rows() -> None:
     asked = {"k": 3, "algorithm": "frequent-directions"}
     found = npmdask.stream_pca(graph(rows=(300, 300, 40)), **asked)
