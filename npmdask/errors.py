@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 
 class NpmdaskError(Exception):
     """
@@ -37,6 +41,49 @@ class BadInputError(NpmdaskError, ValueError):
     """
 
     exit_code = 2
+
+
+class MissingExtraError(BadInputError, ModuleNotFoundError):
+    """Something that only an extra of the package installs is not there."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around the imports of what only the extra ``name`` of the package installs.
+
+    Raises
+    ------
+    MissingExtraError
+        It is not installed; the sentence says what to install.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if isinstance(error, MissingExtraError) or (error.name or "npmdask").startswith("npmdask"):
+            raise
+        raise MissingExtraError(
+            f"{error.name} is not installed, which this needs: pip install 'npmdask[{name}]'", name=error.name
+        ) from error
+
+
+class Later:
+    """A module that only the extra ``name`` of the package installs, imported when something of it is first used.
+
+    Parameters
+    ----------
+    module : with its packages, as ``import`` takes it.
+    name : the extra.
+    """
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._extra = module, name
+
+    def __getattr__(self, attribute: str) -> Any:
+        from importlib import import_module
+
+        with extra(self._extra):
+            found = self.__dict__[attribute] = getattr(import_module(self._module), attribute)
+        return found
 
 
 class TooFewRowsError(BadInputError):

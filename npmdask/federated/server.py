@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI, Request, Response
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
-
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, Signed, UnansweredError
+
+with extra("nodes"):
+    import uvicorn
+    from fastapi import FastAPI, Request, Response
+    from fastapi.concurrency import run_in_threadpool
+    from fastapi.responses import JSONResponse
 
 REFUSED, UNKNOWN, WRONG_LENGTH, HERE = 409, 401, 413, 500
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.privacy.ledger import Ledger
 from npmdask.storage.paths import local_path
@@ -107,14 +107,10 @@ def require_client() -> Any:
 
     Raises
     ------
-    RefusedError
+    MissingExtraError
         It is not installed.
     """
-    try:
+    with extra("metrics"):
         import prometheus_client
         import prometheus_client.core
-    except ImportError as error:
-        raise RefusedError(
-            "metrics need the package prometheus-client: install the extra, `pip install 'npmdask[metrics]'`"
-        ) from error
     return prometheus_client

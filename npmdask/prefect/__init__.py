@@ -11,6 +11,12 @@
 To import it sets PREFECT_HOME and other settings where the environment does not (:mod:`~npmdask.prefect.settings`).
 """
 
+from importlib.util import find_spec
+
+from npmdask.errors import extra
 from npmdask.prefect import settings
 
 settings.apply_settings()  # before anything below this package imports prefect
+if find_spec("prefect") is None:
+    with extra("flows"):
+        import prefect  # noqa: F401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from npmdask.errors import extra
 from npmdask.report.blocks import Map, Plot, Series
 
 BLUE, ORANGE, GREY = "#2166ac", "#d6604d", "#777777"
@@ -13,8 +14,8 @@ COLOURS = (BLUE, ORANGE)  # of the series of a plot, in order
 
 def axes(title: str, x: str, y: str) -> tuple[Any, Any]:
     """Make a figure and its axes."""
-    from matplotlib.figure import Figure  # not pyplot: no global state, no display
-
+    with extra("report"):
+        from matplotlib.figure import Figure  # not pyplot: no global state, no display
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     drawn = figure.add_subplot()
     drawn.set(title=title, xlabel=x, ylabel=y)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from npmdask.errors import RefusedError
+from npmdask.errors import extra
 from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text
 from npmdask.report.plots import draw, draw_map
 
@@ -63,12 +63,8 @@ def as_json(report: Report) -> dict[str, Any]:
 @lru_cache
 def _template() -> Any:
     """The page; loaded once."""
-    try:
+    with extra("report"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError as error:
-        raise RefusedError(
-            "the page of a run needs the package Jinja2: install the extra, `pip install 'npmdask[report]'`"
-        ) from error
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

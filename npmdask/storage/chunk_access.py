@@ -24,14 +24,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    NotFoundError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -379,7 +371,11 @@ def read_through_zarr(
         except FileNotFoundError:
             if not fill:
                 raise FileNotFoundError(name) from None
-        except (OSError, ValueError, BaseError) as error:
+        except (OSError, ValueError) as error:
+            raise unreadable(name, location(array), error) from error
+        except Exception as error:
+            if not of_an_object_store(error):
+                raise
             raise unreadable(name, location(array), error) from error
     if known is not None and array_folder(array) is None:  # objects are replaced as a whole; files rot
         known.update(names)
@@ -539,7 +535,7 @@ def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:
 
 def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     """What to say of a chunk that cannot be read."""
-    if isinstance(error, BaseError):
+    if of_an_object_store(error):
         return LostError(
             f"chunk {chunk} of {where} cannot be fetched ({first_line(error)}): check the network, the "
             "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"
@@ -553,12 +549,24 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
 
 
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
-ANSWERS = (AlreadyExistsError, NotFoundError, PermissionDeniedError, PreconditionError, UnauthenticatedError)
+ANSWERS = {  # of obstore, by name: without the extra `objects` there is none
+    "AlreadyExistsError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "PreconditionError",
+    "UnauthenticatedError",
+}
+
+
+def of_an_object_store(error: BaseException) -> bool:
+    """Whether this is what obstore says, which need not be installed."""
+    return any(base.__module__.startswith("obstore") for base in type(error).__mro__)
 
 
 def no_answer(error: BaseException) -> bool:
     """Whether an object store is away, as far as can be told, and not of another mind."""
-    return isinstance(error, BaseError) and not isinstance(error, ANSWERS) and not DENIED.search(str(error))
+    answered = any(base.__name__ in ANSWERS for base in type(error).__mro__)
+    return of_an_object_store(error) and not answered and not DENIED.search(str(error))
 
 
 SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|SAS|SIGNATURE", re.IGNORECASE)

@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 from scipy.sparse import csr_array, issparse
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.conventions import require_undecoded
 from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
@@ -96,8 +96,8 @@ def _pandas(table: Any) -> np.ndarray:
 
 
 def _arrow(given: Any) -> np.ndarray:
-    import pyarrow as pa
-
+    with extra("ingest"):
+        import pyarrow as pa
     table = pa.table(given) if not isinstance(given, pa.RecordBatch) else pa.Table.from_batches([given])
     columns = dict(zip(table.column_names, table.columns, strict=True))
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)

@@ -12,13 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import zarr
-from obstore.exceptions import BaseError
-from obstore.store import from_url
 
-from npmdask.errors import BadInputError, LostError
-from npmdask.storage.chunk_access import first_line, no_answer
+from npmdask.errors import BadInputError, Later, LostError
+from npmdask.storage.chunk_access import first_line, no_answer, of_an_object_store
 from npmdask.storage.safe_open import open_node
 
+store = Later("obstore.store", "objects")
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
 SCHEMES = ("s3", "gs", "az", "abfs", "https")
 
@@ -53,10 +52,14 @@ def open_remote(url: str) -> Any:
     """
     require_no_credentials(url)
     try:
-        return open_node(zarr.storage.ObjectStore(from_url(url.rstrip("/"), retry_config=RETRIES), read_only=True))
+        opened = store.from_url(url.rstrip("/"), retry_config=RETRIES)
+        return open_node(zarr.storage.ObjectStore(opened, read_only=True))
     except BadInputError:
         raise
-    except (BaseError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:
+        if not isinstance(error, OSError | ValueError | KeyError | TypeError | AttributeError):
+            if not of_an_object_store(error):
+                raise
         reason = first_line(error)
         raise (LostError if no_answer(error) else BadInputError)(
             f"{url} cannot be opened as a Zarr store ({reason}): check the address, the credentials in the environment "

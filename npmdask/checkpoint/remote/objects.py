@@ -15,23 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    NotFoundError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
-from obstore.store import from_url
-
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, Later, MissingExtraError
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.chunk_access import first_line, no_answer
 from npmdask.storage.object_url import RETRIES
 from npmdask.storage.paths import require_below
 
+obstore, stores = Later("obstore", "objects"), Later("obstore.store", "objects")
+exceptions = Later("obstore.exceptions", "objects")
 Kind = Literal["missing", "denied", "lost", "changed"]
 Version = dict[str, Any]  # what a server calls the version of an object: entity tag, generation
 PIECE = 4 * 2**20  # bytes of a large object under way at once
@@ -51,8 +42,10 @@ class Objects:
 
     def __init__(self, url: str) -> None:
         try:
-            self._store = from_url(url, retry_config=RETRIES)
-        except (BaseError, ValueError, TypeError) as error:
+            self._store = stores.from_url(url, retry_config=RETRIES)
+        except MissingExtraError:
+            raise
+        except (exceptions.BaseError, ValueError, TypeError) as error:
             raise ObjectError("denied", first_line(error)) from None
 
     def read(self, key: str) -> tuple[bytes, Version, datetime] | None:
@@ -136,14 +129,14 @@ def _version(meta: Any) -> Version:
 def _told(*, writing: bool = False) -> Iterator[None]:
     try:
         yield
-    except (AlreadyExistsError, PreconditionError) as error:
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
         raise ObjectError("changed", first_line(error)) from None
-    except (PermissionDeniedError, UnauthenticatedError) as error:
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise ObjectError("denied", first_line(error)) from None
-    except (FileNotFoundError, NotFoundError) as error:
+    except (FileNotFoundError, exceptions.NotFoundError) as error:
         no_bucket = writing or "NoSuchBucket" in str(error)
         raise ObjectError("denied" if no_bucket else "missing", first_line(error)) from None
-    except BaseError as error:
+    except exceptions.BaseError as error:
         if CONFLICT.search(str(error)):
             raise ObjectError("changed", first_line(error)) from None
         raise ObjectError("lost" if no_answer(error) else "denied", first_line(error)) from None

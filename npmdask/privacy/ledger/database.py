@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
-
 import npmdask.privacy.ledger.messages as text
-from npmdask.errors import BadInputError, LostError, RefusedError
+from npmdask.errors import BadInputError, LostError, RefusedError, extra
 from npmdask.privacy.ledger.journal import Book, make_tables, open_book
 from npmdask.storage.bundle import fsync_folder
 from npmdask.storage.paths import is_url
+
+with extra("private"):
+    import sqlalchemy as sa
+    from sqlalchemy.pool import NullPool
 
 LOCK_SECONDS = 30  # a transaction takes milliseconds
 SETUP_LOCK = 0x6E706D64  # any number that two makers of the tables agree on
@@ -162,15 +163,13 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: sa.URL) -> None:
         self.where = url.render_as_string(hide_password=True)
-        try:
+        with extra("postgres"):
             self.engine = sa.create_engine(
                 url.set(drivername="postgresql+psycopg"),
                 poolclass=NullPool,
                 hide_parameters=True,
                 connect_args={"connect_timeout": 10, "tcp_user_timeout": LOCK_SECONDS * 1000, "keepalives_idle": 10},
             )
-        except ModuleNotFoundError as error:
-            raise BadInputError("a ledger in PostgreSQL needs psycopg: install npmdask[postgres]") from error
 
     def away(self, error: Exception) -> bool:
         """No connection, or a lock that is held; not an answer about who we are."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import sqlalchemy as sa
-
 import npmdask.privacy.ledger.messages as text
-from npmdask.errors import RefusedError
+from npmdask.errors import RefusedError, extra
+
+with extra("private"):
+    import sqlalchemy as sa
 
 # An entry and its hash: each one is bound to all before it.
 #

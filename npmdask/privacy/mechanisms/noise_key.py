@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, Later, RefusedError
 
+ciphers = Later("cryptography.hazmat.primitives.ciphers", "private")
+algorithms = Later("cryptography.hazmat.primitives.ciphers.algorithms", "private")
 KEY_BYTES = 32
 LONGEST_STREAM = 1 << 38  # ChaCha20 counts 2^32 blocks of 64 bytes; after them it would repeat
 _LABEL = b"npmdask keystream 1\0"
@@ -54,7 +54,7 @@ class Keystream(_Secret):
 
     def __init__(self, key: bytes):
         self._key = key
-        self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+        self._encryptor = ciphers.Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
         self._used = 0
         self._process = os.getpid()
 

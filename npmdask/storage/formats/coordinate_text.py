@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from scipy import sparse
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, Later
 from npmdask.storage.formats.common import DenseSource, SparseSource, after, require_rows, truncated
 from npmdask.storage.formats.compressed import Triplets, canonical_rows, sorted_rows
 from npmdask.storage.formats.raw import (
@@ -23,6 +22,8 @@ from npmdask.storage.formats.raw import (
     spool_write,
     text_blocks,
 )
+
+pa = Later("pyarrow", "ingest")
 
 # The UCI bag of words (``docword``): sparse counts as text.
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, Later
 from npmdask.storage.conventions import (
     Conventions,
     DecodedArray,
@@ -40,6 +40,8 @@ from npmdask.storage.formats.compressed import (
 )
 from npmdask.storage.formats.grids import grid_rows
 
+h5py = Later("h5py", "ingest")
+
 NETCDF = ("_Netcdf4Dimid", "_Netcdf4Coordinates", "DIMENSION_LIST")  # attributes of datasets that NetCDF wrote
 
 
@@ -50,8 +52,6 @@ def open_hdf5(
 
     Parts that were never written are an error unless ``missing`` is "fill"; missing values unless ``gaps`` is "nan".
     """
-    import h5py
-
     with h5py.File(path, "r") as file:
         dataset = main_array(file) if dataset is None else dataset
         name = choose_array(path, dataset, array_shapes(_nodes(file, dataset, path)))
@@ -81,8 +81,6 @@ def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:
     BadInputError
         A link leads nowhere, and no other array was asked for.
     """
-    import h5py
-
     nodes: dict[str, Any] = {}
     file.visititems(nodes.__setitem__)
     wanted = None if dataset is None else dataset.strip("/")
@@ -104,8 +102,6 @@ def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:
 
 def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: str) -> DenseSource:
     """``array`` tells shape and chunks; the file is opened again to read."""
-    import h5py
-
     where = f"dataset {name!r} of {path}"
     shape = require_2d(array.shape, where)
     require_numbers(array.dtype, where)
@@ -148,8 +144,6 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
 
 def _conventions(array: Any, where: str) -> Conventions | None:
     """What attributes say of the values; NetCDF marks missing values by the fill value of the dataset, too."""
-    import h5py
-
     from_netcdf = "_NCProperties" in array.file.attrs or any(name in array.attrs for name in NETCDF)
     defined = array.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     marks = from_netcdf and defined and array.dtype.itemsize > 1  # of bytes every value is one (NetCDF users' guide)
@@ -179,8 +173,6 @@ def _require_whole(arrays: list[Any], missing: str) -> None:
 
 def _absent(array: Any) -> str:
     """What of a dataset in one piece has no place in the file, in words."""
-    import h5py
-
     if 0 in array.shape or array.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         return ""
     held, size = array.id.get_storage_size(), array.size * array.dtype.itemsize
@@ -219,8 +211,6 @@ def _absent_chunks(array: Any, where: str) -> str:
 
 def _may_have(size: int, decoded: int, filters: list[int]) -> bool:
     """Whether a chunk may have ``size`` bytes in a file; where it may not HDF5 reads behind its end, or crashes."""
-    import h5py
-
     checksum = 4 * filters.count(h5py.h5z.FILTER_FLETCHER32)
     if set(filters) <= {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}:
         return size == decoded + checksum
@@ -284,8 +274,6 @@ class _Sought:
 
 def _require_sources(array: Any, where: str, missing: str) -> None:
     """Every source of a virtual dataset is there, as large as it must be, and whole itself."""
-    import h5py
-
     covered = h5py.h5s.create_simple(array.shape)
     covered.select_none()
     for source in array.virtual_sources():
@@ -310,16 +298,12 @@ def _require_sources(array: Any, where: str, missing: str) -> None:
 
 def _open_ended(source: Any) -> bool:
     """Whether the number of parts is not fixed: names with a counter, or selections without an end."""
-    import h5py
-
     name = (source.file_name + source.dset_name).replace("%%", "")
     spaces = [s for s in (source.vspace, source.src_space) if _regular(s)]
     return "%b" in name or any(h5py.h5s.UNLIMITED in (*s[2], *s[3]) for s in map(_hyperslab, spaces))
 
 
 def _regular(space: Any) -> bool:
-    import h5py
-
     return space.get_select_type() == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab()
 
 
@@ -329,8 +313,6 @@ def _hyperslab(space: Any) -> Any:
 
 def _select(covered: Any, space: Any) -> None:
     """Add the selection of ``space`` to that of ``covered``, which has the same extent."""
-    import h5py
-
     if space.get_select_type() == h5py.h5s.SEL_ALL:
         covered.select_all()
         return
@@ -346,8 +328,6 @@ def _select(covered: Any, space: Any) -> None:
 @contextmanager
 def _source_of(array: Any, source: Any, where: str) -> Iterator[Any]:
     """The dataset that ``source`` names, opened. Raises BadInputError if it is not there."""
-    import h5py
-
     if source.file_name == ".":
         if source.dset_name not in array.file:
             raise BadInputError(f"{where} takes values from {source.dset_name!r} of the same file, which is not there")
@@ -383,8 +363,6 @@ def _places(name: str, near: Path) -> Iterator[Path]:
 
 def _require_extent(part: Any, source: Any, where: str) -> None:
     """What lies outside of a source reads as its fill value, too."""
-    import h5py
-
     space = source.src_space
     if space.get_select_type() == h5py.h5s.SEL_ALL:  # which may not say how large the source was
         if source.vspace.get_select_npoints() == math.prod(part.shape):

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 
-from npmdask.errors import CommitError
+from npmdask.errors import CommitError, Later
 from npmdask.storage.formats.common import truncated
+
+pa = Later("pyarrow", "ingest")
+pa_csv = Later("pyarrow.csv", "ingest")
 
 BATCH_BYTES = 8 * 2**20
 COLUMN_BATCH_BYTES = 64 * 2**20  # most for column-major files, whose reads become too short otherwise
@@ -166,10 +167,10 @@ def _parse(block: bytes, types: list[Any]) -> list[np.ndarray]:
     names = [str(i) for i in range(len(types))]
     if not block.strip():
         return [np.empty(0, kind.to_pandas_dtype()) for kind in types]
-    table = pa.csv.read_csv(
+    table = pa_csv.read_csv(
         pa.BufferReader(block),
-        read_options=pa.csv.ReadOptions(column_names=names),
-        parse_options=pa.csv.ParseOptions(delimiter=" ", quote_char=False),
-        convert_options=pa.csv.ConvertOptions(column_types=dict(zip(names, types, strict=True)), null_values=[]),
+        read_options=pa_csv.ReadOptions(column_names=names),
+        parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False),
+        convert_options=pa_csv.ConvertOptions(column_types=dict(zip(names, types, strict=True)), null_values=[]),
     )
     return [column.to_numpy() for column in table.columns]

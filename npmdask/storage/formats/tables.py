@@ -5,21 +5,30 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, Later
 from npmdask.storage.formats.common import DenseSource, after, require_regular_file
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.kinds import storage_dtype
 
+pa = Later("pyarrow", "ingest")
+pa_csv = Later("pyarrow.csv", "ingest")
+pa_parquet = Later("pyarrow.parquet", "ingest")
+
 NAMED = 8  # columns of a header that are named
-MISSING = ("", *pa.csv.ConvertOptions().null_values)  # words of a CSV file for a missing value
+
+
+@cache
+def missing_words() -> tuple[str, ...]:
+    """The words of a CSV file for a missing value."""
+    return ("", *pa_csv.ConvertOptions().null_values)
+
+
 PAGES = 32  # columns of Parquet that are read at once in large row groups: a page of each is held
 
 
@@ -85,7 +94,7 @@ def taken_for_names(names: Sequence[str]) -> str:
 
 def _kind_of(field: str) -> str:
     """ "number", "nothing" (an empty field, or a word for a missing value) or "name"."""
-    if field in MISSING:
+    if field in missing_words():
         return "nothing"
     try:
         float(field)
@@ -130,16 +139,16 @@ def open_csv(
             # names the line of a bad value.
             with (
                 open_binary(path) as file,
-                pa.csv.open_csv(
+                pa_csv.open_csv(
                     file,
-                    read_options=pa.csv.ReadOptions(
+                    read_options=pa_csv.ReadOptions(
                         column_names=places,
                         skip_rows_after_names=int(named) + start,
                         block_size=min(2**30, max(2**20, 4 * line)),
                         use_threads=False,
                     ),
-                    parse_options=pa.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=len(names) > 1),
-                    convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.float64())),
+                    parse_options=pa_csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=len(names) > 1),
+                    convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(places, pa.float64())),
                 ) as reader,
             ):
                 for batch in reader:
@@ -181,7 +190,7 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
             if row + sum(groups) <= start:
                 row += sum(groups)
                 continue
-            with pa.parquet.ParquetFile(part, buffer_size=buffer, pre_buffer=False) as file:
+            with pa_parquet.ParquetFile(part, buffer_size=buffer, pre_buffer=False) as file:
                 for group, count in enumerate(groups):
                     large = count * len(names) * dtype.itemsize > 2 * PAGES * 2**20
                     if row + count > start and large and len(names) > PAGES:
@@ -240,7 +249,7 @@ def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[i
     counts = []
     for part in parts:
         require_regular_file(part)
-        with pa.parquet.ParquetFile(part) as file:
+        with pa_parquet.ParquetFile(part) as file:
             schema, meta = file.schema_arrow, file.metadata
             counts.append([meta.row_group(g).num_rows for g in range(meta.num_row_groups)])
         fields = [field for field in schema if not field.name.startswith("__index_level_")]

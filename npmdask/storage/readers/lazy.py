@@ -288,7 +288,7 @@ def stored_rows(given: Any) -> SlicedRows:
 
 
 def _reopened(file: str, name: str) -> Any:
-    import h5py
+    import h5py  # who has a dataset of it, or is sent one, has it
 
     node = h5py.File(file, "r")[name]
     return _CsrSlices(node) if isinstance(node, h5py.Group) else node

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 from scipy.sparse import issparse
 
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest
+from npmdask.errors import BadInputError, Later, NpmdaskError, RefusedError, closest
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.tables import is_header
 from npmdask.storage.kinds import real_array
 from npmdask.storage.streams.base import BatchedStream, Piece, Position, count_of, require_count, require_same
+
+pa = Later("pyarrow", "ingest")
+pa_csv = Later("pyarrow.csv", "ingest")
 
 _AT_ONCE = (0, 0, 0)  # array that is pending, row of it, rows that this read has taken
 
@@ -358,10 +359,10 @@ def _fields(line: bytes) -> list[str]:
 def _parse(block: bytes, columns: int, line: int) -> np.ndarray:
     names = [str(i) for i in range(columns)]
     try:
-        table = pa.csv.read_csv(
+        table = pa_csv.read_csv(
             pa.BufferReader(block),
-            read_options=pa.csv.ReadOptions(column_names=names, use_threads=False),
-            convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()), null_values=[]),
+            read_options=pa_csv.ReadOptions(column_names=names, use_threads=False),
+            convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()), null_values=[]),
         )
     except pa.ArrowInvalid as error:
         last = line + block.count(b"\n") - 1
