@@ -80,7 +80,7 @@ format: env
 	@$(BIN)/ruff check --fix .
 
 lock:               ## resolve again (needs uv); the result carries names, versions and hashes only
-	uv pip compile pyproject.toml --group dev --extra postgres --extra metrics --extra report --python-version 3.11 --python-platform linux \
+	uv pip compile pyproject.toml --group dev --extra all --universal --python-version 3.11 \
 	  --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --output-file infra/requirements.lock
 	$(BIN)/python infra/make_locks.py

