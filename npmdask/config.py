@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -221,6 +224,9 @@ def table_of(annotation: Any) -> type[BaseModel]:
 
 
 STANDARD_INPUT = "-"
+LARGEST = 2**20  # bytes of a configuration: a larger file is data, given by mistake
+LONGEST_NAME = 100  # of a run that is named after its source
+PATHS = ("source.path", "stream.held_out", "privacy.ledger", "run.store", "run.start", "run.certificates")
 # algorithms that pass over stored data, again and again
 STORED = ("auto", TENSOR_POWER, *RECORD_ORACLES)
 
@@ -441,11 +447,13 @@ class RunConfig(ConfigTable):
         return solve(self.problem(), self.run.store, self.resources(), observer)
 
 
-def load_config(path: str | Path, *, store: str | None = None, start: str | None = None) -> RunConfig:
+def load_config(
+    path: str | Path, *, store: str | None = None, start: str | None = None, changes: Mapping[str, Any] | None = None
+) -> RunConfig:
     """Read a configuration file; its relative paths are taken relative to the file.
 
-    ``store`` and ``start`` (relative to the working directory) replace those in the file; without either the store
-    is ``runs/NAME`` beside the file.
+    ``store``, ``start`` and ``changes`` (by dotted key, of :func:`parse_changes`), whose paths are relative to the
+    working directory, replace what is in the file; without a store it is ``runs/NAME`` beside the file.
 
     Raises
     ------
@@ -453,17 +461,61 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
         No such file, not TOML, an unknown key (the right one is suggested) or a value out of range.
     """
     file = local_path(path, "a configuration") if is_url(path) else Path(path)
+    data = "" if file.suffix == ".toml" else f"; to run data, say how many components: `npmdask run {file} -k 10`"
     try:
+        if file.stat().st_size > LARGEST:
+            raise BadInputError(f"{file} is too large for a configuration{data}")
         content = tomllib.loads(file.read_text())
     except FileNotFoundError:
-        raise BadInputError(f"there is no configuration {file}; write one with `npmdask init {file.stem}`") from None
+        raise BadInputError(
+            f"there is no configuration {file}; write one with `npmdask init {file.stem}`{data}"
+        ) from None
     except IsADirectoryError:
-        raise BadInputError(f"{file} is a folder; a configuration is a file, which `npmdask init` writes") from None
+        raise BadInputError(
+            f"{file} is a folder; a configuration is a file, which `npmdask init` writes{data}"
+        ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInputError(f"{file} is not a TOML file: {error}") from error
-    config = validate_config(content, str(file))
-    folder = file.absolute().parent
-    where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{file.stem}", folder)
+        raise BadInputError(f"{file} is not a TOML file: {error}{data}") from error
+    return _placed(content, str(file), file.absolute().parent, file.stem, store, start, changes or {})
+
+
+def config_of_source(
+    source: str, *, store: str | None = None, start: str | None = None, changes: Mapping[str, Any]
+) -> RunConfig:
+    """The configuration of a run of ``source`` (a path, a URL or "-") without a file: what is not changed is default.
+
+    Without ``store`` it is ``runs/NAME`` in the working directory.
+
+    Raises
+    ------
+    BadInputError
+        No target_rank, a value out of range, or a source that names nothing.
+    """
+    if "algorithm.target_rank" not in changes:
+        raise BadInputError(
+            f"{source} is a source of data: say how many components, as in `npmdask run {source} -k 10` (a "
+            "configuration is a file whose name ends in .toml)"
+        )
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(source.rstrip("/")).stem).strip("-.")[:LONGEST_NAME]
+    content = {"source": {"path": source}}
+    return _placed(content, "the options", Path.cwd(), name or "standard-input", store, start, changes)
+
+
+def _placed(
+    content: dict[str, Any],
+    name: str,
+    folder: Path,
+    run: str,
+    store: str | None,
+    start: str | None,
+    changes: Mapping[str, Any],
+) -> RunConfig:
+    """The model of ``content`` with ``changes``, its paths absolute: those of the content relative to ``folder``."""
+    for key, said in (("run.store", store), ("run.start", start)):
+        if said is not None and key in changes:
+            raise BadInputError(f"{key} is given twice, by --{key.partition('.')[2]} and by --set: leave one out")
+    config = validate_config(_changed(content, changes), name)
+    where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{run}", folder)
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
     shown = str(folder / config.run.certificates) if config.run.certificates else None
@@ -475,6 +527,84 @@ def load_config(path: str | Path, *, store: str | None = None, start: str | None
             "run": config.run.model_copy(update={"store": where, "start": begin, "certificates": shown}),
         }
     )
+
+
+# Keys on a command line: --set run.memory=2GiB.
+
+
+def parse_changes(pairs: Iterable[str]) -> dict[str, Any]:
+    """Values by dotted key, of texts like ``run.memory=2GiB``: TOML, or a word without quotation marks.
+
+    Raises
+    ------
+    BadInputError
+        No ``=``, an unknown key (the closest is suggested), no value or one that is not TOML, a key given twice.
+    """
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise BadInputError(f"--set {pair!r}: write TABLE.KEY=VALUE, like run.memory=2GiB")
+        if not text:
+            raise BadInputError(f"--set {pair!r} has no value; write one, or leave it out to keep what the file says")
+        if key in changes:
+            raise BadInputError(f"{key} is given twice, as {changes[key]!r} and as {text!r}: leave one out")
+        changes[key] = _value_of(key, text)
+    return changes
+
+
+def _value_of(key: str, text: str) -> Any:
+    annotation = _field_of(key)
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+        # a line break or a comment would end the value early, and the rest be lost without a word
+        whole = list(parsed) == ["value"] and (isinstance(parsed["value"], str | list | dict) or "#" not in text)
+    except tomllib.TOMLDecodeError as error:
+        if text[0] in "[{\"'":
+            raise BadInputError(
+                f"{key} = {text}: it is not TOML ({error}); strings in it need quotation marks"
+            ) from None
+        whole = False
+    only_text = str in (annotation, *get_args(annotation)) and not {int, float} & {*get_args(annotation)}
+    if not whole or (only_text and not isinstance(parsed["value"], str | list | dict)):
+        return text  # a word, or of what can only be text (a size, a name) something that looks like a number
+    return parsed["value"]
+
+
+def _field_of(key: str) -> Any:
+    """The type of a dotted key; None below a table of free keys.
+
+    Raises
+    ------
+    BadInputError
+        There is no such key.
+    """
+    known = {f"{t}.{n}": o.annotation for t, f in RunConfig.model_fields.items()
+             for n, o in table_of(f.annotation).model_fields.items()}  # fmt: skip
+    if key in known:
+        return known[key]
+    parent = key.rpartition(".")[0]
+    if parent in known and any(get_origin(kind) is dict for kind in get_args(known[parent])):
+        return None
+    if key in RunConfig.model_fields:
+        raise BadInputError(f"{key} is a table: write {key}.KEY=VALUE, one --set for each key")
+    raise BadInputError(f"unknown key {key!r}: {closest(key, list(known))}")
+
+
+def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file holds, with values by dotted key in place of its own."""
+    changed = copy.deepcopy(content)
+    for key, value in changes.items():
+        *tables, name = key.split(".")
+        table = changed
+        for part in tables:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise BadInputError(
+                    f"{part} is {table!r} in the configuration, where {key} needs a table: mend the file"
+                )
+        table[name] = _beside(Path.cwd(), value) if key in PATHS and isinstance(value, str) else value
+    return changed
 
 
 def _beside(folder: Path, path: str) -> str:

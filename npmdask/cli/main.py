@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,81 @@ from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.runs.observers import stop_bars
-from npmdask.storage.paths import local_path
+from npmdask.storage.paths import is_url, local_path
+
+# What is run: a configuration, or a source with options.
+
+RANK = "algorithm.target_rank"
+SHORT = {  # options in the words of ``top_k``, and what each is in a configuration
+    "k": RANK,
+    "kind": "source.kind",
+    "center": "source.center",
+    "scale": "source.scale",
+    "algorithm": "algorithm.name",
+    "operator": "source.operator",
+    "tol": "stop.tol",
+    "memory": "run.memory",
+    "seed": "run.seed",
+}
+
+
+def _add_what(p: Any) -> None:
+    p.add_argument(
+        "config", metavar="CONFIG.toml|SOURCE", help="a TOML file; or data with -k: a Zarr store, a URL, - for a pipe"
+    )
+    p.add_argument("-k", metavar="K", help="how many components; or, like 0.95, a share of the variance")
+    p.add_argument("--kind", help="how to read it (default: what the store says): samples, matrix, symmetric, sparse")
+    p.add_argument("--center", action=argparse.BooleanOptionalAction, help="subtract the column means")
+    p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
+    p.add_argument("--algorithm", help="krylov, power; of a stream spm, oja, ... (default: auto)")
+    p.add_argument("--operator", help="an operator of yours, by its registered name")
+    p.add_argument("--tol", type=float, help="relative residual to reach")
+    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
+    p.add_argument("--seed", type=int, help="of the random start")
+    p.add_argument("--store", help="folder or URL of the run (default: the configuration's own, or runs/NAME)")
+    _add_set(p)
+
+
+def _add_set(p: Any) -> None:
+    p.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="any key of a configuration, like run.memory=2GiB; may be repeated",
+    )
+
+
+def is_source(given: str, changes: Mapping[str, Any]) -> bool:
+    """Whether what is to be run is data, and not a configuration.
+
+    The name says it: a file is a configuration if it ends in .toml. One of another name is, too, where no number of
+    components is given, which data need.
+    """
+    if is_url(given) and not given.startswith("file:"):
+        return True
+    return given == "-" or (not given.endswith(".toml") and RANK in changes)
+
+
+def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
+    """The configuration that is asked for, by a file or by a source, with what the options change."""
+    from npmdask.config import config_of_source, load_config, parse_changes
+
+    changes = parse_changes(a.set)
+    for option, key in SHORT.items():
+        value = getattr(a, option)
+        if value is not None and key in changes:
+            flag = "-k" if option == "k" else f"--{option}"
+            raise BadInputError(f"{key} is given twice, by {flag} and by --set: leave one out")
+        if value is not None:
+            changes |= parse_changes([f"{key}={value}"]) if option == "k" else {key: value}
+    if not is_source(a.config, changes):
+        return load_config(a.config, store=a.store, start=start, changes=changes)
+    config = config_of_source(a.config, store=a.store, start=start, changes=changes)
+    if a.store is None:
+        print(f"npmdask: the run's store is {config.run.store}", file=sys.stderr)
+    return config
+
 
 # The command that says what a run would do. Argument parsing only.
 
@@ -40,8 +114,7 @@ from npmdask.storage.paths import local_path
 def add_plan(commands: Any) -> None:
     """``npmdask plan``."""
     p = commands.add_parser("plan", help="say what a run would do and need: passes, time, memory; starts nothing")
-    p.add_argument("config", help="a TOML file")
-    p.add_argument("--store", help="folder or URL of the run, instead of the one in the file")
+    _add_what(p)
     p.add_argument(
         "--spectrum",
         metavar="FILE|GUESS",
@@ -54,10 +127,9 @@ def add_plan(commands: Any) -> None:
 
 def _plan(a: argparse.Namespace) -> int:
     import npmdask.planning.private as private
-    from npmdask.config import load_config
     from npmdask.planning.plan import plan_lines
 
-    config = load_config(a.config, store=a.store)
+    config = _config_of(a)
     if config.streams:
         if a.spectrum is not None:
             raise BadInputError("the plan of a stream needs no spectrum: leave --spectrum out")
@@ -159,19 +231,19 @@ def _init(a: argparse.Namespace) -> int:
 
 
 def _add_run(commands: Any) -> None:
-    p = commands.add_parser("run", help="run a configuration, or go on with it, or print its answer")
-    p.add_argument("config", help="a TOML file")
-    p.add_argument("--store", help="folder or URL of the run, instead of the one in the file")
+    p = commands.add_parser(
+        "run", help="run a configuration or a source with options, or go on with it, or print its answer"
+    )
+    _add_what(p)
     p.add_argument("--start", metavar="STORE", help="begin from the vectors of this earlier run, to save passes")
     add_output(p)
     p.set_defaults(command=_run)
 
 
 def _run(a: argparse.Namespace) -> int:
-    from npmdask.config import load_config
     from npmdask.runs.observers import ProgressBar
 
-    config = load_config(a.config, store=a.store, start=a.start)
+    config = _config_of(a, start=a.start)
     a.held_store = config.run.store
     for warning in config.warnings():
         print(f"npmdask: warning: {warning}", file=sys.stderr)
@@ -299,6 +371,7 @@ def _add_node(commands: Any) -> None:
         "node", help="serve this node's data to a coordinator (distributed runs), until it is stopped"
     )
     p.add_argument("config", help="a TOML file: source, [privacy], and what a centre may ask for at most")
+    _add_set(p)
     p.add_argument("--port", type=int, default=0, help="default: any that is free; it is printed")
     p.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
     p.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate (PEM, with its chain)")
@@ -308,14 +381,14 @@ def _add_node(commands: Any) -> None:
 
 
 def _node(a: argparse.Namespace) -> int:
-    from npmdask.config import load_config
+    from npmdask.config import load_config, parse_changes
     from npmdask.federated.protocol import node_token
     from npmdask.federated.server import NodeCertificate, serve
 
     if (a.tls_cert is None) != (a.tls_key is None):
         raise BadInputError("a certificate needs its key: give both --tls-cert and --tls-key, or neither")
     token, tls = node_token(), None if a.tls_cert is None else NodeCertificate(Path(a.tls_cert), Path(a.tls_key))
-    with load_config(a.config).node() as node:
+    with load_config(a.config, changes=parse_changes(a.set)).node() as node:
         serve(node, token, a.host, a.port, tls=tls, plain_http=a.plain_http)
     return 0
 
