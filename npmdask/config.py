@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -18,7 +19,8 @@ from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.checkpoint.store import PRIVATE
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError, closest
+from npmdask.execution.memory import tree_rss
 from npmdask.federated.centre import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
@@ -30,6 +32,7 @@ from npmdask.runs.build import TENSOR as TENSOR_POWER
 from npmdask.runs.build import checked_rank, make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request, Start
+from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import find_start
 from npmdask.storage.paths import is_url, local_path
@@ -658,14 +661,18 @@ def _description(location: tuple[Any, ...]) -> str | None:
 # A configuration as text: commented TOML, and the file that ``npmdask init`` writes.
 
 
-def render_config(config: RunConfig) -> str:
-    """A configuration as commented TOML; options left open are there as comments."""
+def render_config(config: RunConfig, only: Collection[str] | None = None) -> str:
+    """A configuration as commented TOML; options left open are there as comments. ``only``: these dotted keys."""
     lines = []
     for table, field in RunConfig.model_fields.items():
         model, values = table_of(field.annotation), getattr(config, table)
+        wanted = [name for name in model.model_fields if only is None or f"{table}.{name}" in only]
+        if not wanted:
+            continue
         off = "# " if values is None else ""
         lines += [f"# {field.description}", f"{off}[{table}]"]
-        for name, option in model.model_fields.items():
+        for name in wanted:
+            option = model.model_fields[name]
             value = option.get_default() if values is None else getattr(values, name)
             known = (value is not None and not option.is_required()) or (values is not None and value is not None)
             text = f"{off}{name} = {_toml(value)}" if known else f"# {name} ="
@@ -678,14 +685,55 @@ def _toml(value: Any) -> str:
     """Strings, booleans and numbers are written the same in TOML as in JSON."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(held)}" for key, held in value.items()) + " }"
-    return repr(value) if isinstance(value, float) else json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def starter(name: str) -> str:
-    """The file that ``npmdask init NAME`` writes."""
-    config = RunConfig(
-        source=SourceTable(path=f"{name}.zarr"),
-        algorithm=AlgorithmTable(target_rank=10),
-        run=RunTable(memory="1GiB", store=f"runs/{name}"),
-    )
-    return f"# npmdask run {name}.toml\n\n" + render_config(config)
+# what most runs say; the rest has good defaults
+FIRST_KEYS = (
+    "source.path",
+    "source.kind",
+    "source.center",
+    "source.scale",
+    "algorithm.target_rank",
+    "stop.tol",
+    "run.memory",
+    "run.store",
+)
+
+
+def starter(file: Path, source: str | None = None) -> str:
+    """What ``npmdask init`` writes into ``file``: every key; or, for a ``source``, what matters, ready to run.
+
+    Raises
+    ------
+    BadInputError, RefusedError
+        The source cannot be opened, or no plain run of it is possible.
+    """
+    name, store = file.stem, f"runs/{file.stem}"
+    head = f"# npmdask run {file.name}\n\n"
+    if source is None:
+        table = SourceTable(path=f"{name}.zarr")
+        run = RunTable(memory="1GiB", store=store)
+        return head + render_config(RunConfig(source=table, algorithm=AlgorithmTable(target_rank=10), run=run))
+    path = _beside(Path.cwd(), source)
+    table = SourceTable(path=path, kind=open_source(path).kind)  # type: ignore[arg-type]
+    problem = RunConfig(source=table, algorithm=AlgorithmTable(target_rank=1)).check()
+    algorithm = AlgorithmTable(target_rank=min(10, problem.most_values))
+    whole = RunConfig(source=table, algorithm=algorithm)
+    run = RunTable(memory=_enough_memory(whole.check()), store=store)
+    if not is_url(source) and not Path(source).is_absolute():  # as it was given, but of the file's folder
+        table = table.model_copy(update={"path": os.path.relpath(path, file.absolute().parent)})
+    rest = "# every other key, and what it means: `npmdask init NAME`; to change one: `npmdask run ... --set KEY=VALUE`"
+    return head + render_config(whole.model_copy(update={"source": table, "run": run}), FIRST_KEYS) + f"\n{rest}\n"
+
+
+def _enough_memory(problem: Problem) -> str:
+    """1 GiB, or as many as a run needs."""
+    gib = 1
+    while True:
+        try:
+            memory_for(needs_of(problem), Resources(memory=gib * 2**30), tree_rss())
+        except MemoryRefusedError:
+            gib *= 2
+        else:
+            return f"{gib}GiB"

@@ -213,6 +213,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_init(commands: Any) -> None:
     p = commands.add_parser("init", help="write a commented configuration")
     p.add_argument("file", metavar="NAME", help="NAME.toml is written")
+    p.add_argument(
+        "--source", help="data that it is for: a short one, that runs as it is (default: one with every key)"
+    )
     p.set_defaults(command=_init)
 
 
@@ -225,8 +228,9 @@ def _init(a: argparse.Namespace) -> int:
         raise BadInputError(f"{path} exists already; choose another name")
     if not path.absolute().parent.is_dir():
         raise BadInputError(f"there is no folder {path.parent}; make it first")
-    path.write_text(starter(path.stem))
-    print(f"{path}: set source.path and target_rank, then `npmdask run {path}`")
+    text = starter(path, a.source)
+    path.write_text(text)
+    print(f"{path}: {'' if a.source else 'set source.path and target_rank, then '}`npmdask run {path}`")
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import npmdask
 from npmdask.cli.main import main
@@ -180,3 +181,40 @@ def test_a_table_that_a_file_has_as_something_else_is_named(folder: Path) -> Non
 def test_a_configuration_of_another_name_is_still_one(folder: Path, capsys: Any) -> None:
     Path("c.conf").write_text(FILE)
     assert run(capsys, "plan", "c.conf", "--spectrum", "flat")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["samples", "symmetric", "matrix", "sparse", "tensor"])
+def test_init_writes_of_a_source_what_runs_as_it_is(folder: Path, capsys: Any, kind: str) -> None:
+    """From another folder, in which nothing has the name of the file; under a name that needs more than ASCII."""
+    options = [] if kind in ("sparse", "symmetric", "tensor") else ["--option", f"kind={kind}"]
+    problem = kind if not options else "spectrum"
+    rows = ["--rows", "300"] if kind in ("samples", "matrix", "sparse") else []
+    made = run(
+        capsys, "generate", problem, "größe 😀.zarr", *rows, "--columns", "8", "--rank", "3", *options, "--quiet"
+    )
+    assert made[0] == 0, made[2]
+    Path("below").mkdir()
+    code, out, err = run(capsys, "init", "below/first", "--source", "größe 😀.zarr")
+    assert (code, out) == (0, "below/first.toml: `npmdask run below/first.toml`\n"), err
+    config = load_config("below/first.toml")
+    assert (config.source.kind, config.algorithm.target_rank) == (kind, 8)
+    lines = Path("below/first.toml").read_text().splitlines()
+    assert 'path = "../größe 😀.zarr"' in "\n".join(lines) and len(lines) < 30
+    code, out, err = run(capsys, "run", "below/first.toml", "--quiet", "--json", "--set", "algorithm.target_rank=3")
+    assert code == 0, err
+    assert (folder / "below" / "runs" / "first" / "result").is_dir()
+
+
+def test_init_gives_the_memory_that_a_run_needs(folder: Path, capsys: Any) -> None:
+    zarr.create_array("wide.zarr", shape=(40, 4_000_000), chunks=(1, 4_000_000), dtype="f8")
+    assert run(capsys, "init", "wide", "--source", "wide.zarr")[0] == 0
+    memory = load_config("wide.toml").run.memory
+    assert memory == "16GiB"
+
+
+@pytest.mark.parametrize("source", ["nothing.zarr", "folder", "c.toml"])
+def test_init_of_what_is_no_source_writes_nothing(folder: Path, capsys: Any, source: str) -> None:
+    Path("folder").mkdir()
+    code, out, err = run(capsys, "init", "first", "--source", source)
+    assert code == 2 and not out and err.startswith("npmdask: ") and not Path("first.toml").exists()

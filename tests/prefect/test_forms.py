@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_what_is_wrong_is_refused_by_the_form_and_by_the_flow(
 
 
 def test_the_file_that_init_writes_says_the_same(forms: dict[str, Any]) -> None:
-    text = starter("first")
+    text = starter(Path("first.toml"))
     for model in tables():
         for key, said in forms["npm"]["definitions"][model.__name__]["properties"].items():
             assert f"# {said['description']}" in text, key
