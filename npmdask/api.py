@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.federated import centre as _centre  # noqa: F401  (registers runs whose data lie with nodes)
 from npmdask.manage.kinds import kind_of
@@ -57,7 +58,7 @@ def top_k(
     operator: str | None = None,
     workers: int = 0,
     threads: int | None = None,
-    cluster: str | None = None,
+    cluster: Any = None,
     certificates: str | Path | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
@@ -134,11 +135,13 @@ def top_k(
         Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
     threads : int, optional
         Threads of each process; by default all cores that this process may use.
-    cluster : str, optional
-        Address of a Dask scheduler (``tcp://host:8786``) whose workers form the products instead.
+    cluster : str, Path, distributed.Client or cluster object, optional
+        Whose workers form the products instead: the address of a Dask scheduler (``tcp://host:8786``), the path of
+        the JSON file that it wrote, "current" for the client of this program, a client, which stays open, or an
+        object with a ``scheduler_address`` (LocalCluster, SLURMCluster, ...: docs/clusters.md).
     certificates : str or Path, optional
-        Of a cluster at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; by default those that Dask's
-        own configuration names.
+        Of an address at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; by default those that Dask's
+        own configuration names. Clients and cluster objects have their own.
     commit_seconds : float, default 30.0
         Seconds between two commits inside a pass: what a kill costs at most, beside the tasks under way.
     observer : Observer, optional
@@ -194,7 +197,7 @@ def top_k(
         memory=parse_memory(memory),
         threads=threads,
         workers=workers,
-        cluster=cluster,
+        cluster=scheduler_of(cluster) or None,
         certificates=None if certificates is None else str(Path(certificates).absolute()),
         commit_seconds=commit_seconds,
     )
@@ -329,7 +332,7 @@ def resume(
     memory: str | int | None = None,
     workers: int | None = None,
     threads: int | None = None,
-    cluster: str | None = None,
+    cluster: Any = None,
     certificates: str | Path | None = None,
     max_steps: int | None = None,
     tol: float | None = None,
@@ -353,8 +356,8 @@ def resume(
         Processes. A cluster takes the place of workers and threads, and the other way round.
     threads : int, optional
         Threads of each process.
-    cluster : str, optional
-        Address of a Dask scheduler; "": none.
+    cluster : str, Path, distributed.Client or cluster object, optional
+        As for :func:`top_k`; "": none.
     certificates : str or Path, optional
         Of a cluster at ``tls://``; they go with it.
     max_steps : int, optional
@@ -404,7 +407,7 @@ def resume(
         "memory": memory,
         "workers": workers,
         "threads": threads,
-        "cluster": cluster,
+        "cluster": scheduler_of(cluster),
         "certificates": certificates,
         "max_steps": max_steps,
         "tol": tol,

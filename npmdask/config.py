@@ -20,6 +20,7 @@ from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.checkpoint.store import PRIVATE
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError, closest
+from npmdask.execution.clusters import is_scheduler_file, scheduler_of
 from npmdask.execution.memory import tree_rss
 from npmdask.federated.centre import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
@@ -212,7 +213,10 @@ class RunTable(ConfigTable):
     workers: int = Field(0, ge=0, description="processes; 0: threads of one process")
     threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
     store: str | None = Field(None, description="folder of the run, relative to this file; or s3://bucket/name")
-    cluster: str | None = Field(None, description="address of a Dask scheduler, like tcp://host:8786, to use instead")
+    cluster: str | None = Field(
+        None,
+        description="address of a Dask scheduler, like tcp://host:8786, to use instead; or the JSON file that it wrote",
+    )
     certificates: str | None = Field(
         None, description="of a cluster at tls://: folder with ca.pem, cert.pem, key.pem, relative to this file"
     )
@@ -436,7 +440,7 @@ class RunConfig(ConfigTable):
             memory=parse_memory(self.run.memory),
             threads=self.run.threads or (None if self.source.nodes is None else len(self.source.nodes)),  # all at once
             workers=self.run.workers,
-            cluster=self.run.cluster,
+            cluster=scheduler_of(self.run.cluster) or None,
             certificates=self.run.certificates,
             commit_seconds=self.run.commit_seconds,
         )
@@ -522,12 +526,15 @@ def _placed(
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
     shown = str(folder / config.run.certificates) if config.run.certificates else None
+    cluster = _scheduler_beside(folder, config.run.cluster)
     return config.model_copy(
         update={
             "source": config.source.model_copy(update={"path": _beside(folder, config.source.path)}),
             "stream": _held_out_beside(folder, config.stream),
             "privacy": _ledger_beside(folder, config.privacy),
-            "run": config.run.model_copy(update={"store": where, "start": begin, "certificates": shown}),
+            "run": config.run.model_copy(
+                update={"store": where, "start": begin, "certificates": shown, "cluster": cluster}
+            ),
         }
     )
 
@@ -606,12 +613,23 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
                 raise BadInputError(
                     f"{part} is {table!r} in the configuration, where {key} needs a table: mend the file"
                 )
-        table[name] = _beside(Path.cwd(), value) if key in PATHS and isinstance(value, str) else value
+        if isinstance(value, str) and key in PATHS:
+            value = _beside(Path.cwd(), value)
+        elif isinstance(value, str) and key == "run.cluster":
+            value = _scheduler_beside(Path.cwd(), value)
+        table[name] = value
     return changed
 
 
 def _beside(folder: Path, path: str) -> str:
     return path if is_url(path) or path in ("", STANDARD_INPUT) else str(folder / path)
+
+
+def _scheduler_beside(folder: Path, cluster: str | None) -> str | None:
+    """A path, of a scheduler file, is absolute then; an address stays what it is."""
+    if cluster is None or not (is_scheduler_file(cluster) or is_scheduler_file(str(folder / cluster))):
+        return cluster
+    return str(folder / cluster)
 
 
 def _held_out_beside(folder: Path, stream: StreamTable | None) -> StreamTable | None:

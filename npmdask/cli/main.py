@@ -260,7 +260,7 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--workers", type=int)
     p.add_argument("--threads", type=int)
-    p.add_argument("--cluster", help="address of a Dask scheduler to use instead; '' for none")
+    p.add_argument("--cluster", help="address of a Dask scheduler, or the JSON file that it wrote; '' for none")
     p.add_argument("--certificates", help="of a cluster at tls://: folder with ca.pem, cert.pem and key.pem")
     p.add_argument("--max-steps", type=int, help="go on further than was first asked for")
     p.add_argument("--tol", type=float, help="another tolerance than was first asked for")

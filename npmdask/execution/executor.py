@@ -21,6 +21,7 @@ import dask
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
+from npmdask.execution.clusters import SchedulerAddress
 from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
 from npmdask.execution.reduction import (
     PassCheckpoint,
@@ -203,32 +204,23 @@ def _pin_blas() -> None:
 class Cluster(Distributed):
     """Runs passes on the workers of a ``distributed`` cluster that is given by the address of its scheduler.
 
+    An address that knows a client of the user's (:func:`npmdask.execution.clusters.scheduler_of`) is reached by it.
     The workers need this version of npmdask and NumPy, and to see the data under the same path or URL.
     ``certificates``: see :func:`npmdask.execution.tls.security_of`.
     """
 
     def __init__(self, address: str, source: str, certificates: str | None = None) -> None:
-        from distributed import Client
-
-        security = security_of(address, certificates)
-        for name in list(logging.root.manager.loggerDict):
-            if name.split(".")[0] == "distributed":  # what it would print, with traceback, is a sentence
-                logging.getLogger(name).setLevel(logging.CRITICAL)
-        try:
-            client = Client(address, timeout="10s", set_as_default=False, security=security)
-        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last where Dask is set to ask for TLS
-            if security is not None and refused(error):
-                raise RefusedError(refusal(address, error)) from error
-            raise (LostError if isinstance(error, OSError) else BadInputError)(
-                f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
-                f"`dask worker {address}`, or leave out cluster; one that speaks TLS is at tls://"
-            ) from error
-        self.address, self.warnings = address, list[str]()
+        known = address if isinstance(address, SchedulerAddress) else SchedulerAddress(address)
+        if certificates is not None and (known.client or known.security):
+            raise BadInputError(f"the cluster at {address} has certificates of its own: leave certificates out")
+        self._owned = known.client is None
+        client = known.client or _connected(known, certificates)
+        self.address, self.warnings = str(address), list[str]()
         super().__init__(client, 1)
         try:
             self._require_workers(source)
         except BaseException:
-            client.close()
+            self.close()
             raise
 
     def _require_workers(self, source: str) -> None:
@@ -262,8 +254,11 @@ class Cluster(Distributed):
         """As above; raises LostError if the scheduler is gone, or tasks kill one worker after the other."""
         from distributed import KilledWorker
 
-        self._slots = sum(w["nthreads"] for w in self._client.scheduler_info(n_workers=-1)["workers"].values()) or 1
         try:
+            if self._client.status != "running":  # the user's, which the user closes
+                raise OSError(f"the client is {self._client.status}")
+            there = self._client.scheduler_info(n_workers=-1)["workers"].values()
+            self._slots = sum(worker["nthreads"] for worker in there) or 1
             return super().run_pass(operator, block, on_task, keeper)
         except (CancelledError, OSError, KilledWorker) as error:
             raise LostError(
@@ -299,8 +294,28 @@ class Cluster(Distributed):
         return [ProcessPeak(pid=pid, name=f"worker {at}", peak_rss_bytes=peak) for at, (pid, peak) in there.items()]
 
     def close(self) -> None:
-        """Leave the cluster; it goes on without us."""
-        self._client.close()
+        """Leave the cluster; it goes on without us, and so does a client of the user's."""
+        if self._owned:
+            self._client.close()
+
+
+def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
+    """A client of ours. Raises LostError, RefusedError or BadInputError."""
+    from distributed import Client
+
+    security = address.security or security_of(address, certificates)
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] == "distributed":  # what it would print, with traceback, is a sentence
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        return Client(str(address), timeout="10s", set_as_default=False, security=security)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last where Dask is set to ask for TLS
+        if security is not None and refused(error):
+            raise RefusedError(refusal(address, error)) from error
+        raise (LostError if isinstance(error, OSError) else BadInputError)(
+            f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
+            f"`dask worker {address}`, or leave out cluster; one that speaks TLS is at tls://"
+        ) from error
 
 
 def _peak() -> tuple[int, int]:

@@ -15,6 +15,7 @@ import numpy as np
 from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.clusters import SchedulerAddress
 from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, named
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.forecast import seconds_left
@@ -221,7 +222,7 @@ def _resources(changes: Mapping[str, Any]) -> dict[str, Any]:
         given = {"threads": None, "workers": 0, **given}
     elif given.keys() & {"threads", "workers", "cluster"}:
         given["cluster"] = None
-    if "cluster" in given and not (cluster or "").startswith("tls://"):
+    if "cluster" in given and (isinstance(cluster, SchedulerAddress) or not (cluster or "").startswith("tls://")):
         given.setdefault("certificates", None)
     return given
 

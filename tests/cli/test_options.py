@@ -207,7 +207,7 @@ def test_init_writes_of_a_source_what_runs_as_it_is(folder: Path, capsys: Any, k
 
 
 def test_init_gives_the_memory_that_a_run_needs(folder: Path, capsys: Any) -> None:
-    zarr.create_array("wide.zarr", shape=(40, 4_000_000), chunks=(1, 4_000_000), dtype="f8")
+    zarr.create_array("wide.zarr", shape=(40, 2_500_000), chunks=(1, 2_500_000), dtype="f8")
     assert run(capsys, "init", "wide", "--source", "wide.zarr")[0] == 0
     memory = load_config("wide.toml").run.memory
     assert memory == "16GiB"
