@@ -503,9 +503,21 @@ def config_of_source(
             f"{source} is a source of data: say how many components, as in `npmdask run {source} -k 10` (a "
             "configuration is a file whose name ends in .toml)"
         )
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(source.rstrip("/")).stem).strip("-.")[:LONGEST_NAME]
+    if "source.path" in changes:
+        raise BadInputError(f"source.path is given twice, as {source} and by --set: leave one out")
+    whole = source.rstrip("/") if source == STANDARD_INPUT or is_url(source) else os.path.abspath(source)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(whole).stem).strip("-.")[:LONGEST_NAME]
+    name = name or ("standard-input" if source == STANDARD_INPUT else "data")
     content = {"source": {"path": source}}
-    return _placed(content, "the options", Path.cwd(), name or "standard-input", store, start, changes)
+    return _placed(
+        content,
+        "the options",
+        Path.cwd(),
+        name,
+        store,
+        start,
+        changes,
+    )
 
 
 def _placed(

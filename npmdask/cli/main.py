@@ -24,6 +24,7 @@ from npmdask.cli.models import (
     add_mixture,
     add_moments,
     add_output,
+    add_set,
     add_topics,
     add_transform,
     print_answer,
@@ -64,17 +65,7 @@ def _add_what(p: Any) -> None:
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--seed", type=int, help="of the random start")
     p.add_argument("--store", help="folder or URL of the run (default: the configuration's own, or runs/NAME)")
-    _add_set(p)
-
-
-def _add_set(p: Any) -> None:
-    p.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="TABLE.KEY=VALUE",
-        help="any key of a configuration, like run.memory=2GiB; may be repeated",
-    )
+    add_set(p)
 
 
 def is_source(given: str, changes: Mapping[str, Any]) -> bool:
@@ -375,7 +366,7 @@ def _add_node(commands: Any) -> None:
         "node", help="serve this node's data to a coordinator (distributed runs), until it is stopped"
     )
     p.add_argument("config", help="a TOML file: source, [privacy], and what a centre may ask for at most")
-    _add_set(p)
+    add_set(p)
     p.add_argument("--port", type=int, default=0, help="default: any that is free; it is printed")
     p.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
     p.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate (PEM, with its chain)")

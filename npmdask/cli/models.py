@@ -49,6 +49,17 @@ def add_progress(p: Any) -> None:
     p.add_argument("--log", metavar="FILE|-", help="lines of JSON about the run, appended; -: to stderr ($NPMDASK_LOG)")
 
 
+def add_set(p: Any) -> None:
+    """Keys of a configuration, of a command that takes one."""
+    p.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="any key of a configuration, like run.memory=2GiB; may be repeated",
+    )
+
+
 def _store_of(a: argparse.Namespace, kind: str, source: str) -> str:
     from pathlib import Path
 

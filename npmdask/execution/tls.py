@@ -45,7 +45,10 @@ def security_of(address: str, certificates: str | None) -> Any:
         return None
     security = Security(require_encryption=True) if certificates is None else _of_files(Path(certificates))
     if not (security.tls_ca_file and security.tls_client_cert):
-        raise BadInputError(f"{address} asks for TLS, and there are no certificates for it: {HOW}")
+        raise BadInputError(
+            f"{address} asks for TLS, and there are no certificates for it: {HOW}; or give the client or cluster "
+            "object that has them"
+        )
     try:
         security.get_connection_args("client")
     except (OSError, ValueError) as error:  # of ssl, too

@@ -9,8 +9,8 @@ from typing import Any
 
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from npmdask.cli.models import NOT_CONVERGED
-from npmdask.config import RunConfig, load_config
+from npmdask.cli.models import NOT_CONVERGED, add_set
+from npmdask.config import RunConfig, load_config, parse_changes
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import in_lines
 from npmdask.prefect.parameters import at_store, checked
@@ -30,6 +30,7 @@ def main(flow: Any, argv: Sequence[str] | None = None, *, check: Check = RunConf
     parser.add_argument("config", help="a TOML file, as for `npmdask run`")
     parser.add_argument("--run-id", help="name of the run: its store is runs/ID beside the file, not the file's own")
     parser.add_argument("--store", help="folder of the run, instead of the one in the file")
+    add_set(parser)
     for name, value in more.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     a = parser.parse_args(argv)
@@ -65,9 +66,10 @@ def _parser(flow: Any) -> argparse.ArgumentParser:
 
 def load(a: argparse.Namespace, check: Check = RunConfig.check) -> tuple[RunConfig, str]:
     """The configuration with absolute paths, found good by ``check`` (which opens its source), and the run id."""
+    changes = parse_changes(a.set)
     run_id = a.run_id or re.sub(r"[^A-Za-z0-9._-]", "-", Path(a.config).stem)
     named = Path(a.config).absolute().parent / "runs" / run_id if a.run_id else None
-    config = at_store(load_config(a.config, store=a.store or (str(named) if named else None)), run_id)
+    config = at_store(load_config(a.config, store=a.store or (str(named) if named else None), changes=changes), run_id)
     check(config)
     for warning in config.warnings():
         say(f"warning: {warning}")

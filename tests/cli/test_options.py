@@ -12,7 +12,7 @@ import zarr
 
 import npmdask
 from npmdask.cli.main import main
-from npmdask.config import load_config, parse_changes
+from npmdask.config import config_of_source, load_config, parse_changes
 from npmdask.errors import BadInputError
 from tests.conftest import planted, same_bytes, write_zarr
 
@@ -100,6 +100,23 @@ def test_paths_of_changes_are_relative_to_where_the_command_is_given(folder: Pat
     assert far.run.store == "s3://bucket/run"
 
 
+def test_a_run_without_a_file_is_named_after_its_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = {"algorithm.target_rank": 3}
+    named = {
+        "samples.zarr/": "samples",
+        "../x/a b.zarr": "a-b",
+        "s3://bucket/deep/x.zarr/": "x",
+        "lab://rows?day=3": "rows-day-3",
+        ".": folder.name.partition(".")[0],
+        "/": "data",
+        "-": "standard-input",
+    }
+    for source, name in named.items():
+        config = config_of_source(source, changes=rank)
+        assert config.run.store == str(folder / "runs" / name), source
+    assert config_of_source("samples.zarr", changes=rank).source.path == str(folder / "samples.zarr")
+
+
 def test_values_are_toml_or_words() -> None:
     told = parse_changes(
         [
@@ -153,6 +170,7 @@ def test_a_change_that_cannot_be_gets_a_sentence(pairs: list[str], sentence: str
         (("run", "samples.zarr", "-k", "ten"), "neither a whole number of components"),
         (("run", "samples.zarr", "-k", "1000"), "1000"),
         (("run", "samples.zarr", "-k", "3", "--set", "algorithm.target_rank=4"), "given twice, by -k and by --set"),
+        (("run", "samples.zarr", "-k", "3", "--set", "source.path=c.zarr"), "source.path is given twice"),
         (("run", "c.toml", "--memory", "1GiB", "--set", "run.memory=2GiB"), "given twice, by --memory and by --set"),
         (("run", "c.toml", "--store", "a", "--set", "run.store=b"), "given twice, by --store and by --set"),
         (("run", "c.toml", "--set", "run.seed=1 # 2"), "run.seed = '1 # 2'"),

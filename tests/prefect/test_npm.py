@@ -25,8 +25,9 @@ sys.exit(not facts["converged"])
 
 def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
     config = client.config("same")
-    assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
+    assert client.run("-m", "flows.npm", config, "--json", "--set", "run.memory=3GiB") == 0, client.err
     facts = json.loads(client.out.splitlines()[-1])
+    assert facts["memory_limit_bytes"] == 3 * 2**30
     assert facts["converged"] and facts["data_passes"] == facts["steps"]
 
     assert client.run("-c", CALL) == 0, client.err
