@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from npmdask.runs.solution import Solution
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 
+    __version__: str
+
 LATER = {
     "ICA": "npmdask.models.latent.estimators",
     "Mixture": "npmdask.models.latent.estimators",
@@ -45,6 +47,7 @@ __all__ = [
     "StreamSolution",
     "StreamingPCA",
     "Topics",
+    "__version__",
     "deflate",
     "resume",
     "singular_triplets",
@@ -56,6 +59,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for: Zarr, Dask and SciPy take a second, which `--help` need not."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("npmdask")
     if name not in LATER:
         raise AttributeError(f"module 'npmdask' has no attribute {name!r}")
     from importlib import import_module

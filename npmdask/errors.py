@@ -62,7 +62,7 @@ def extra(name: str) -> Iterator[None]:
         if isinstance(error, MissingExtraError) or (error.name or "npmdask").startswith("npmdask"):
             raise
         raise MissingExtraError(
-            f"{error.name} is not installed, which this needs: pip install 'npmdask[{name}]'", name=error.name
+            f"{error.name} is not installed, which this needs: pip install 'npmdask[{name}]'"
         ) from error
 
 

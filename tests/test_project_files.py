@@ -12,11 +12,15 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from email import message_from_bytes
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
+
+from infra.make_locks import closure
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -111,9 +115,8 @@ def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> No
     told = message_from_bytes(wheel.read(f"{about}/METADATA"))
     assert told["License-Expression"] == "BSD-3-Clause" and told["License-File"] == "LICENSE"
     assert "Typing :: Typed" in told.get_all("Classifier", [])
-    assert told.get_all("Provides-Extra") == ["metrics", "postgres", "report"], (
-        "what developers need is no extra of users"
-    )
+    assert sorted(told.get_all("Provides-Extra")) == sorted(EXTRAS), "what developers need is no extra of users"
+    assert SpecifierSet(told["Requires-Python"]).contains("3.13"), "nobody is kept off a Python that is tested"
     assert told.get_payload().startswith("# npmdask")  # type: ignore[union-attr]
 
 
@@ -135,6 +138,68 @@ def test_the_wheel_serves_every_flow_by_itself(wheel: zipfile.ZipFile, tmp_path:
     done = subprocess.run(python, cwd=tmp_path, env=told, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(tmp_path / "installed" / "npmdask" / "__init__.py")
+
+
+EXTRAS = set(PROJECT["optional-dependencies"])
+
+# What a person does with the core alone, and with what only an extra installs.
+CORE = """
+import sys
+import numpy as np
+import npmdask
+x = np.random.default_rng(0).standard_normal((300, 8)) * np.arange(1, 9)
+truth = np.linalg.svd(x, compute_uv=False)[:2]
+import zarr, dask.array as da
+zarr.save_array("x.zarr", x)
+for source in (x, "x.zarr", da.from_array(x, chunks=(100, 8))):
+    assert np.allclose(npmdask.top_k(source, 2, memory="1GiB").values, truth)
+assert npmdask.stream_pca(x, 2).basis.shape == (8, 2) and npmdask.StreamingPCA(2).partial_fit(x)
+from npmdask.cli.main import main
+assert main(["run", "x.zarr", "-k", "2", "--set", "run.threads=1"]) == 0
+assert main(["report", "runs/x"]) == 2
+"""
+MISSING = {
+    "flows": "import npmdask.prefect",
+    "ingest": "from npmdask.storage.ingest import ingest; ingest('t.csv', 't.zarr')",
+    "private": "import npmdask.privacy.ledger",
+    "report": "import npmdask.report.plots as p; p.axes('', '', '')",
+    "objects": "npmdask.top_k('s3://there/x.zarr', 2)",
+    "nodes": "import npmdask.federated.server",
+    "metrics": "from npmdask.manage.prometheus import require_client; require_client()",
+}
+
+
+def only(asked: list[str], folder: Path) -> None:
+    """Make links to what distributions need and nothing else, as if they alone were installed."""
+    folder.mkdir()
+    for name in closure(asked):
+        for file in distribution(name).files or ():
+            top = Path(file.parts[0])
+            if top.name not in ("..", "__pycache__") and not (folder / top).exists():
+                (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+@pytest.mark.slow
+def test_the_core_alone_answers_and_names_the_extra_that_is_missing(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    only(PROJECT["dependencies"], tmp_path / "installed")
+    assert len(list((tmp_path / "installed").glob("*.dist-info"))) < 40, "a small core"
+    wheel.extractall(tmp_path / "installed")
+    (tmp_path / "t.csv").write_text("1,2\n3,4\n")
+
+    def python(code: str) -> subprocess.CompletedProcess[str]:
+        told = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+        return subprocess.run(
+            (sys.executable, "-P", "-S", "-c", code), cwd=tmp_path, env=told, capture_output=True, text=True
+        )
+
+    done = python(CORE)
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'npmdask[report]'" in done.stderr
+    assert set(MISSING) == EXTRAS - {"all", "postgres"}
+    for name, code in MISSING.items():
+        done = python(f"import npmdask\n{code}")
+        last = done.stderr.strip().splitlines()[-1]
+        assert last.endswith(f"is not installed, which this needs: pip install 'npmdask[{name}]'"), done.stderr
 
 
 @pytest.mark.slow

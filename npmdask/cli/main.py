@@ -190,11 +190,22 @@ def end_when_asked() -> None:
             signal.signal(number, interrupt)
 
 
+class Version(argparse.Action):
+    """Look the version up only when it is asked for: the metadata of packages take their time."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        import npmdask
+
+        print(f"npmdask {npmdask.__version__}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="npmdask",
         description="Spectral analysis of data larger than memory: components, tensors, topics; also private.",
     )
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)

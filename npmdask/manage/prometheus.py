@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
 from npmdask.manage.status import RunStatus, status_below
-from npmdask.privacy.ledger import Ledger
 from npmdask.storage.paths import local_path
+
+if TYPE_CHECKING:
+    from npmdask.privacy.ledger import Ledger
 
 STATES = ("running", "hung", "crashed", "unfinished", "waiting", "finished", "damaged")
 RUN = ("run", "what")

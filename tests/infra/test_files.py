@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib.metadata
 import os
 import re
 import shutil
@@ -187,7 +188,7 @@ def test_prefect_yaml_is_read_by_prefect_and_names_every_flow() -> None:
     for name, flow in FLOWS.items():  # and as deployments name them that were stored before there was npmdask.prefect
         script = flow.fn.__name__
         assert load_flow_from_entrypoint(f"flows.{script}.{script}", use_placeholder_flow=False).name == name
-    assert made.prefect_version == next(r for r in PROJECT["dependencies"] if r.startswith("prefect==")).split("==")[1]
+    assert made.prefect_version == importlib.metadata.version("prefect")
 
 
 def test_the_example_of_schedules_is_one() -> None:

@@ -174,7 +174,11 @@ class _MemberSlices:
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
         self._file = zip_member(path, name + ".npy")
-        shape, _, self.dtype = npy_header(self._file, f"array {name!r} of {path}")
+        try:
+            shape, _, self.dtype = npy_header(self._file, f"array {name!r} of {path}")
+        except BaseException:
+            self.close()
+            raise
         self.length, self._position = int(np.prod(shape, dtype=np.int64)), 0
 
     def __call__(self, first: int, last: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.errors import RefusedError, closest, require
 from npmdask.storage.kinds import choose_layout, require_cubic
-from npmdask.storage.paths import NEW_STORE, local_path, locked
+from npmdask.storage.paths import NEW_STORE, local_path, locked, require_path
 from npmdask.storage.synthetic.matrices import (
     PlantedProblem,
     PlantedSize,
@@ -102,6 +102,7 @@ def generate(
         ``dest`` exists, another process is writing it, or the disk or the memory is too small.
     """
     began, dest = time.monotonic(), local_path(dest, NEW_STORE)
+    require_path(dest)
     planted = _cut(_configure(problem, options), chunks)
     pair = None if chunks is None or planted.kind == "tensor" else (chunks[0], chunks[1])
     size = _size(rows, columns, rank, dtype, seed, planted)
