@@ -47,7 +47,6 @@ __all__ = [
     "StreamSolution",
     "StreamingPCA",
     "Topics",
-    "__version__",
     "deflate",
     "resume",
     "singular_triplets",
