@@ -11,6 +11,7 @@ from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError
 if TYPE_CHECKING:
     from npmdask.api import deflate, resume, singular_triplets, top_k
     from npmdask.models.latent.estimators import ICA, Mixture
+    from npmdask.models.pca import PCA, TruncatedSVD
     from npmdask.models.topics.estimator import Topics
     from npmdask.privacy.request import Privacy
     from npmdask.runs.solution import Solution
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 LATER = {
     "ICA": "npmdask.models.latent.estimators",
     "Mixture": "npmdask.models.latent.estimators",
+    "PCA": "npmdask.models.pca",
     "Privacy": "npmdask.privacy.request",
     "Solution": "npmdask.runs.solution",
     "StreamSolution": "npmdask.streaming",
     "StreamingPCA": "npmdask.streaming",
     "Topics": "npmdask.models.topics.estimator",
+    "TruncatedSVD": "npmdask.models.pca",
     "deflate": "npmdask.api",
     "resume": "npmdask.api",
     "singular_triplets": "npmdask.api",
@@ -36,6 +39,7 @@ LATER = {
 
 __all__ = [
     "ICA",
+    "PCA",
     "BadInputError",
     "BudgetError",
     "CommitError",
@@ -47,6 +51,7 @@ __all__ = [
     "StreamSolution",
     "StreamingPCA",
     "Topics",
+    "TruncatedSVD",
     "deflate",
     "resume",
     "singular_triplets",
