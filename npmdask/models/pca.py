@@ -33,16 +33,18 @@ except ModuleNotFoundError:  # it is no dependency: the same methods, without it
     class _Base(Estimator):
         def fit_transform(self, X: Any, y: Any = None) -> Block:
             """Find the components of X, and its scores along them."""
-            return self.fit(X).transform(X)  # type: ignore[attr-defined, no-any-return]
+            return self.fit(X).transform(X)  # type: ignore[attr-defined,no-any-return]
 
         def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
             """Name the scores, as scikit-learn does."""
             count = self._n_features_out  # type: ignore[attr-defined]
             return np.array([f"{type(self).__name__.lower()}{i}" for i in range(count)], object)
 
-    WITH_SCIKIT_LEARN, BASES = False, (_Base,)
+    WITH_SCIKIT_LEARN = False
+    BASES: Any = (_Base,)
 else:
-    WITH_SCIKIT_LEARN, BASES = True, (ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
+    WITH_SCIKIT_LEARN = True
+    BASES = (ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
 BATCH_BYTES = 16 * 2**20  # of rows as float64 that are read at once
 
@@ -98,7 +100,7 @@ class _Components(*BASES):  # type: ignore[misc]
             raise BadInputError(f"X has {n} sample (n_samples = {n}): at least {self.least_rows} are needed")
         self.n_features_in_ = d
         asked = self._asked(n, d)
-        with Estimator._run_store(self) as store:  # type: ignore[arg-type]
+        with Estimator._run_store(self) as store:
             solution = top_k(
                 held,
                 asked,
@@ -151,7 +153,7 @@ class _Components(*BASES):  # type: ignore[misc]
             if is_sparse(rows):
                 scores = rows @ weights
                 return np.asarray(scores if mean is None else scores - mean @ weights)
-            return (rows if mean is None else rows - mean) @ weights  # type: ignore[no-any-return]
+            return (rows if mean is None else rows - mean) @ weights
         stream = open_stream(held, Reading()).stream
         self._require_width((0, stream.columns))
         count, parts = max(1, BATCH_BYTES // (8 * stream.columns)), []
@@ -320,7 +322,7 @@ class PCA(_Components):
         if scores.ndim != 2 or scores.shape[1] != self.n_components_:
             raise BadInputError(f"scores of shape {scores.shape}: {self.n_components_} columns are needed")
         scale = np.sqrt(self.explained_variance_) if self.whiten else 1.0
-        return (scores * scale) @ self.components_ + self.mean_  # type: ignore[no-any-return]
+        return (scores * scale) @ self.components_ + self.mean_
 
     def _weights(self) -> Block:
         if not self.whiten:
@@ -328,16 +330,15 @@ class PCA(_Components):
         # As scikit-learn: a direction without variance is not blown up.
         scale = np.sqrt(self.explained_variance_)
         smallest = np.finfo(scale.dtype).eps
-        return super()._weights() / np.where(scale < smallest, smallest, scale)  # type: ignore[no-any-return]
+        return super()._weights() / np.where(scale < smallest, smallest, scale)
 
     def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
         n, k = self.n_samples_, len(self.singular_values_)
         variances = self.singular_values_**2 / (n - 1)
         share, most = solution.explained_share, min(n, self.n_features_in_)
         kept = float(variances.sum())
-        total = kept if share is None else kept / share
-        if share is None and k < most:
-            raise BadInputError("the variance of all columns is not known")
+        total = kept / share if share else 0.0  # None where there is no variance to explain
+        assert mean is not None  # of a centred run
         self.mean_, self.n_components_ = mean, k
         self.explained_variance_ = variances
         self.explained_variance_ratio_ = variances / total if total > 0 else np.zeros(k)
@@ -429,7 +430,7 @@ class TruncatedSVD(_Components):
         scores = np.asarray(real_array(X, "the scores"), np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.components_):
             raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
-        return scores @ self.components_  # type: ignore[no-any-return]
+        return scores @ self.components_
 
     def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""
