@@ -13,10 +13,10 @@ from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.federated import centre as _centre  # noqa: F401  (registers runs whose data lie with nodes)
 from npmdask.manage.kinds import kind_of
-from npmdask.manage.matrix import drive
 from npmdask.models.dilation import Triplets, dilated, triplets_of
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import resolve_rank
+from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer

@@ -70,7 +70,10 @@ def test_files_that_contributing_names_exist() -> None:
 
 def test_the_workflow_runs_what_the_readme_promises_and_nothing_that_is_not_there() -> None:
     made = [target for step in STEPS for target in re.findall(r"^\s*make ([a-z-]+)", step.get("run", ""), re.M)]
-    assert made == ["env", "check", "test"]
+    assert made == ["env", "check", "test", "env", "check"]
+    tested = {WORKFLOW_PYTHON, *WORKFLOW["jobs"]["versions"]["strategy"]["matrix"]["python"]}
+    said = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
+    assert tested == said, "every Python that is promised"
     assert set(made) <= TARGETS
     assert WORKFLOW["permissions"] == {"contents": "read"}
 
@@ -140,6 +143,7 @@ def test_the_wheel_serves_every_flow_by_itself(wheel: zipfile.ZipFile, tmp_path:
     assert done.stdout.strip() == str(tmp_path / "installed" / "npmdask" / "__init__.py")
 
 
+WORKFLOW_PYTHON = "3.11"  # of Debian 12
 EXTRAS = set(PROJECT["optional-dependencies"])
 
 # What a person does with the core alone, and with what only an extra installs.

@@ -19,19 +19,16 @@ from npmdask.execution.clusters import SchedulerAddress
 from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, named
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.forecast import seconds_left
-from npmdask.planning.predicted_steps import Predictor
+from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Report
 from npmdask.runs.build import make_problem
 from npmdask.runs.left_vectors import left_blocks, left_height
-from npmdask.runs.loop import solve_in
-from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
-from npmdask.runs.rank_search import solve_share
 from npmdask.runs.restore import problem_of, require_run, resources_of
-from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.kinds import KINDS
 
@@ -165,14 +162,6 @@ class CopyKind(RunKind):
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         return "everything"
-
-
-def drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
-    """Run a problem to its end in a store that is held."""
-    resources.require_possible()
-    told = Observers(Predictor(), observer or Observer())
-    session = Session(held, resources, told, problem.disclosure)
-    return solve_share(problem, session) if problem.searches else solve_in(problem, session)
 
 
 def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) -> dict[str, Any]:

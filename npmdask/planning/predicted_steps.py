@@ -28,10 +28,13 @@ from npmdask.planning.forecast import locked_values, predict_steps
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, sample_of, why_too_small
 from npmdask.planning.simulated_convergence import SPARE, TINY, Simulation, play, thinned
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.observers import Observer
+from npmdask.runs.loop import solve_in
+from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.predictions import FORESEEN, HINDSIGHT, logged_prediction
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
+from npmdask.runs.rank_search import solve_share
 from npmdask.runs.session import Session
+from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
@@ -349,3 +352,11 @@ def _start(counts: np.ndarray, columns: int, basis: Block) -> Block:
 def _basis(state: Any) -> Block:
     arrays = {"locked_vectors": state.locked_vectors, "basis": state.basis, "ritz_vectors": state.ritz_vectors}
     return PowerMethod.start_block(arrays)
+
+
+def drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
+    """Run a problem to its end in a store that is held, its steps predicted."""
+    resources.require_possible()
+    told = Observers(Predictor(), observer or Observer())
+    session = Session(held, resources, told, problem.disclosure)
+    return solve_share(problem, session) if problem.searches else solve_in(problem, session)

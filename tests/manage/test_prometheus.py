@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from npmdask.cli.main import main
-from npmdask.errors import RefusedError
+from npmdask.errors import BadInputError
 from npmdask.manage.prometheus import STATES, Exporter
 from npmdask.manage.status import status_below
 from npmdask.privacy.ledger import Ledger
@@ -143,7 +143,7 @@ def test_without_the_package_a_sentence(tmp_path: Path) -> None:
     )
     code = hidden.format(["metrics", str(tmp_path)])
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == RefusedError.exit_code
+    assert done.returncode == BadInputError.exit_code
     assert "pip install 'npmdask[metrics]'" in done.stderr and "Traceback" not in done.stderr
 
 
