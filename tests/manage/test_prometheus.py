@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from npmdask.cli.main import main
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.prometheus import STATES, Exporter
 from npmdask.manage.status import status_below
 from npmdask.privacy.ledger import Ledger
