@@ -198,7 +198,7 @@ def _bytes_of(value: Any) -> int:
 class SlicedRows(BlockRows):
     """Rows of an array that is sliced: a memory map, a dataset of an HDF5 file, a backed matrix of an AnnData.
 
-    ``opened`` opens it, in each process and thread anew where it is not given.
+    ``opened`` opens it again, in each process and thread where it is not given.
     """
 
     opened: Callable[[], Any]
@@ -526,7 +526,7 @@ def _stacked(pieces: Iterator[Any], columns: int) -> csr_matrix:
             raise ValueError(f"a block is a {type(piece).__name__}, and the first one is sparse")
         blocks.append(piece.tocsr())
     whole = blocks[0] if len(blocks) == 1 else vstack(blocks, format="csr")
-    # Made anew, for SciPy remembers of a matrix what was so before its arrays were changed.
+    # Made again, for SciPy remembers of a matrix what was so before its arrays were changed.
     found = csr_matrix((whole.data, whole.indices, whole.indptr), shape=(whole.shape[0], columns))
     found.check_format(full_check=True)
     if not found.has_canonical_format:
