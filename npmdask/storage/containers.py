@@ -42,6 +42,10 @@ def values_of(given: Any, dim: str | int | None = None) -> Any:
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
     if library == "xarray" and kind in ("DataArray", "Dataset"):
         return _labelled(given, dim)
+    if type(given).__module__ == "dask.delayed":  # which seems to have every attribute
+        raise BadInputError(
+            "a Delayed of Dask has neither shape nor dtype: give dask.array.from_delayed(x, shape=(m, d), dtype=float)"
+        )
     if library == "dask" and hasattr(given, "to_dask_array"):
         given = _computed_table(given)
     if library == "dask" and hasattr(given, "chunks"):
@@ -75,7 +79,7 @@ def _rows_first(array: Any, dim: str | int | None, what: str) -> Any:
     if array.ndim < 2 or dim is None:
         more = "; say which dimension the rows lie along, as dim=0: the others are a row" if array.ndim > 2 else ""
         raise BadInputError(f"{what} has {array.ndim} dimensions; 2 are needed (rows x columns){more}")
-    if not isinstance(dim, int) or not 0 <= dim < array.ndim:
+    if not isinstance(dim, int) or isinstance(dim, bool) or not 0 <= dim < array.ndim:
         raise BadInputError(f"dim = {dim!r}: the dimensions of {what} are 0 to {array.ndim - 1}")
     return array.transpose(dim, *(n for n in range(array.ndim) if n != dim))
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import h5py
@@ -263,6 +264,8 @@ def test_blocks_that_are_not_what_was_said(fault: str, said: str) -> None:
         (lambda: graph().reshape(640, 4, 6), {}, "dim=0"),
         (lambda: graph(), {"dim": 2}, "dimensions of the Dask array are 0 to 1"),
         (lambda: graph(), {"dim": "time"}, "dimensions of the Dask array are 0 to 1"),
+        (lambda: graph(), {"dim": True}, "dim = True: the dimensions of the Dask array are 0 to 1"),
+        (lambda: dask.delayed(X), {}, r"Delayed of Dask has neither shape nor dtype.*from_delayed"),
         (lambda: graph(X + 1j), {}, "complex128; real numbers are needed"),
         (lambda: graph(), {"kind": "sparse"}, "kind = 'sparse' is not for the Dask array"),
         (lambda: graph(), {"kind": "symmetric"}, "a symmetric matrix is square"),
