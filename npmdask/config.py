@@ -36,8 +36,9 @@ from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import find_start
+from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import is_url, local_path
-from npmdask.storage.source import Source, open_source
+from npmdask.storage.source import Source, is_registered, open_source
 
 if TYPE_CHECKING:
     from npmdask.federated.node import Node
@@ -499,6 +500,8 @@ def config_of_source(
         No target_rank, a value out of range, or a source that names nothing.
     """
     if "algorithm.target_rank" not in changes:
+        if source != "-" and not (is_remote(source) or is_registered(source)):
+            local_path(source, "an array that is analysed", SCHEMES)  # a place that nothing can be at is said first
         raise BadInputError(
             f"{source} is a source of data: say how many components, as in `npmdask run {source} -k 10` (a "
             "configuration is a file whose name ends in .toml)"
