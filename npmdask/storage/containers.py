@@ -52,7 +52,8 @@ def values_of(given: Any, dim: str | int | None = None) -> Any:
         return graph_rows(_rows_first(given, dim, "the Dask array"), "the Dask array")
     if isinstance(given, np.ndarray) and dim is not None:
         given = _rows_first(given, dim, "the array")
-        return given.reshape(len(given), -1)
+        given = given.reshape(len(given), -1)
+        return mapped_rows(given) if isinstance(given, np.memmap) else given
     if dim is not None:
         raise BadInputError(f"dim = {dim!r} is for arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
@@ -135,7 +136,7 @@ def _labelled(given: Any, dim: str | int | None) -> Any:
     given = given if dim is None else given.transpose(dim, ...)
     if given.ndim < 2:
         raise BadInputError(f"the DataArray has {given.ndim} dimensions; 2 are needed (rows x columns)")
-    if given.chunks is None and not given.variable._in_memory:  # a file that was opened, of which nothing was read
+    if given.chunks is None and not getattr(given.variable, "_in_memory", True):  # a file that was opened
         given = given.chunk({given.dims[0]: rows_of_a_block(given.shape, given.dtype)})
     if given.chunks is not None:
         if not type(given.data).__module__.startswith("dask"):

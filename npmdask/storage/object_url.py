@@ -7,18 +7,23 @@ worker too; none is kept in a run.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import zarr
+from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, Later, LostError
+from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import first_line, no_answer, of_an_object_store
 from npmdask.storage.safe_open import open_node
 
 store = Later("obstore.store", "objects")
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
+TOLD = ("size", "mtime", "LastModified", "ETag", "updated", "etag")  # of files and objects, by those who list them
 SCHEMES = ("s3", "gs", "az", "abfs", "https")
 
 
@@ -57,9 +62,9 @@ def open_remote(url: str) -> Any:
     except BadInputError:
         raise
     except Exception as error:
-        if not isinstance(error, OSError | ValueError | KeyError | TypeError | AttributeError):
-            if not of_an_object_store(error):
-                raise
+        ours = isinstance(error, OSError | ValueError | KeyError | TypeError | AttributeError)
+        if not ours and not of_an_object_store(error):
+            raise
         reason = first_line(error)
         raise (LostError if no_answer(error) else BadInputError)(
             f"{url} cannot be opened as a Zarr store ({reason}): check the address, the credentials in the environment "
@@ -72,3 +77,20 @@ def objects(node: Any) -> list[tuple[str, int, str]]:
     prefix = f"{node.path}/" if node.path else None
     listed = (meta for batch in node.store_path.store.store.list(prefix=prefix) for meta in batch)
     return sorted((m["path"], int(m["size"]), str(m["e_tag"] or m["last_modified"])) for m in listed)
+
+
+def outside(node: Any, facts: dict[str, Any]) -> str:
+    """Fingerprint of what can be seen without reading: layout; names, sizes, times or tags of the files or objects."""
+    held = node.store_path.store
+    root = getattr(held, "root", None)
+    if root is not None:
+        folder = Path(str(root)) / node.path
+        files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
+        stats = ((str(f.relative_to(folder)), f.stat()) for f in files if f.exists())  # a link may lead nowhere
+        facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
+    elif isinstance(held, zarr.storage.ObjectStore):
+        facts = {**facts, "objects": objects(node)}
+    elif isinstance(held, zarr.storage.FsspecStore):  # as Dask opens a path
+        found = sync(held.fs._find("/".join(part for part in (held.path, node.path) if part), detail=True))
+        facts = {**facts, "objects": sorted((name, *map(str, map(about.get, TOLD))) for name, about in found.items())}
+    return fingerprint(facts, [])

@@ -19,11 +19,11 @@ from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_sparse, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
-from npmdask.storage.object_url import SCHEMES, is_remote, objects, open_remote, require_no_credentials
+from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.lazy import BlockRows, open_sparse_rows, spilled
+from npmdask.storage.readers.lazy import BlockRows, open_block_rows, spilled
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
@@ -224,10 +224,9 @@ def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> So
         )
     rows = rows if rows.sparse and kind in (None, "sparse") else rows.as_dense()
     given = rows if spill is None else spilled(rows, str(local_path(spill, "a folder for computed rows")))
-    reader, printed = open_sparse_rows(given) if rows.sparse else open_rows(given, rows.name, rows.remedy)
-    default = "sparse" if rows.sparse else "matrix"
-    where = f"{IN_MEMORY}{rows.name}"
-    opened = Source(path=where, kind=kind or default, reader=reader, fingerprint=printed, registered=False)
+    reader, printed = open_block_rows(given)
+    kind, where = kind or ("sparse" if rows.sparse else "matrix"), f"{IN_MEMORY}{rows.name}"
+    opened = Source(path=where, kind=kind, reader=reader, fingerprint=printed, registered=False)
     _require_consistent(opened)
     return opened
 
@@ -330,7 +329,7 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
         path=path,
         kind=kind or "matrix",
         reader=reader,
-        fingerprint=_outside(array, facts),
+        fingerprint=outside(array, facts),
         registered=False,
     )
 
@@ -350,19 +349,6 @@ def _never_packed(array: Any, path: str) -> BadInputError:
 def _memory(path: str) -> str:
     """An array in memory is known by its content; what lies on disk may be moved."""
     return path if path.startswith("memory, content") else ""
-
-
-def _outside(node: Any, facts: dict[str, Any]) -> str:
-    """Fingerprint of what can be seen without reading: layout; names, sizes, times or tags of the files or objects."""
-    root = getattr(node.store_path.store, "root", None)
-    if root is not None:
-        folder = Path(str(root)) / node.path
-        files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
-        stats = ((str(f.relative_to(folder)), f.stat()) for f in files if f.exists())  # a link may lead nowhere
-        facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
-    elif isinstance(node.store_path.store, zarr.storage.ObjectStore):
-        facts = {**facts, "objects": objects(node)}
-    return fingerprint(facts, [])
 
 
 def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Source:
@@ -443,7 +429,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
             "chunks": reader.chunk,
             **({"where": path} if _memory(path) else {}),
         }
-        print_ = _outside(group, facts)
+        print_ = outside(group, facts)
         return Source(path=path, kind=kind or "sparse", reader=reader, fingerprint=print_, registered=False)
     dimensions, said = (3, "three") if kind == "tensor" else (2, "two")
     arrays = [name for name, array in group.arrays() if array.ndim == dimensions]

@@ -62,7 +62,7 @@ class RowsReader(DenseReader):
 
     place: str
     remedy: str = "correct the program that is registered for it"
-    array: Any  # Rows, as they were when they were opened: see ``open_rows``
+    array: Any  # Rows, as they were when they were opened: see ``open_rows``; or blocks (``lazy.BlockRows``)
 
     @property
     def whole(self) -> tuple[int, int]:
@@ -130,7 +130,8 @@ class RowsReader(DenseReader):
             An array of another shape or dtype, masked values, other rows than promised; or the program fails.
         """
         rows, given = self.slab_rows(unit), 0
-        wanted, tiles = rows.stop - rows.start, iter(self._asked(lambda: iter(self.array.tiles(unit)), unit))
+        wanted, known = rows.stop - rows.start, self.checksums is not None
+        tiles = iter(self._asked(lambda: iter(self.array.tiles(unit, known)), unit))
         while (values := self._asked(lambda: next(tiles, None), unit)) is not None:
             if isinstance(values, np.ma.MaskedArray):
                 raise self._broken(unit, "gives masked values, and missing values cannot be analysed: fill them in")
@@ -180,14 +181,12 @@ class _Held:
     unit_rows: int
     needs: int
 
-    def tiles(self, unit: int) -> Iterable[np.ndarray]:
+    def tiles(self, unit: int, known: bool) -> Iterable[np.ndarray]:
         return self.rows.tiles(unit)
 
 
-def open_rows(rows: Any, place: str, remedy: str = RowsReader.remedy) -> tuple[RowsReader, str]:
+def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
     """The reader of ``rows``, what they say of themselves checked, and their fingerprint.
-
-    ``remedy``: what a person can do about rows that do not come.
 
     Raises
     ------
@@ -220,4 +219,4 @@ def open_rows(rows: Any, place: str, remedy: str = RowsReader.remedy) -> tuple[R
         )
     facts = {"shape": shape, "dtype": dtype.str, "unit_rows": unit_rows, "identity": identity, "source": "rows"}
     held = _Held(rows, (shape[0], shape[1]), dtype, unit_rows, needs)
-    return RowsReader(array=held, place=place, remedy=remedy), fingerprint(facts, [])
+    return RowsReader(array=held, place=place), fingerprint(facts, [])

@@ -19,8 +19,10 @@ from itertools import pairwise, product
 from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 import numpy as np
+import zarr
 from numcodecs.blosc import Blosc
 from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
@@ -28,7 +30,9 @@ from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.numerics.blas import single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Access
-from npmdask.storage.readers.computed import COMPUTED, REAL
+from npmdask.storage.conventions import require_plain_parts, require_undecoded
+from npmdask.storage.object_url import outside
+from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 
@@ -68,25 +72,29 @@ def _rows(block: Any) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockRows:
-    """Rows in blocks, of any heights; what subclasses share, who say how a block comes (``block``).
+    """Rows in blocks of any heights; a subclass says how a block comes (``block``).
 
     Parameters
     ----------
-    name : what the data are, as text that changes when they do.
+    name : what the data are called.
+    stamp : what else can be seen of them without reading, as text that changes when they do.
     shape : rows, and all other dimensions of a row together.
     heights : rows of the blocks.
     dtype, needs : as the first block was found to have and to need.
     sparse, row_bytes : whether it is a SciPy sparse matrix, and what a row of it takes on average.
+    opening : a word of its own: what one opening has computed is not taken for what the next one would.
     """
 
     name: str
+    stamp: str
     shape: tuple[int, int]
     heights: tuple[int, ...]
     dtype: np.dtype = DOUBLE
     needs: int = 0
     sparse: bool = False
     row_bytes: float = 8.0
-    first: int = 0  # checksum of the first block: files behind a graph may change without its name
+    first: int = 0  # checksum of the first block: what a graph reads may change without its name
+    opening: str = field(default_factory=lambda: uuid4().hex)
     remedy: ClassVar[str] = ""  # of rows that cannot be had, or come out otherwise
 
     def block(self, number: int) -> Any:
@@ -95,7 +103,7 @@ class BlockRows:
 
     @property
     def identity(self) -> str:
-        return f"{self.name}, {self.heights}, {self.first:08x}"
+        return f"{self.name}, {self.stamp}, {self.heights}, {self.first:08x}"
 
     @cached_property
     def unit_rows(self) -> int:
@@ -112,9 +120,9 @@ class BlockRows:
         """The first row of every block, and the number of rows."""
         return np.concatenate([[0], np.cumsum(self.heights)])
 
-    def pieces(self, unit: int) -> Iterator[Any]:
+    def pieces(self, unit: int, known: bool = False) -> Iterator[Any]:
         """The rows of a unit as blocks, or parts of them, come; one that lies in two units is computed once, where one
-        task works on both.
+        task works on both. ``known``: their checksum is, and will be compared.
         """
         row, stop = unit * self.unit_rows, min((unit + 1) * self.unit_rows, self.shape[0])
         while row < stop:
@@ -123,18 +131,18 @@ class BlockRows:
             block, until = self._taken(number), min(end, stop)
             yield block if (row, until) == (first, end) else block[row - first : until - first]
             if end > stop:
-                _last.held = (self.identity, number, block)
+                _last.held = (self.opening, number, block)
             row, block = until, None  # before the next one is computed
 
-    def tiles(self, unit: int) -> Iterator[np.ndarray]:
+    def tiles(self, unit: int, known: bool = False) -> Iterator[np.ndarray]:
         """The rows of a unit as dense ones, some at a time."""
-        for piece in self.pieces(unit):
+        for piece in self.pieces(unit, known):
             for at in range(0, piece.shape[0], self._step):
                 yield _rows(piece[at : at + self._step])
 
     def _taken(self, number: int) -> Any:
         held, _last.held = getattr(_last, "held", None), None
-        if held is not None and held[:2] == (self.identity, number):
+        if held is not None and held[:2] == (self.opening, number):
             return held[2]
         held, block = None, self.block(number)
         shape: tuple[int, ...] = getattr(block, "shape", ())
@@ -151,7 +159,6 @@ class BlockRows:
             A block cannot be computed.
         """
         highest, tracing = int(np.argmax(self.heights)), tracemalloc.is_tracing()
-        _last.held = None
         if not tracing:
             tracemalloc.start(1)
         try:
@@ -219,11 +226,13 @@ def rows_of_a_block(shape: Sequence[int], dtype: Any, chunk: int = 1) -> int:
     return chunk * max(1, UNIT_BYTES // max(1, wide))
 
 
-def _sliced(name: str, shape: Sequence[int], height: int, opened: Callable[[], Any], array: Any) -> SlicedRows:
+def _sliced(
+    name: str, stamp: str, shape: Sequence[int], height: int, opened: Callable[[], Any], array: Any
+) -> SlicedRows:
     full, rest = divmod(int(shape[0]), height)
     heights = (height,) * full + ((rest,) if rest else ())
     flat = (int(shape[0]), int(np.prod(shape[1:])))
-    return SlicedRows(name=name, shape=flat, heights=heights, opened=opened, array=array).measured()
+    return SlicedRows(name=name, stamp=stamp, shape=flat, heights=heights, opened=opened, array=array).measured()
 
 
 def _require_rows(shape: Sequence[int], what: str) -> None:
@@ -232,12 +241,13 @@ def _require_rows(shape: Sequence[int], what: str) -> None:
 
 
 def mapped_rows(array: np.memmap) -> Any:
-    """The rows of a memory map, which stay where they are; of one whose changes no file has, the array itself.
+    """The rows of a memory map, which stay where they are; the array itself where no file has its numbers, or they are
+    no rows.
 
     Raises
     ------
     BadInputError
-        Not two dimensions, or none of a file.
+        It is empty.
     """
     mapped, file = getattr(array, "_mmap", None), array.filename
     if mapped is None or file is None or array.mode == "c" or array.ndim != 2:
@@ -247,8 +257,15 @@ def mapped_rows(array: np.memmap) -> Any:
     start = array.offset - array.offset % ALLOCATIONGRANULARITY  # of the map in the file; of a view, too
     inside = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).ctypes.data
     again = partial(_mapped, str(file), array.dtype, start + inside, array.shape, array.strides)
-    name = f"memory map of {_stamped(file)}, {start + inside}, {array.strides}, {array.dtype.str}"
-    return _sliced(name, array.shape, rows_of_a_block(array.shape, array.dtype), again, np.asarray(array))
+    stamp = f"{_stamped(file)}, {start + inside}, {array.strides}, {array.dtype.str}"
+    return _sliced(
+        f"the memory map of {file}",
+        stamp,
+        array.shape,
+        rows_of_a_block(array.shape, array.dtype),
+        again,
+        np.asarray(array),
+    )
 
 
 def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
@@ -256,9 +273,9 @@ def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], str
 
 
 def _stamped(file: Any) -> str:
-    """A file, how large it is and when it was written."""
+    """How large a file is, and when it was written."""
     facts = os.stat(file)
-    return f"{os.path.abspath(file)}, {facts.st_size} bytes of {facts.st_mtime_ns}"
+    return f"{os.path.abspath(file)}, {facts.st_size}, {facts.st_mtime_ns}"
 
 
 def stored_rows(given: Any) -> SlicedRows:
@@ -267,24 +284,34 @@ def stored_rows(given: Any) -> SlicedRows:
     Raises
     ------
     BadInputError
-        Neither.
+        Neither; values that would have to be decoded; row pointers that are not of these rows.
     """
+    where = f"{getattr(given, 'name', '?')} of {given.file.filename if hasattr(given, 'file') else '?'}"
     if hasattr(given, "keys"):
         if given.attrs.get("encoding-type") != "csr_matrix":
             raise BadInputError(
-                f"{given.name!r} of {given.file.filename} is a group ({', '.join(sorted(given)) or 'empty'}): give one "
-                "dataset of it, or the group of a CSR matrix as AnnData writes it"
+                f"{where} is a group ({', '.join(sorted(given)) or 'empty'}): give one dataset of it, or the group of "
+                "a CSR matrix as AnnData writes it"
             )
+        require_plain_parts(given)
         array: Any = _CsrSlices(given)
+        array.require_whole(where)
         chunk = 1
     elif hasattr(given, "shape"):
+        require_undecoded(dict(given.attrs), given.dtype, where, "a dataset of h5py")
         array, chunk = given, given.chunks[0] if given.chunks else 1
     else:
         raise BadInputError(f"the {type(given).__name__} of h5py holds no rows: give a dataset of the file")
-    _require_rows(array.shape, f"{given.name!r} of {given.file.filename}")
+    _require_rows(array.shape, where)
     height = rows_of_a_block(array.shape, array.dtype, chunk)
-    name = f"{given.name} of {_stamped(given.file.filename)}"
-    return _sliced(name, array.shape, height, partial(_reopened, given.file.filename, given.name), array)
+    return _sliced(
+        where,
+        _stamped(given.file.filename),
+        array.shape,
+        height,
+        partial(_reopened, given.file.filename, given.name),
+        array,
+    )
 
 
 def _reopened(file: str, name: str) -> Any:
@@ -300,6 +327,14 @@ class _CsrSlices:
     def __init__(self, group: Any) -> None:
         self._group, self.dtype = group, group["data"].dtype
         self.shape = tuple(int(n) for n in group.attrs["shape"])
+
+    def require_whole(self, where: str) -> None:
+        """Raise BadInputError for row pointers of other rows, or that do not cover the entries: some would be lost."""
+        pointers, entries = self._group["indptr"], {len(self._group[name]) for name in ("data", "indices")}
+        if len(pointers) != self.shape[0] + 1:
+            raise BadInputError(f"{where} has {len(pointers)} row pointers, and its shape says {self.shape[0]} rows")
+        if {int(pointers[-1])} != entries or int(pointers[0]):
+            raise BadInputError(f"{where}: its row pointers do not cover its entries; write the file again")
 
     def __getitem__(self, rows: slice) -> csr_matrix:
         ends = self._group["indptr"][rows.start : rows.stop + 1].astype(np.int64)
@@ -325,6 +360,10 @@ class GraphRows(BlockRows):
     def block(self, number: int) -> Any:
         keys, graph = self.graphs[number]
         found = _computed(graph, keys)
+        for part, size in zip(found, product(*self.columns), strict=True):  # NumPy would stretch or fold another
+            shape, said = getattr(part, "shape", ()), (self.heights[number], *size)
+            if tuple(shape) != said:
+                raise ValueError(f"block {number} has shape {shape}, and {' x '.join(map(str, said))} was said")
         if len(found) == 1:
             return found[0]
         if all(issparse(part) for part in found):
@@ -366,20 +405,35 @@ def graph_rows(array: Any, where: str) -> GraphRows:
         tuple((array.name, row, *other) for other in product(*(range(len(c)) for c in columns)))
         for row in range(len(heights))
     ]
-    given = array.__dask_graph__().values()
-    if any(type(getattr(task, "value", task)).__module__.startswith("distributed") for task in given):
+    given = [held for task in array.__dask_graph__().values() for held in _parts(task)]
+    if any(type(held).__module__.startswith("distributed") for held in given):
         raise BadInputError(
             f"{where} is persisted in the memory of a cluster, which no other process reads: give the array as it was "
             "before persist(), or write it, with x.to_zarr('x.zarr')"
         )
     rows = GraphRows(
         name=f"the Dask array {array.name}",
+        stamp=", ".join(sorted({outside(node, {}) for node in map(_stored, given) if node is not None})),
         shape=(int(array.shape[0]), int(np.prod(array.shape[1:]))),
         heights=tuple(int(n) for n in heights),
         columns=tuple(tuple(int(n) for n in c) for c in columns),
         graphs=_graphs(_optimized(array), blocks, where),
     )
     return rows.measured()
+
+
+def _parts(task: Any) -> tuple[Any, ...]:
+    """What a task of a graph holds: a value, or what a function is called with."""
+    return tuple(getattr(part, "value", part) for part in (task, *getattr(task, "args", ())))
+
+
+def _stored(held: Any) -> zarr.Array | None:
+    """The Zarr array that this is, or that xarray's wrappers are around."""
+    for _ in range(10):  # more wrappers than there are
+        if isinstance(held, zarr.Array) or held is None or isinstance(held, np.ndarray):
+            break
+        held = getattr(held, "array", getattr(held, "_array", None))
+    return held if isinstance(held, zarr.Array) else None
 
 
 def _optimized(array: Any) -> dict[Any, Any]:
@@ -440,23 +494,26 @@ def _weighed(kept: set[Any], where: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SpilledRows(BlockRows):
-    """Rows that are computed once: each unit is written when it is first asked for, and read from then on.
+    """Rows that the first pass of a run computes and writes, and later ones read.
 
-    ``folder`` may hold the units of several sources, and of runs that were killed: a file appears whole or not at
-    all, and what it holds is compared with the checksums of the first pass as all rows are.
+    ``folder`` may hold the units of several sources, of runs that were killed, and of earlier runs, whose numbers may
+    have changed since: what is read has a checksum of this run that it is compared with. A file appears whole or not
+    at all.
     """
 
     rows: BlockRows
     folder: str
     remedy: ClassVar[str] = GraphRows.remedy
 
-    def pieces(self, unit: int) -> Iterator[Any]:
+    def pieces(self, unit: int, known: bool = False) -> Iterator[Any]:
         """The rows of a unit, all at once."""
         key = sha256(f"{self.identity}, {self.unit_rows}, {self.sparse}".encode()).hexdigest()[:16]
         file = Path(self.folder) / key / f"{unit}.blosc"
-        try:
-            held = file.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        held = None
+        if known:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                held = file.read_bytes()
+        if held is None:
             if self.sparse:
                 yield (whole := _stacked(self.rows.pieces(unit), self.shape[1]))
                 self._write(file, (whole.data, whole.indices, whole.indptr))
@@ -607,7 +664,7 @@ class SparseRowsReader(CsrReader):
 
     def _unit(self, unit: int) -> csr_matrix:
         try:
-            found = _stacked(self.group.pieces(unit), self.shape[1])
+            found = _stacked(self.group.pieces(unit, self.checksums is not None), self.shape[1])
         except NpmdaskError:
             raise
         except Exception as error:  # whatever a graph or a file raises
@@ -626,8 +683,8 @@ class SparseRowsReader(CsrReader):
         return f"unit {unit} of {self.where} (rows {first} to {last})"
 
 
-def open_sparse_rows(rows: BlockRows) -> tuple[SparseRowsReader, str]:
-    """The reader of rows in sparse blocks, and their fingerprint.
+def open_block_rows(rows: BlockRows) -> tuple[RowsReader | SparseRowsReader, str]:
+    """The reader of rows in blocks, and their fingerprint.
 
     Raises
     ------
@@ -636,7 +693,9 @@ def open_sparse_rows(rows: BlockRows) -> tuple[SparseRowsReader, str]:
     """
     if rows.dtype.kind not in REAL:
         raise BadInputError(f"{rows.name} holds {rows.dtype}; real numbers are needed")
+    facts = {name: getattr(rows, name) for name in ("shape", "unit_rows", "identity", "sparse")}
+    printed = fingerprint({**facts, "dtype": rows.dtype.str, "source": "blocks"}, [])
+    if not rows.sparse:
+        return RowsReader(array=rows, place=rows.name, remedy=rows.remedy), printed
     units = -(-rows.shape[0] // rows.unit_rows)
-    reader = SparseRowsReader(group=rows, shape=rows.shape, slab_first_row=np.arange(units) * rows.unit_rows)
-    facts = {"shape": rows.shape, "dtype": rows.dtype.str, "unit_rows": rows.unit_rows, "identity": rows.identity}
-    return reader, fingerprint({**facts, "source": "sparse rows"}, [])
+    return SparseRowsReader(group=rows, shape=rows.shape, slab_first_row=np.arange(units) * rows.unit_rows), printed
