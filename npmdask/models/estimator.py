@@ -12,6 +12,16 @@ from typing import Any, Self
 from npmdask.errors import BadInputError, closest
 
 
+@contextmanager
+def run_store(store: str | Path | None) -> Iterator[str | Path]:
+    """``store``, or a temporary folder for one fit."""
+    if store is not None:
+        yield store
+        return
+    with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
+        yield Path(folder) / "run"
+
+
 class Estimator:
     """Parameters by name, the folder of a fit, and the model that ``fit`` leaves in ``model_``."""
 
@@ -58,15 +68,6 @@ class Estimator:
                 raise BadInputError(f"{type(self).__name__} has no parameter {name!r}: {closest(name, known)}")
             setattr(self, name, value)
         return self
-
-    @contextmanager
-    def _run_store(self) -> Iterator[str | Path]:
-        """``store``, or a temporary folder for one fit."""
-        if self.store is not None:
-            yield self.store
-            return
-        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
-            yield Path(folder) / "run"
 
     def _fitted(self) -> Any:
         """The model. Raises BadInputError before ``fit``."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,8 +16,8 @@ import zarr
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.models.estimator import Estimator
-from npmdask.numerics.subspaces import Block
+from npmdask.models.estimator import Estimator, run_store
+from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.build import make_problem
@@ -26,6 +27,7 @@ from npmdask.storage.containers import is_sparse, values_of
 from npmdask.storage.kinds import real_array
 from npmdask.storage.readers.lazy import BlockRows
 from npmdask.storage.source import open_source
+from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.source import Reading, open_stream
 from npmdask.streaming.transform import components_of
 
@@ -64,7 +66,7 @@ class _Components(*BASES):  # type: ignore[misc]
     """What PCA and TruncatedSVD share: parameters, the run of a fit, scores."""
 
     n_components: Any
-    least_rows = 1
+    centred = False
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
@@ -100,24 +102,20 @@ class _Components(*BASES):  # type: ignore[misc]
         if len(shape) != 2:
             raise BadInputError(f"X has shape {shape}; rows x columns are needed")
         n, d = (int(size) for size in shape)
-        if n < self.least_rows:
-            raise BadInputError(f"X has {n} sample (n_samples = {n}): at least {self.least_rows} are needed")
+        if n <= self.centred:
+            raise BadInputError(f"X has {n} sample (n_samples = {n}): at least 2 are needed")
         self.n_features_in_ = d
         asked = self._asked(n, d)
-        with Estimator._run_store(self) as store:
-            request = Request(
-                target_rank=asked, center=self.least_rows > 1, tol=self.tol, seed=_seed(self.random_state)
-            )
+        with run_store(self.store) as store:
+            request = Request(target_rank=asked, center=self.centred, tol=self.tol, seed=_seed(self.random_state))
             problem = make_problem(open_source(held, "sparse" if sparse else "samples"), request)
             with RunStore(store) as run:
                 solution = drive(problem, run, Resources(memory=parse_memory(self.memory)), None)
             found = components_of(store)
         if not solution.answered:
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
-        largest = np.abs(solution.basis).argmax(0)
-        vectors = solution.basis * np.where(np.take_along_axis(solution.basis, largest[None], 0) < 0, -1.0, 1.0)
         values = np.maximum(solution.values, 0.0)  # what rounding leaves of zeros may be negative
-        self.components_ = np.ascontiguousarray(vectors.T)
+        self.components_ = np.ascontiguousarray((solution.basis * fix_signs(solution.basis)).T)
         self.singular_values_ = values if sparse else np.sqrt(values * n)
         self.n_samples_ = n
         self._n_features_out = len(values)
@@ -145,30 +143,55 @@ class _Components(*BASES):  # type: ignore[misc]
         """
         self._require_fit()
         held = self._looked_at(X, first=False)
-        mean = getattr(self, "mean_", None)
-        weights = self._weights()
         if _in_memory(held):
             rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
             self._require_width(rows.shape)
-            if is_sparse(rows):
-                scores = rows @ weights
-                return np.asarray(scores if mean is None else scores - mean @ weights)
-            return (rows if mean is None else rows - mean) @ weights
+            return self._scores(rows)
         stream = open_stream(held, Reading()).stream
         self._require_width((0, stream.columns))
-        count, parts = max(1, BATCH_BYTES // (8 * stream.columns)), []
-        while (rows := stream.read(count)) is not None:
-            parts.append((rows if mean is None else rows - mean) @ weights)
-        return np.concatenate(parts)
+        return np.concatenate([self._scores(rows) for rows in _batches(stream)])
+
+    def inverse_transform(self, X: Any) -> Block:
+        """
+        Get rows back from their scores, as far as the components reach.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, k)
+            Scores.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, d)
+            Rows.
+
+        Raises
+        ------
+        BadInputError
+            Scores of another number of components, or before ``fit``.
+        """
+        self._require_fit()
+        scores = np.asarray(real_array(X, "the scores"), np.float64)
+        if scores.ndim != 2 or scores.shape[1] != len(self.components_):
+            raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
+        rows = (scores * self._scale()) @ self.components_
+        return rows + self.mean_ if self.centred else rows
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
-    def _weights(self) -> Block:
-        weights: Block = self.components_.T
-        return weights
+    def _scores(self, rows: Any) -> Block:
+        """Scores of rows, the mean taken off before where rows are dense, and off the products where they are not."""
+        weights, mean = self.components_.T / self._scale(), self.mean_ if self.centred else None
+        if mean is None:
+            return np.asarray(rows @ weights)
+        return np.asarray(rows @ weights - mean @ weights if is_sparse(rows) else (rows - mean) @ weights)
+
+    def _scale(self) -> np.ndarray | float:
+        """What scores are divided by."""
+        return 1.0
 
     def _asked(self, n: int, d: int) -> int | float:
         """How many components, or what share of the variance."""
@@ -188,16 +211,12 @@ class _Components(*BASES):  # type: ignore[misc]
 
     def _looked_at(self, X: Any, *, first: bool) -> Any:
         """X as it is taken, after scikit-learn's own look at it where that is installed, and it is in memory."""
-        table = hasattr(X, "columns") and hasattr(X, "iloc")  # of pandas: its names are kept
-        held = X if table else values_of(X)
-        if not WITH_SCIKIT_LEARN:
-            return values_of(held)
-        if not _in_memory(held):
+        held = values_of(X)
+        if not WITH_SCIKIT_LEARN or not _in_memory(held):
             return held
-        least = self.least_rows if first else 1
-        return validate_data(
-            self, held, reset=first, accept_sparse=True, dtype=[np.float64, np.float32], ensure_min_samples=least
-        )
+        given = X if hasattr(X, "iloc") else held  # a table of pandas has names, which are kept
+        types, least = [np.float64, np.float32], 1 + (first and self.centred)
+        return validate_data(self, given, reset=first, accept_sparse=True, dtype=types, ensure_min_samples=least)
 
     def _require_fit(self) -> None:
         if WITH_SCIKIT_LEARN:
@@ -214,6 +233,18 @@ class _Components(*BASES):  # type: ignore[misc]
 
     def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
         raise NotImplementedError
+
+
+def _batches(stream: Any) -> Iterator[Block]:
+    """All rows of a stream, some MiB at a time."""
+    count = max(1, BATCH_BYTES // (8 * stream.columns))
+    while (rows := stream.read(count)) is not None:
+        yield rows
+
+
+def _shares(variances: np.ndarray, total: float) -> np.ndarray:
+    """Parts of the whole variance; not a number, as with scikit-learn, where there is none."""
+    return variances / total if total > 0 else np.full(len(variances), np.nan)
 
 
 def _seed(random_state: Any) -> int:
@@ -279,7 +310,7 @@ class PCA(_Components):
     ((500, 2), [0.75, 0.21])
     """
 
-    least_rows = 2
+    centred = True
 
     def __init__(
         self,
@@ -298,50 +329,20 @@ class PCA(_Components):
         self.store = store
         self.random_state = random_state
 
-    def inverse_transform(self, X: Any) -> Block:
-        """
-        Get rows back from their scores, as far as the components reach.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, k)
-            Scores.
-
-        Returns
-        -------
-        numpy.ndarray, shape (n, d)
-            Rows.
-
-        Raises
-        ------
-        BadInputError
-            Scores of another number of components, or before ``fit``.
-        """
-        self._require_fit()
-        scores = np.asarray(real_array(X, "the scores"), np.float64)
-        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
-            raise BadInputError(f"scores of shape {scores.shape}: {self.n_components_} columns are needed")
-        scale = np.sqrt(self.explained_variance_) if self.whiten else 1.0
-        return (scores * scale) @ self.components_ + self.mean_
-
-    def _weights(self) -> Block:
-        if not self.whiten:
-            return super()._weights()
+    def _scale(self) -> np.ndarray | float:
         # As scikit-learn: a direction without variance is not blown up.
-        scale = np.sqrt(self.explained_variance_)
-        smallest = np.finfo(scale.dtype).eps
-        return super()._weights() / np.where(scale < smallest, smallest, scale)
+        return np.maximum(np.sqrt(self.explained_variance_), np.finfo(float).eps) if self.whiten else 1.0
 
     def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
         n, k = self.n_samples_, len(self.singular_values_)
         variances = self.singular_values_**2 / (n - 1)
         share, most = solution.explained_share, min(n, self.n_features_in_)
         kept = float(variances.sum())
-        total = kept / share if share else 0.0  # None where there is no variance to explain
+        total = kept / share if share else 0.0  # there is none where no variance is to be explained
         assert mean is not None  # of a centred run
         self.mean_, self.n_components_ = mean, k
         self.explained_variance_ = variances
-        self.explained_variance_ratio_ = variances / total if total > 0 else np.zeros(k)
+        self.explained_variance_ratio_ = _shares(variances, total)
         self.noise_variance_ = max(total - kept, 0.0) / (most - k) if k < most else 0.0
 
 
@@ -407,49 +408,11 @@ class TruncatedSVD(_Components):
         self.store = store
         self.random_state = random_state
 
-    def inverse_transform(self, X: Any) -> Block:
-        """
-        Get rows back from their scores, as far as the components reach.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, k)
-            Scores.
-
-        Returns
-        -------
-        numpy.ndarray, shape (n, d)
-            Rows.
-
-        Raises
-        ------
-        BadInputError
-            Scores of another number of components, or before ``fit``.
-        """
-        self._require_fit()
-        scores = np.asarray(real_array(X, "the scores"), np.float64)
-        if scores.ndim != 2 or scores.shape[1] != len(self.components_):
-            raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
-        return scores @ self.components_
-
     def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""
-        d, n = self.n_features_in_, self.n_samples_
-        sums, moments, at = np.zeros(d), np.zeros(d), 0
-        first: np.ndarray | None = None  # taken off, so that nothing cancels where means are far above deviations
-        if is_sparse(held):
-            columns = np.asarray(held.sum(axis=0)).ravel() / n
-            total = float((held.multiply(held).sum(axis=0) / n - columns**2).sum())
-        else:
-            source = np.asarray(real_array(held, "X"), np.float64) if _in_memory(held) else held
-            stream = open_stream(source, Reading()).stream
-            count = max(1, BATCH_BYTES // (8 * d))
-            while (rows := stream.read(count)) is not None:
-                first = rows[0].copy() if first is None else first
-                away = rows - first
-                sums, moments, at = sums + away.sum(0), moments + (away**2).sum(0), at + len(rows)
-            assert first is not None
-            columns, total = first + sums / at, float((moments / at - (sums / at) ** 2).sum())
-        squares = self.singular_values_**2 / n
-        self.explained_variance_ = np.maximum(squares - (self.components_ @ columns) ** 2, 0.0)
-        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(len(squares))
+        moments, n = Moments(self.n_features_in_), self.n_samples_
+        for rows in _batches(open_stream(held, Reading()).stream):
+            moments.add(rows)
+        total, squares = float(moments.m2.sum()) / n, self.singular_values_**2 / n
+        self.explained_variance_ = np.maximum(squares - (self.components_ @ moments.mean) ** 2, 0.0)
+        self.explained_variance_ratio_ = _shares(self.explained_variance_, total)

@@ -11,9 +11,9 @@ import pytest
 import zarr
 
 import npmdask
-from npmdask.cli.main import main
 from npmdask.config import config_of_source, load_config, parse_changes
 from npmdask.errors import BadInputError
+from tests.cli.test_contract import run
 from tests.conftest import planted, same_bytes, write_zarr
 
 FILE = '[source]\npath = "samples.zarr"\n[algorithm]\ntarget_rank = 4\n[run]\nstore = "out"\n'
@@ -25,12 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_zarr(tmp_path / "samples.zarr", planted(400, 30, 1 / np.sqrt(np.arange(1, 31)))[0], (100, 30))
     Path("c.toml").write_text(FILE)
     return tmp_path
-
-
-def run(capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_fewer_rows_than_columns() -> None:
 def test_columns_without_variance_and_far_from_zero() -> None:
     constant = np.ones((30, 4)) * [1, 2, 3, 4]
     found = npmdask.PCA(2).fit(constant)
-    assert np.abs(found.explained_variance_).max() < 1e-20 and not found.explained_variance_ratio_.any()
+    assert np.abs(found.explained_variance_).max() < 1e-20 and np.isnan(found.explained_variance_ratio_).all()
     far = X + 1e6
     same(npmdask.PCA(4).fit(far), theirs.PCA(4, svd_solver="full").fit(far), far, 1e-5)
     with pytest.warns(RuntimeWarning, match="floor set by rounding"):  # products with A^T A hold half of the digits

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from npmdask.models.estimator import Estimator
+from npmdask.models.estimator import Estimator, run_store
 from npmdask.models.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
@@ -61,7 +61,7 @@ class _OfSamples(Estimator):
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        with self._run_store() as store:
+        with run_store(self.store) as store:
             resources = Resources(memory=parse_memory(self.memory))
             self.model_ = self._fit(X, self.n_components, store=store, resources=resources, seed=self.random_state)
         return self

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.models.estimator import Estimator
+from npmdask.models.estimator import Estimator, run_store
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
@@ -118,7 +118,7 @@ class Topics(Estimator):
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        with self._run_store() as store:
+        with run_store(self.store) as store:
             answer = run_topics(
                 X,
                 self.n_components,
