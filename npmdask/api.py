@@ -87,8 +87,7 @@ def top_k(
         together are a row, so that d is the product of their sizes.
     spill : str or Path, optional
         Of what is computed (Dask, lazy xarray): a folder that takes the rows, compressed, as the first pass computes
-        them; later passes, and later runs of the same data, read them there. Not deleted. By default every pass
-        computes them again.
+        them, for the later ones to read. Not deleted. By default every pass computes them again.
     center : bool, default False
         Subtract the column means, on the fly.
     scale : bool, default False

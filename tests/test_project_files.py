@@ -119,7 +119,7 @@ def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> No
     assert told["License-Expression"] == "BSD-3-Clause" and told["License-File"] == "LICENSE"
     assert "Typing :: Typed" in told.get_all("Classifier", [])
     assert sorted(told.get_all("Provides-Extra")) == sorted(EXTRAS), "what developers need is no extra of users"
-    assert SpecifierSet(told["Requires-Python"]).contains("3.13"), "nobody is kept off a Python that is tested"
+    assert SpecifierSet(told["Requires-Python"]).contains("3.13"), "every Python that is tested is allowed"
     assert told.get_payload().startswith("# npmdask")  # type: ignore[union-attr]
 
 

@@ -557,6 +557,14 @@ def test_memory_maps(tmp_path: Path, mode: Any) -> None:
     assert len(set(prints)) == len(prints)
 
 
+def test_a_memory_map_of_more_dimensions_stays_where_it_is(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X.reshape(640, 4, 6))
+    cube = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert type(open_source(cube, dim=0).reader).__name__ == "RowsReader"
+    for given, dim in ((cube, 0), (cube.transpose(1, 0, 2), 1)):
+        np.testing.assert_allclose(npmdask.top_k(given, 3, dim=dim).values, true_values(X), rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_what_lies_in_files_is_opened_again_by_other_processes(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
