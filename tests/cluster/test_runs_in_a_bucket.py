@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 import npmdask
+from npmdask.checkpoint.remote import mirror
 from npmdask.checkpoint.remote.mirror import SMALL, LocalCopy
 from npmdask.checkpoint.remote.objects import Objects, Pointer
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
@@ -169,14 +171,46 @@ def test_killed_at_any_instant_and_the_machine_lost(tmp_path: Path, honest: Hone
 
 def test_who_reads_meanwhile_sees_whole_commits(tmp_path: Path, honest: Honest) -> None:
     process, seen = start("run", config(tmp_path), NPMDASK_CACHE=str(tmp_path / "writer")), [0]
-    wait_for_commit(honest, process, 1)
-    while process.poll() is None:
-        lose_machine(honest)
-        last = RunStore(URL).last_step()
-        assert last is not None
-        seen.append(len(last[1]["history"]))
-    process.communicate()
+    try:
+        wait_for_commit(honest, process, 1)
+        while process.poll() is None:
+            lose_machine(honest)
+            last = RunStore(URL).last_step()
+            assert last is not None
+            seen.append(len(last[1]["history"]))
+    finally:
+        process.kill()
+        process.communicate()
     assert seen == sorted(seen) and len(set(seen)) > 3
+
+
+def test_a_reader_that_loses_every_race_goes_on_while_the_run_does(
+    tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that were named a moment ago are gone, again and again; it is told from files that are lost."""
+    process = start("run", config(tmp_path, steps=60), NPMDASK_CACHE=str(tmp_path / "writer"))
+    fetch, late = mirror.fetch_files, [0]
+
+    def lose(copy: LocalCopy, objects: Objects, found: Pointer) -> Any:
+        last = max(path for path in found.files if path.startswith("steps/")).split("/")[1]
+        if late[0] < 2 * mirror.TRIES:
+            late[0] += 1
+            wait_for_commit(honest, process, int(last) + 3)
+        return fetch(copy, objects, found)
+
+    try:
+        wait_for_commit(honest, process, 1)
+        monkeypatch.setattr(mirror, "fetch_files", lose)
+        last = RunStore(URL).last_step()
+        assert last is not None and len(last[1]["history"]) > 2 * mirror.TRIES and late[0] == 2 * mirror.TRIES
+        monkeypatch.setattr(mirror, "PATIENCE", -1.0)
+        lose_machine(honest)
+        late[0] = 0
+        with pytest.raises(LostError, match="commits faster than its files can be fetched from here"):
+            RunStore(URL)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_after_a_kill_the_same_machine_goes_on_at_once(tmp_path: Path, honest: Honest) -> None:

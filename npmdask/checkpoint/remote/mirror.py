@@ -274,6 +274,7 @@ def _send(objects: Objects, path: str, place: Path, commit: str) -> Carried:
 
 
 TRIES = 5
+PATIENCE = 60.0  # seconds in which a reader runs after a run that commits faster than its files can be fetched
 
 
 class ChangedError(Exception):
@@ -323,7 +324,8 @@ class Fetcher:
 
     def _bring(self, pointer: Pointer) -> None:
         """The files of a commit into the local folder, unless that has them, or is further."""
-        for attempt in range(TRIES):
+        until = time.monotonic() + PATIENCE
+        while True:
             note = self.copy.note()
             if self._has(pointer):
                 self._signatures = note["files"]
@@ -332,9 +334,14 @@ class Fetcher:
             try:
                 self._signatures = fetch_files(self.copy, self._objects, pointer)
             except ObjectError as error:  # a commit may have been made meanwhile, and what it replaced be gone
-                found = self._read() if error.kind == "missing" and attempt + 1 < TRIES else None
+                found = self._read() if error.kind == "missing" else None
                 if found is None or found[0].commit == pointer.commit:
                     raise
+                if time.monotonic() > until:
+                    raise LostError(
+                        f"{self.url} commits faster than its files can be fetched from here ({PATIENCE:.0f} s of "
+                        "trying): look again when the run has ended, or from a machine nearer to the bucket"
+                    ) from None
                 pointer = found[0]
                 continue
             self._write_note(pointer, note["token"])
