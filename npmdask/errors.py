@@ -48,8 +48,8 @@ class MissingExtraError(BadInputError, ModuleNotFoundError):
 
 
 @contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Around the imports of what only the extra ``name`` of the package installs.
+def extra(name: str | None) -> Iterator[None]:
+    """Around the imports of what only the extra ``name`` of the package installs; None: what its users bring along.
 
     Raises
     ------
@@ -62,7 +62,8 @@ def extra(name: str) -> Iterator[None]:
         if isinstance(error, MissingExtraError) or (error.name or "npmdask").startswith("npmdask"):
             raise
         raise MissingExtraError(
-            f"{error.name} is not installed, which this needs: pip install 'npmdask[{name}]'"
+            f"{error.name} is not installed, which this needs: pip install "
+            + (f"'npmdask[{name}]'" if name is not None else str(error.name))
         ) from error
 
 

@@ -122,11 +122,11 @@ class RunStore(HeldStore):
         shutil.rmtree(self.path / "pass", ignore_errors=True)
 
     def write_part(self, name: str, arrays: Arrays, meta: dict[str, Any]) -> None:
-        """Write the bundle ``name`` (survey or result) once."""
+        """Write the bundle ``name`` (labels, survey or result) once."""
         self.require_turn()
         if not (self.path / name).exists():
             self._write(self.path / name, arrays, meta, publishing=self._turn.publishing())
-        if name != "survey":  # the step under way is not committed yet
+        if name not in ("labels", "survey"):  # the step under way is not committed yet
             with self._turn.publishing():
                 self._forget_pass()
         self._carry()

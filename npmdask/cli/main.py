@@ -359,9 +359,10 @@ def _report(a: argparse.Namespace) -> int:
 
 
 def _add_export(commands: Any) -> None:
-    p = commands.add_parser("export", help="write basis, values and left_basis as one .npz")
+    told = "write the answer: all arrays (.npz), or the components by name (.csv, .parquet, .nc, .h5ad)"
+    p = commands.add_parser("export", help=told)
     p.add_argument("store")
-    p.add_argument("output", metavar="OUT.npz")
+    p.add_argument("output", metavar="OUT")
     p.set_defaults(command=_export)
 
 

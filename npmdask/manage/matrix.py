@@ -31,6 +31,7 @@ from npmdask.runs.restore import problem_of, require_run, resources_of
 from npmdask.runs.solution import Solution
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.kinds import KINDS
+from npmdask.storage.labels import Labels
 
 STOP = ("max_steps", "tol", "low_rank_tol")  # decide when a run stops, not what its steps are
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
@@ -68,8 +69,13 @@ class MatrixKind(RunKind):
         }
 
     def export(self, store: Path, sink: Sink) -> None:
-        """Write the answer, and the left vectors (m x k) from disk, every chunk held to its checksum."""
+        """Write the answer, what rows and columns are called, and the left vectors (m x k) from disk, every chunk held
+        to its checksum.
+        """
         super().export(store, sink)
+        part = read_bundle(store / "labels") if (store / "labels").is_dir() else None
+        for name, values in {} if part is None else Labels.of_bundle(*part).named().items():
+            sink.array(name, values)
         arrays = _result(store)
         if "left_rotation" in arrays:
             shape = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]

@@ -15,6 +15,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError
 from npmdask.manage.kinds import kind_of, kind_of_answer
+from npmdask.manage.labelled_files import LABELLED
 from npmdask.report import Report, as_html, as_json, as_markdown
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import local_path
@@ -89,7 +90,10 @@ def write_report(
 def export(store: str | Path, target: str | Path) -> list[str]:
     """Write the result of a finished run, or what a stream has learnt so far; returns the names in the file.
 
-    ``left_basis`` (m x k) may be larger than memory: it is streamed, a row of chunks at a time.
+    ``target`` ends in ``.npz`` for all arrays, in ``.csv`` or ``.parquet`` for a table with a line for each column of
+    the data, in ``.nc`` (NetCDF, as ``Solution.to_xarray``) or in ``.h5ad`` (AnnData, as scanpy has it) for the
+    components with their names. ``left_basis`` (m x k) is in an ``.npz`` only, and may be larger than memory: it is
+    streamed, a row of chunks at a time.
 
     Raises
     ------
@@ -104,10 +108,11 @@ def export(store: str | Path, target: str | Path) -> list[str]:
     spec = RunStore(store).read_spec()
     if spec is None:
         raise not_finished(store)
-    archive = Archive(target)
+    archive: Any = LABELLED.get(target.suffix.lower(), Archive)(target)
     try:
         kind_of(spec).export(store, archive)
-        archive.publish()
+        with written(target):
+            archive.publish()
     finally:
         archive.drop()
     return archive.names
@@ -136,10 +141,9 @@ class Archive:
 
     def publish(self) -> None:
         """Put the file in its place."""
-        with self._written():
-            if self._zip is not None:
-                self._zip.close()
-            os.replace(self._aside, self._target)
+        if self._zip is not None:
+            self._zip.close()
+        os.replace(self._aside, self._target)
 
     def drop(self) -> None:
         """Remove what was not published; after that nothing."""
@@ -150,18 +154,18 @@ class Archive:
     @contextmanager
     def _member(self, name: str) -> Iterator[IO[bytes]]:
         """A file in the archive, which is begun with the first."""
-        with self._written():
+        with written(self._target):
             if self._zip is None:
                 self._zip = zipfile.ZipFile(self._aside, "w", allowZip64=True)
             with self._zip.open(f"{name}.npy", "w", force_zip64=True) as file:
                 yield file
         self.names.append(name)
 
-    @contextmanager
-    def _written(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CommitError(
-                f"cannot write {self._target}: {error.strerror or error}; the run itself is intact"
-            ) from error
+
+@contextmanager
+def written(target: Path) -> Iterator[None]:
+    """Around writing of ``target``: what a file system has against it is said."""
+    try:
+        yield
+    except OSError as error:
+        raise CommitError(f"cannot write {target}: {error.strerror or error}; the run itself is intact") from error

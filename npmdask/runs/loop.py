@@ -18,6 +18,7 @@ from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembe
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
+from npmdask.runs.components import components_of_run
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import prediction_facts
@@ -25,7 +26,7 @@ from npmdask.runs.problem import Problem
 from npmdask.runs.restore import bind
 from npmdask.runs.results import in_units
 from npmdask.runs.session import Session, needs_of
-from npmdask.runs.solution import Solution, Step
+from npmdask.runs.solution import Analysed, Solution, Step
 from npmdask.theory.certificates.statements import with_assurance
 
 
@@ -214,5 +215,19 @@ def _solution(
         assurance=with_assurance(problem.kind, arrays, meta)["assurance"],
         certificate=meta.get("certificate"),
         prediction=prediction_facts(session.telemetry(), len(meta["history"])),
+        analysed=_analysed(problem, session, arrays["basis"]),
     )
     return replace(solution, **release.shown(solution, arrays, meta))
+
+
+def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
+    """What there is to know of the data without them; of a release only what everybody knows."""
+    source, public = problem.source, problem.recipe is None
+    of_rows = source.kind not in ("tensor", "matrices") and len(basis) == source.shape[1]
+    return Analysed(
+        kind=source.kind,
+        rows=source.shape[0] if public else None,
+        centred=problem.request.center,
+        components=components_of_run(session.store, problem.spec(), basis, source) if of_rows else None,
+        labels=source.labels if public else None,
+    )

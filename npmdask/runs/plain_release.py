@@ -144,7 +144,15 @@ class PlainRelease:
         self._session.start(self._problem.source.path)
         if not history:
             self._session.observer.on_ready(self._problem, self._session)
+        self._keep_labels()
         self._survey(len(history))
+
+    def _keep_labels(self) -> None:
+        """What rows and columns are called, for whoever reads the answer; not of runs on the way to another's."""
+        problem, store = self._problem, self._session.store
+        whole = problem.derived is None and problem.rule.until_share is None
+        if whole and problem.source.labels is not None and store.part_meta("labels") is None:
+            store.write_part("labels", *problem.source.labels.bundle())
 
     def survey(self) -> tuple[Source, float | None]:
         """The source with statistics and checksums, and its trace: one pass, or none."""

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.components import StoredComponents
 from npmdask.runs.left_vectors import left_factor
+from npmdask.storage.labels import Labels, as_dataset
+
+SHOWN = 5  # values that a line shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,17 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Analysed:
+    """What was analysed. ``rows``: how many, None where that is not released; ``components``: None of a tensor."""
+
+    kind: str = "matrix"
+    rows: int | None = None
+    centred: bool = False
+    components: StoredComponents | None = None
+    labels: Labels | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Solution:
     """
     Hold an answer: vectors, values, how wrong they can be, and what they cost.
@@ -127,6 +143,8 @@ class Solution:
         The same in numbers, where there is one (docs/certificates.md).
     prediction : dict
         How many steps had been predicted.
+    analysed : Analysed
+        What was analysed, and how rows of the same sort are scored.
     temporary_store : TemporaryStore or None
         Keeps the folder of a run that was given none.
 
@@ -164,6 +182,7 @@ class Solution:
     assurance: str = ""
     certificate: dict[str, Any] | None = None
     prediction: dict[str, Any] = field(default_factory=dict)
+    analysed: Analysed = field(default_factory=Analysed, compare=False)
     temporary_store: TemporaryStore | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -175,6 +194,263 @@ class Solution:
     def answered(self) -> bool:
         """Converged, as little left over as was asked for, or all released that a private run was to release."""
         return self.outcome.answered
+
+    def __repr__(self) -> str:
+        k, d = self.basis.shape[1], self.basis.shape[0]
+        values = ", ".join(f"{value:.4g}" for value in self.values[:SHOWN])
+        more = ", ..." if k > SHOWN else ""
+        return (
+            f"<Solution: {k} component{'s'[: k != 1]} of {d:,} columns, {self.outcome.name} after {self.steps} "
+            f"step{'s'[: self.steps != 1]}; values {values}{more}; store {self.store}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Show the answer in a notebook: what it is, how wrong it can be, and the first values."""
+        head = "".join(f"<th>{i + 1}</th>" for i in range(min(len(self.values), SHOWN)))
+        cells = "".join(f"<td>{value:.6g}</td>" for value in self.values[:SHOWN])
+        more = f"<td>of {len(self.values)}</td>" if len(self.values) > SHOWN else ""
+        said = "".join(f"<p>{escape(text)}</p>" for text in (self.outcome.sentence, self.assurance) if text)
+        return (
+            f"<div><strong>{self.basis.shape[1]} components of {self.basis.shape[0]:,} columns</strong>{said}"
+            f"<table><tr><th>component</th>{head}</tr><tr><th>value</th>{cells}{more}</tr></table>"
+            f"<p><small>{escape(self.store)}</small></p></div>"
+        )
+
+    @property
+    def components(self) -> Block:
+        """The vectors as rows (k x d), as scikit-learn has them: ``basis.T``."""
+        return self.basis.T
+
+    @property
+    def labels(self) -> Labels:
+        """What rows and columns are called, as far as the data said so; of a private run nothing."""
+        return self.analysed.labels or Labels()
+
+    @property
+    def singular_values(self) -> np.ndarray:
+        """
+        Singular values of the data as they were analysed: centred and scaled, if that was asked for.
+
+        Returns
+        -------
+        numpy.ndarray, shape (k,)
+            Of samples ``sqrt(n * values)``, of a symmetric matrix ``abs(values)``, of others ``values``.
+
+        Raises
+        ------
+        BadInputError
+            Of a tensor, which has none; of a private run, whose number of rows is not released.
+        """
+        match self.analysed.kind:
+            case "tensor" | "matrices":
+                raise BadInputError(f"a run of kind {self.analysed.kind} has no singular values: see its values")
+            case "samples":
+                return np.asarray(np.sqrt(np.maximum(self.values, 0.0) * self._rows))
+            case "symmetric":
+                return np.abs(self.values)
+        return self.values
+
+    @property
+    def explained_variance(self) -> np.ndarray:
+        """
+        Variances of the scores, n - 1 in the denominator, as scikit-learn's PCA has them.
+
+        Returns
+        -------
+        numpy.ndarray, shape (k,)
+            The largest first.
+
+        Raises
+        ------
+        BadInputError
+            The run was not centred, so that its values are no variances.
+        """
+        if not self.analysed.centred:
+            raise BadInputError(
+                "the data were not centred, so that these values are no variances: run with center=True, or see "
+                "singular_values"
+            )
+        return self.singular_values**2 / (self._rows - 1)
+
+    @property
+    def explained_variance_ratio(self) -> np.ndarray:
+        """
+        Shares of the variance of all columns.
+
+        Returns
+        -------
+        numpy.ndarray, shape (k,)
+            Their sum is ``explained_share``; not a number where nothing varies.
+
+        Raises
+        ------
+        BadInputError
+            The run was not centred.
+        """
+        variances, share = self.explained_variance, self.explained_share
+        kept = float(variances.sum())
+        return variances * (share / kept) if share is not None and kept > 0 else np.full(len(variances), np.nan)
+
+    @property
+    def mean(self) -> np.ndarray | None:
+        """What is taken off rows before they are scored (d); None of a run that was not centred."""
+        return self._found.mean
+
+    def scores(self, source: Any, *, dim: str | int | None = None) -> Block:
+        """
+        Get the coordinates of rows along the components, centred and scaled as the data of the run were.
+
+        The scores of records are data of these records: along the components of a private release, too, no promise
+        protects them.
+
+        Parameters
+        ----------
+        source : array_like, sparse matrix, table, Dask or xarray array, AnnData, zarr.Array, str or Path, shape (n, d)
+            Rows, as for :func:`npmdask.top_k`; they are read once, some at a time.
+        dim : str or int, optional
+            The dimension that rows lie along, of an array of more than two.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            In memory; ``npmdask transform`` writes scores that are larger.
+
+        Raises
+        ------
+        BadInputError
+            Rows of another width, values that are not finite, or a run of a tensor.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> solution = npmdask.top_k(rows, 2, kind="samples", center=True)
+        >>> scores = solution.scores(rows)
+        >>> bool(np.allclose(scores.var(axis=0, ddof=1), solution.explained_variance))
+        True
+        """
+        return self._found.all_scores(source, dim)
+
+    def transform(self, rows: Any) -> Block:
+        """
+        Get the coordinates of rows along the components; :meth:`scores` under the name that scikit-learn gives it.
+
+        Parameters
+        ----------
+        rows : array_like, sparse matrix, table, Dask or xarray array, AnnData, zarr.Array, str or Path, shape (n, d)
+            Rows.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            In memory.
+
+        Raises
+        ------
+        BadInputError
+            As :meth:`scores`.
+        """
+        return self.scores(rows)
+
+    def inverse_transform(self, scores: Any) -> Block:
+        """
+        Get rows back from their coordinates, as far as the components reach.
+
+        Parameters
+        ----------
+        scores : array_like, shape (n, k)
+            Coordinates.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, d)
+            Rows in the units of the data.
+
+        Raises
+        ------
+        BadInputError
+            Coordinates of another number of components, or a run of a tensor.
+        """
+        given = np.asarray(scores, np.float64)
+        if given.ndim != 2 or given.shape[1] != self._found.k:
+            raise BadInputError(f"coordinates of shape {given.shape}: {self._found.k} columns are needed")
+        return self._found.rows(given)
+
+    def to_xarray(self) -> Any:
+        """
+        Give the components as a Dataset of xarray, with the names and coordinates of the columns.
+
+        Returns
+        -------
+        xarray.Dataset
+            ``components`` (component, and the dimensions of a row), ``values`` and ``residual_norms``; of a centred run
+            ``explained_variance``, ``explained_variance_ratio`` and ``mean``. The attributes say how the run ended.
+
+        Raises
+        ------
+        MissingExtraError
+            xarray is not installed.
+        """
+        beside = {"values": self.values, "residual_norms": self.residual_norms}
+        over = {}
+        if self.analysed.centred:
+            beside["explained_variance"] = self.explained_variance
+            beside["explained_variance_ratio"] = self.explained_variance_ratio
+            over["mean"] = self.mean
+        facts = {"outcome": self.outcome.name, "sentence": self.outcome.sentence, "assurance": self.assurance}
+        facts |= {"store": self.store} | ({} if self.fingerprint is None else {"fingerprint": self.fingerprint})
+        return as_dataset(self.labels.columns, self.basis, beside, over, **facts)
+
+    def to_anndata(self, adata: Any, *, key: str = "pca") -> Any:
+        """
+        Write the components and the scores of all cells into an AnnData, where scanpy writes and looks for them.
+
+        Parameters
+        ----------
+        adata : anndata.AnnData
+            Whose X was analysed, or others of the same genes.
+        key : str, default "pca"
+            ``obsm["X_pca"]``, ``varm["PCs"]`` and ``uns["pca"]``; under another key as scanpy's ``key_added``: all
+            three have it as their name.
+
+        Returns
+        -------
+        anndata.AnnData
+            The same object.
+
+        Raises
+        ------
+        BadInputError
+            Other genes than those of the run.
+        """
+        named = [axis.values for axis in self.labels.columns if axis.values is not None]
+        if named and not np.array_equal(named[0], np.asarray(adata.var_names, dtype=np.str_)):
+            raise BadInputError(
+                "the AnnData has other genes than the data of the run: give adata[:, solution.labels.columns[0].values]"
+            )
+        scores = self.scores(adata)
+        usual = key == "pca"
+        adata.obsm["X_pca" if usual else key] = scores
+        adata.varm["PCs" if usual else key] = self.basis
+        centred = self.analysed.centred
+        more = {"variance": self.explained_variance, "variance_ratio": self.explained_variance_ratio} if centred else {}
+        adata.uns[key] = {"params": {"zero_center": centred, "store": self.store}, **more}
+        return adata
+
+    @property
+    def _rows(self) -> int:
+        """n. Raises BadInputError of a private run."""
+        if self.analysed.rows is None:
+            raise BadInputError("how many rows there are is not released: see values, which need it not")
+        return self.analysed.rows
+
+    @property
+    def _found(self) -> StoredComponents:
+        """The components with what rows are centred and scaled by."""
+        if self.analysed.components is None:
+            raise BadInputError(f"a run of kind {self.analysed.kind} has no components of rows: see its basis")
+        return self.analysed.components
 
     def left_basis(self) -> Block:
         """

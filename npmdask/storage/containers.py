@@ -15,6 +15,7 @@ from scipy.sparse import csr_array, issparse
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.conventions import require_undecoded
+from npmdask.storage.labels import Labels, axis_of, of_columns
 from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
 
 SHOWN = 5  # names of columns that a sentence lists
@@ -67,6 +68,33 @@ def values_of(given: Any, dim: str | int | None = None) -> Any:
     return mapped_rows(given) if isinstance(given, np.memmap) else given
 
 
+def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
+    """What the rows and columns of ``given`` are called, as far as it says; parameters as :func:`values_of`."""
+    library, kind = type(given).__module__.partition(".")[0], type(given).__name__
+    if library == "xarray" and kind in ("DataArray", "Dataset"):
+        array = _rows_along(given, dim)
+        axes = tuple(axis_of(name, _coordinate(array, name), size) for name, size in array.sizes.items())
+        return Labels(axes[:1], axes[1:]) if len(axes) == 2 or dim is not None else None
+    if library == "pandas" and kind in ("DataFrame", "Series"):
+        table = given.to_frame() if kind == "Series" else given
+        counted = type(table.index).__name__ == "RangeIndex" and (table.index.start, table.index.step) == (0, 1)
+        rows = () if counted else (axis_of(table.index.name or "row", table.index),)
+        return Labels(rows, (axis_of(table.columns.name or "column", list(table.columns)),))
+    if library == "dask" and hasattr(given, "dtypes") and type(given).__module__ != "dask.delayed":
+        return of_columns(list(given.columns))
+    if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
+        named = given.columns if library == "polars" else given.schema.names
+        return of_columns(list(named))
+    if library == "anndata" and kind == "AnnData":
+        return Labels((axis_of("obs", given.obs_names),), (axis_of("var", given.var_names),))
+    return None
+
+
+def _coordinate(array: Any, name: Any) -> Any:
+    """The values along a dimension of a DataArray; None where it has none."""
+    return array.indexes[name].to_numpy() if name in array.indexes else None
+
+
 def _rows_first(array: Any, dim: str | int | None, what: str) -> Any:
     """The same array with the dimension ``dim`` in front.
 
@@ -114,8 +142,8 @@ def _arrow(given: Any) -> np.ndarray:
     return np.column_stack([column.to_numpy() for column in columns.values()])
 
 
-def _labelled(given: Any, dim: str | int | None) -> Any:
-    """The values of a DataArray, or of the only variable of a Dataset that can be meant; rows along ``dim``."""
+def _rows_along(given: Any, dim: str | int | None) -> Any:
+    """A DataArray, or the only variable of a Dataset that can be meant, with its rows along ``dim``."""
     if type(given).__name__ == "Dataset":
         fitting = {str(n): v for n, v in given.data_vars.items() if (v.ndim == 2 if dim is None else dim in v.dims)}
         if len(fitting) != 1:
@@ -132,8 +160,13 @@ def _labelled(given: Any, dim: str | int | None) -> Any:
             f"the DataArray has dimensions ({', '.join(map(str, given.dims))}); rows x columns are needed: say which "
             f"the rows lie along, as dim={str(given.dims[0])!r}, and all others are a row"
         )
+    return given if dim is None else given.transpose(dim, ...)
+
+
+def _labelled(given: Any, dim: str | int | None) -> Any:
+    """The values of a DataArray or Dataset; rows along ``dim``."""
+    given = _rows_along(given, dim)
     require_undecoded(given.attrs, given.dtype, "the DataArray", "an array in memory")
-    given = given if dim is None else given.transpose(dim, ...)
     if given.ndim < 2:
         raise BadInputError(f"the DataArray has {given.ndim} dimensions; 2 are needed (rows x columns)")
     if given.chunks is None and not getattr(given.variable, "_in_memory", True):  # a file that was opened

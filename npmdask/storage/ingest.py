@@ -26,6 +26,7 @@ from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource
 from npmdask.storage.formats.cubes import TensorSource
 from npmdask.storage.formats.raw import batch_rows
 from npmdask.storage.kinds import KINDS, choose_layout, not_square, require_cubic, require_symmetric, storage_dtype
+from npmdask.storage.labels import Labels
 from npmdask.storage.paths import NEW_STORE, local_path, locked, require_no_link
 from npmdask.storage.readers.packed_tensor import Place, place_of
 from npmdask.storage.symmetric_tensor import Box, comparing, in_order, mean_block
@@ -486,10 +487,10 @@ def _fill_dense(
                 progress(writer.next_row, source.rows, writer.next_row * wide)
     if not writer.next_row:
         raise BadInputError(f"{path} has no rows: there is nothing in it to analyse")
-    if isinstance(writer, PackedWriter):
-        return writer.next_row, writer.finish(record)  # it has compared every entry with its mirror image
+    if isinstance(writer, PackedWriter):  # it has compared every entry with its mirror image
+        return writer.next_row, writer.finish(record, _named(source))
     before = require_symmetric if writer.kind == "symmetric" else None
-    return writer.next_row, writer.finish(record, before_publish=before)
+    return writer.next_row, writer.finish(record, _named(source), before)
 
 
 def _fill_sparse(
@@ -518,4 +519,10 @@ def _fill_sparse(
                 progress(writer.next_row, source.rows, writer.entries * wide)
     if source.rows is not None and writer.next_row != source.rows:
         raise BadInputError(f"{path} ended after {writer.next_row} of {source.rows} rows: it is truncated")
-    return writer.next_row, writer.finish(record)
+    return writer.next_row, writer.finish(record, _named(source))
+
+
+def _named(source: FileSource) -> dict[str, np.ndarray]:
+    """What is kept of the names of columns, beside the data."""
+    fitting = source.labels and Labels(columns=source.labels.columns).fitting((0, source.columns))
+    return {} if not fitting else {"labels": fitting.array()}

@@ -16,9 +16,10 @@ import zarr
 from npmdask.errors import BadInputError, NpmdaskError, closest
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
-from npmdask.storage.containers import is_sparse, sparse_in_memory, values_of
+from npmdask.storage.containers import is_sparse, labels_of, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
+from npmdask.storage.labels import Labels, axis_of
 from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.computed import Rows, open_rows
@@ -103,6 +104,7 @@ class Source:
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
     matrices, flattened.
     ``words``: what the columns count, of documents, as recorded (npmdask.models.topics.vocabulary).
+    ``labels``: what rows and columns are called, where that is known.
     """
 
     path: str
@@ -118,6 +120,7 @@ class Source:
     truth: Truth | None = None
     side: int | None = None
     words: np.ndarray | None = None
+    labels: Labels | None = None
     digests: np.ndarray | dict[str, np.ndarray] | None = None
     budget: str | None = None
 
@@ -165,6 +168,13 @@ def open_source(
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
+    labels = None if isinstance(source, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(source, dim)
+    opened = _opened(source, kind, dim, spill)
+    labels = labels or opened.labels
+    return replace(opened, labels=None if labels is None else labels.fitting(opened.shape))
+
+
+def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None) -> Source:
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
     if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
@@ -397,7 +407,17 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         truth=truth,
         side=record.get("side"),
         words=beside.get("words"),
+        labels=_recorded_labels(beside),
     )
+
+
+def _recorded_labels(beside: dict[str, np.ndarray]) -> Labels | None:
+    """What a store says that its columns are called; of documents the words."""
+    if "labels" in beside:
+        return Labels.of_array(beside["labels"])
+    if "words" in beside:
+        return Labels(columns=(axis_of("word", beside["words"].tobytes().decode().split("\n")),))
+    return None
 
 
 def _printed(record: dict[str, Any], reader: Reader, beside: dict[str, np.ndarray]) -> str:

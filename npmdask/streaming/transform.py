@@ -16,40 +16,15 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.numerics.subspaces import Block
-from npmdask.operators.view import column_scale
+from npmdask.runs.components import StoredComponents, components_of_run
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path, locked
-from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
 
 # Rows along the components that a store holds: of a stream, a model that was saved, a finished run or a release.
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredComponents:
-    """Scores are rows less ``mean`` (d, or None) times ``weights`` (d x k): the basis, each of its rows divided by the
-    deviation of that column where the run was ``scaled``."""
-
-    weights: Block
-    mean: np.ndarray | None = None
-    scaled: bool = False
-
-    @property
-    def d(self) -> int:
-        return len(self.weights)
-
-    @property
-    def k(self) -> int:
-        return int(self.weights.shape[1])
-
-    def scores(self, rows: Block) -> Block:
-        """Coordinates of ``rows`` (n x d) along the components: n x k."""
-        product: Block = (rows if self.mean is None else rows - self.mean) @ self.weights
-        return product
 
 
 def components_of(store: str | Path) -> StoredComponents:
@@ -65,7 +40,7 @@ def components_of(store: str | Path) -> StoredComponents:
     spec = held.read_spec()
     if spec is None or is_stream(spec):
         arrays = answer_of(store)
-        return StoredComponents(weights=arrays["basis"], mean=arrays.get("mean"))
+        return StoredComponents(basis=arrays["basis"], mean=arrays.get("mean"))
     result = held.read_part("result")
     if result is None:
         raise not_finished(store)
@@ -80,30 +55,7 @@ def components_of(store: str | Path) -> StoredComponents:
             f"{store} holds eigenvectors of the operator {spec['operator']['registered']!r}, which is not of columns: "
             f"read its answer with `npmdask export {store} OUT.npz`"
         )
-    basis = result[0]["basis"]
-    if not (data["center"] or data["scale"]):
-        return StoredComponents(weights=basis)
-    mean, std = _statistics(held, spec)
-    if data["scale"]:
-        basis = basis / column_scale(mean, std, sparse=data["kind"] == "sparse")[:, None]
-    return StoredComponents(weights=basis, mean=mean if data["center"] else None, scaled=data["scale"])
-
-
-def _statistics(held: RunStore, spec: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Means and deviations of the columns of a run: of its survey, or recorded with its source."""
-    survey = held.read_part("survey")
-    if survey is not None and "column_mean" in survey[0]:
-        return survey[0]["column_mean"], survey[0]["column_std"]
-    where = f"{held.path} is centred or scaled by statistics that lie with its source"
-    try:
-        source = open_source(spec["source"], spec["data"]["kind"])
-    except BadInputError as error:
-        raise BadInputError(f"{where}: {error}") from error
-    if source.fingerprint != spec["data"]["fingerprint"] or source.column_mean is None or source.column_std is None:
-        raise BadInputError(
-            f"{where} {spec['source']}, which has changed since: put it back, or run again on what it is"
-        )
-    return source.column_mean, source.column_std
+    return components_of_run(held, spec, result[0]["basis"])
 
 
 BATCH_BYTES = 16 * 2**20  # of rows as float64
@@ -180,7 +132,7 @@ def transform(
         columns=components.k,
         skipped=opened.stream.skipped,
         centered=components.mean is not None,
-        scaled=components.scaled,
+        scaled=components.scale is not None,
         seconds=round(seconds, 3),
         rows_per_second=round(rows / seconds, 1),
         dest=str(writer.dest),

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest
 from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.labels import Labels
 
 MOST_EMPTY_ROWS = 10**8
 
@@ -25,8 +26,8 @@ class FileSource:
     """What is known of a file at once; ``rows`` is None where only reading to the end tells.
 
     ``facts``: what decided how its values are read, beside the options (attributes that decode them); ``header``: the
-    line of text that was taken for the names of the columns. ``refuse_marked`` is called when a value is not finite: it
-    raises where the file says that this means "missing".
+    line of text that was taken for the names of the columns; ``labels``: what they are called. ``refuse_marked`` is
+    called when a value is not finite: it raises where the file says that this means "missing".
     """
 
     format: str
@@ -35,6 +36,7 @@ class FileSource:
     dtype: np.dtype
     facts: dict[str, Any] = field(default_factory=dict)
     header: tuple[str, ...] | None = None
+    labels: Labels | None = None
     refuse_marked: Callable[[], None] = lambda: None
 
 

@@ -13,6 +13,7 @@ from scipy import sparse
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.common import SparseSource, truncated
 from npmdask.storage.formats.raw import spool_file, spool_write
+from npmdask.storage.labels import Labels, axis_of
 
 # Sorting outside of memory, for files that are not ordered by rows (COO, CSC, MatrixMarket).
 #
@@ -223,6 +224,25 @@ def group_shape(group: Any, where: str) -> tuple[int, int]:
 def main_array(root: Any) -> str | None:
     """``X`` of an AnnData file."""
     return "X" if "X" in root and "encoding-type" in root["X"].attrs else None
+
+
+def gene_labels(root: Any, name: str) -> Labels | None:
+    """The names of the columns of ``X``, or of a layer, of an AnnData file; None where it has none, or holds others."""
+    if not (name == "X" or name.startswith("layers/")) or "var" not in root:
+        return None
+    table = root["var"]
+    index = str(table.attrs.get("_index", "_index"))
+    held: Any = table[index] if index in table else None
+    if hasattr(held, "keys") and "values" in held:  # text of pandas, of which some may be missing
+        held = held["values"]
+    if held is None or len(getattr(held, "shape", ())) != 1 or not _is_text(held):
+        return None
+    return Labels(columns=(axis_of("var", np.asarray(held.asstr()[...] if hasattr(held, "asstr") else held[...])),))
+
+
+def _is_text(array: Any) -> bool:
+    """Whether an array of HDF5 or Zarr holds text, and nothing that would have to be unpickled."""
+    return array.dtype.kind in "TUS" or (hasattr(array, "asstr") and array.dtype.metadata is not None)
 
 
 def array_shapes(nodes: dict[str, Any]) -> dict[str, tuple[int, ...]]:

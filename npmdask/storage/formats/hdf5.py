@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from npmdask.storage.formats.compressed import (
     compressed_source,
     encoding,
     exact_slices,
+    gene_labels,
     group_shape,
     main_array,
 )
@@ -57,8 +59,9 @@ def open_hdf5(
         name = choose_array(path, dataset, array_shapes(_nodes(file, dataset, path)))
         node = file[name]
         if isinstance(node, h5py.Dataset):
-            return _dense(path, name, node, missing, spool, gaps)
+            return replace(_dense(path, name, node, missing, spool, gaps), labels=gene_labels(file, name))
         require_plain_parts(node)
+        labels = gene_labels(file, name)
         shape, count = group_shape(node, f"{name} of {path}"), len(node["data"])
         dtype, layout = require_numbers(node["data"].dtype, f"{name} of {path}"), encoding(node)
 
@@ -70,7 +73,8 @@ def open_hdf5(
             yield {part: exact_slices(_sought(opened[name][part], missing), path) for part in PARTS}
             _require_whole(parts, missing)
 
-    return compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
+    found = compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
+    return replace(found, labels=labels)
 
 
 def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:

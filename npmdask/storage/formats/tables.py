@@ -15,6 +15,7 @@ from npmdask.errors import BadInputError, Later
 from npmdask.storage.formats.common import DenseSource, after, require_regular_file
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
 from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.labels import of_columns
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
@@ -159,7 +160,15 @@ def open_csv(
             raise _csv_error(path, names, str(error)) from error
 
     taken = tuple(names) if named else None
-    return DenseSource(format="csv", rows=None, columns=len(names), dtype=dtype, header=taken, batches=batches)
+    return DenseSource(
+        format="csv",
+        rows=None,
+        columns=len(names),
+        dtype=dtype,
+        header=taken,
+        labels=None if taken is None else of_columns(taken),
+        batches=batches,
+    )
 
 
 def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
@@ -202,7 +211,14 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
                         yield from after(start, _parquet_rows(file, options, dtype, row, part, missing), row)
                     row += count
 
-    return DenseSource(format="parquet", rows=sum(map(sum, counts)), columns=len(names), dtype=dtype, batches=batches)
+    return DenseSource(
+        format="parquet",
+        rows=sum(map(sum, counts)),
+        columns=len(names),
+        dtype=dtype,
+        labels=of_columns(names),
+        batches=batches,
+    )
 
 
 def _parquet_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from npmdask.storage.formats.compressed import (
     compressed_source,
     encoding,
     exact_slices,
+    gene_labels,
     group_shape,
     main_array,
 )
 from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
+from npmdask.storage.labels import Labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed_symmetric import open_packed
 from npmdask.storage.safe_open import open_node
@@ -60,6 +63,17 @@ def open_zarr(
         stored = "X" if "X" in node else "data"
         dataset = main_array(node) if record is None else stored
     name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))))
+    if record is None:
+        labels = gene_labels(node, name)
+    else:
+        labels = Labels.of_array(boxes_of(node["labels"], "error")[...]) if "labels" in node else None
+    return replace(_chosen(path, node, name, record, missing, spool, gaps), labels=labels)
+
+
+def _chosen(
+    path: Path, node: zarr.Group, name: str, record: Any, missing: str, spool: Path, gaps: str
+) -> DenseSource | SparseSource:
+    """The array ``name`` of a group; ``record``: of an npmdask store."""
     if isinstance(node[name], zarr.Group):
         return _sparse(path, node[name], missing, spool)
     known = (

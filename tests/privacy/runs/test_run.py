@@ -24,6 +24,7 @@ from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
+from npmdask.storage.labels import of_columns
 from npmdask.storage.source import open_source
 from tests.privacy.runs.conftest import STEPS, World, make_world, records
 
@@ -353,3 +354,19 @@ def test_the_papers_formula_is_refused_where_it_is_unsound(tmp_path: Path) -> No
     with pytest.raises(RefusedError, match=r"exact accounting gives epsilon = 10\.35"):
         make_problem(open_source(data), Request(target_rank=2, max_steps=3, privacy=asked))
     make_problem(open_source(data), Request(target_rank=2, max_steps=3, privacy=replace(asked, epsilon=4.0)))
+
+
+@pytest.mark.slow
+def test_no_name_and_no_number_of_rows_is_in_a_release(world: World) -> None:
+    """Names of columns may have been made from the data, and the number of rows is data of theirs."""
+    problem = world.problem()
+    named = replace(problem.source, labels=of_columns([f"patient-{i}" for i in range(problem.d)]))
+    solution = world.solve("run", replace(problem, source=named))
+    again = world.solve("run", replace(problem, source=named))
+    for found in (solution, again):
+        assert not found.labels.columns and found.analysed.rows is None and found.mean is None
+        with pytest.raises(BadInputError, match="how many rows there are is not released"):
+            _ = found.singular_values
+        assert "patient" not in repr(found) + found._repr_html_() + str(found.to_xarray())
+    files = [path for path in (world.folder / "run").rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"patient" in path.read_bytes()]

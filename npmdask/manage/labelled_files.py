@@ -1,0 +1,124 @@
+"""The components of a run in files of people's own tools, with the names of columns: CSV, Parquet, NetCDF, h5ad."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from npmdask.errors import BadInputError, extra
+from npmdask.storage.labels import Axis, as_dataset
+
+SIDE = "columns."  # how the names of arrays begin that say what columns of the data are called
+
+
+class LabelledFile:
+    """A sink that gathers the arrays of an answer and writes some of them at last, as ``write`` does."""
+
+    def __init__(self, target: Path) -> None:
+        self.names: list[str] = []
+        self._target, self._arrays = target, dict[str, np.ndarray]()
+        self._aside = target.with_name(f".writing-{os.getpid()}-{target.name}")
+
+    def array(self, name: str, array: np.ndarray) -> None:
+        """Keep an array."""
+        self._arrays[name] = array
+
+    def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
+        """Leave it out: it may be larger than memory."""
+
+    def publish(self) -> None:
+        """Write the file, and put it in its place.
+
+        Raises
+        ------
+        BadInputError
+            The answer has no components of columns, as that of topics or of a tensor.
+        """
+        if "basis" not in self._arrays:
+            raise BadInputError(
+                f"{self._target}: this answer ({', '.join(self._arrays)}) has no components: export it as .npz"
+            )
+        self.names = self.write(self._aside)
+        os.replace(self._aside, self._target)
+
+    def drop(self) -> None:
+        """Remove what was not published."""
+        self._aside.unlink(missing_ok=True)
+
+    @property
+    def axes(self) -> list[Axis]:
+        """What a row of the data consists of."""
+        named = {name.removeprefix(SIDE): held for name, held in self._arrays.items() if name.startswith(SIDE)}
+        return [Axis(name, len(held), held) for name, held in named.items()] or [
+            Axis("column", len(self._arrays["basis"]), np.arange(len(self._arrays["basis"])))
+        ]
+
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns of a table with a line for each column of the data: its names, and its part in each component."""
+        basis, axes = self._arrays["basis"], self.axes
+        places = np.unravel_index(np.arange(len(basis)), [axis.size for axis in axes])
+        found = {axis.name: axis.places[at] for axis, at in zip(axes, places, strict=True)}
+        return found | {f"component{i + 1}": basis[:, i] for i in range(basis.shape[1])}
+
+    def write(self, place: Path) -> list[str]:
+        """Write the file at ``place``; returns the names in it."""
+        raise NotImplementedError
+
+
+class CsvFile(LabelledFile):
+    """A table as text, its numbers with all their digits."""
+
+    def write(self, place: Path) -> list[str]:
+        table = self.table()
+        columns = (column.astype(str) if column.dtype.kind == "M" else column for column in table.values())
+        with open(place, "w", newline="", encoding="utf-8") as file:
+            lines = csv.writer(file)
+            lines.writerow(table)
+            lines.writerows(zip(*(column.tolist() for column in columns), strict=True))
+        return list(table)
+
+
+class ParquetFile(LabelledFile):
+    """The same table as Parquet."""
+
+    def write(self, place: Path) -> list[str]:
+        with extra("ingest"):
+            import pyarrow as pa
+            import pyarrow.parquet as pa_parquet
+        table = self.table()
+        pa_parquet.write_table(pa.table({name: pa.array(column) for name, column in table.items()}), place)
+        return list(table)
+
+
+class NetcdfFile(LabelledFile):
+    """Components on their grid."""
+
+    def write(self, place: Path) -> list[str]:
+        arrays = self._arrays
+        beside: dict[str, np.ndarray] = {name: arrays[name] for name in ("values", "residual_norms") if name in arrays}
+        found = as_dataset(self.axes, arrays["basis"], beside, {"mean": arrays["mean"]} if "mean" in arrays else {})
+        found.to_netcdf(place)
+        return [str(name) for name in found.variables]
+
+
+class AnnDataFile(LabelledFile):
+    """Components of genes: ``varm["PCs"]`` and ``uns["pca"]`` of an AnnData without cells."""
+
+    def write(self, place: Path) -> list[str]:
+        with extra(None):
+            import anndata
+            import pandas as pd
+        names = self.table()
+        index = pd.Index(next(iter(names.values())).astype(str).astype(object))
+        found = anndata.AnnData(var=pd.DataFrame(index=index), obs=pd.DataFrame(index=pd.Index([], dtype=object)))
+        found.varm["PCs"] = self._arrays["basis"]
+        found.uns["pca"] = {"values": self._arrays["values"]}
+        found.write_h5ad(place)
+        return ["varm/PCs", "uns/pca/values"]
+
+
+LABELLED = {".csv": CsvFile, ".parquet": ParquetFile, ".nc": NetcdfFile, ".h5ad": AnnDataFile}

@@ -1,0 +1,122 @@
+"""Scores of rows along the components of a finished run: (X - mean) V, centred and scaled as the run was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.numerics.subspaces import Block
+from npmdask.operators.view import column_scale
+from npmdask.storage.containers import is_sparse
+from npmdask.storage.source import Source, open_source
+from npmdask.storage.streams.zarr_rows import units_of
+
+AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredComponents:
+    """Scores of a row are those of ``(row - mean) / scale`` along the ``basis`` (d x k); both (d) may be None."""
+
+    basis: Block
+    mean: np.ndarray | None = None
+    scale: np.ndarray | None = None
+
+    @property
+    def d(self) -> int:
+        return len(self.basis)
+
+    @property
+    def k(self) -> int:
+        return int(self.basis.shape[1])
+
+    @cached_property
+    def weights(self) -> Block:
+        """What centred rows are multiplied by."""
+        return self.basis if self.scale is None else self.basis / self.scale[:, None]
+
+    def scores(self, rows: Any) -> Block:
+        """Coordinates of ``rows`` (n x d) along the components: n x k. Of sparse ones the mean is taken off after."""
+        if self.mean is None:
+            return np.asarray(rows @ self.weights)
+        if is_sparse(rows):
+            return np.asarray(rows @ self.weights) - self.mean @ self.weights
+        return np.asarray((rows - self.mean) @ self.weights)
+
+    def rows(self, scores: Block) -> Block:
+        """Rows (n x d) that have these scores and lie in the span of the components."""
+        rows = scores @ self.basis.T
+        rows = rows if self.scale is None else rows * self.scale
+        return rows if self.mean is None else rows + self.mean
+
+    def all_scores(self, source: Any, dim: str | int | None = None) -> Block:
+        """The same of all rows of a source, in memory; it is read once, some rows at a time.
+
+        Raises
+        ------
+        BadInputError
+            Rows of another width, or scores that are not finite.
+        """
+        opened = open_source(source, dim=dim)
+        if len(opened.shape) != 2 or opened.shape[1] != self.d:
+            raise BadInputError(
+                f"{opened.path} has {opened.shape[-1]} columns and the components have {self.d}: give rows of the "
+                "columns that they were found of"
+            )
+        units, found = units_of(opened.reader), np.empty((opened.shape[0], self.k))  # type: ignore[arg-type]
+        step = max(1, AT_ONCE // (8 * self.d))
+        for unit in range(len(units.bounds) - 1):
+            first, rows = int(units.bounds[unit]), units.load(unit)
+            for start in range(0, rows.shape[0], step):
+                scores = self.scores(rows[start : start + step])
+                found[first + start : first + start + len(scores)] = scores
+        bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
+        if len(bad):
+            raise BadInputError(
+                f"row {bad[0]} of {opened.path} has values that are not finite: fill them in, or leave it out"
+            )
+        return found
+
+
+def components_of_run(
+    held: RunStore, spec: dict[str, Any], basis: Block, source: Source | None = None
+) -> StoredComponents:
+    """The components of a finished run, with what rows were centred and scaled by when they were found: as its survey
+    says, or its ``source``, which is opened again where it is not given.
+
+    Raises
+    ------
+    BadInputError
+        The column means lay with a source that is gone or has changed.
+    """
+    data = spec["data"]
+    if not (data["center"] or data["scale"]):
+        return StoredComponents(basis=basis)
+    mean, std = _statistics(held, spec, source)
+    return StoredComponents(
+        basis=basis,
+        mean=mean if data["center"] else None,
+        scale=column_scale(mean, std, sparse=data["kind"] == "sparse") if data["scale"] else None,
+    )
+
+
+def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> tuple[np.ndarray, np.ndarray]:
+    """Means and deviations of the columns of a run: of its survey, or recorded with its source."""
+    survey = held.read_part("survey")
+    if survey is not None and "column_mean" in survey[0]:
+        return survey[0]["column_mean"], survey[0]["column_std"]
+    where = f"{held.path} is centred or scaled by statistics that lie with its source"
+    try:
+        source = source or open_source(spec["source"], spec["data"]["kind"])
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error}") from error
+    if source.fingerprint != spec["data"]["fingerprint"] or source.column_mean is None or source.column_std is None:
+        raise BadInputError(
+            f"{where} {spec['source']}, which has changed since: put it back, or run again on what it is"
+        )
+    return source.column_mean, source.column_std

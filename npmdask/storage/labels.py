@@ -1,0 +1,161 @@
+"""What the rows and columns of data are called: samples, genes, words, the coordinates of a grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import extra
+
+LONGEST = 256  # characters of a name that are kept: an array of names is as wide as the longest
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """
+    Hold the name of a dimension and what its places are called.
+
+    Attributes
+    ----------
+    name : str
+        Like "gene" or "lat".
+    size : int
+        How many places it has.
+    values : numpy.ndarray or None, shape (size,)
+        Their names (text), coordinates or times; None: they are numbered.
+
+    Examples
+    --------
+    >>> from npmdask.storage.labels import axis_of
+    >>> axis_of("gene", ["CD3E", "MS4A1"]).size
+    2
+    """
+
+    name: str
+    size: int
+    values: np.ndarray | None = None
+
+    @property
+    def places(self) -> np.ndarray:
+        """What its places are called, or their numbers."""
+        return np.arange(self.size) if self.values is None else self.values
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """
+    Hold the axes of rows and of columns.
+
+    Attributes
+    ----------
+    rows, columns : tuple of Axis
+        Several where the values of a grid are a row: the last varies fastest. Empty: numbered.
+
+    Examples
+    --------
+    >>> from npmdask.storage.labels import Labels, axis_of
+    >>> Labels(columns=(axis_of("lat", [10.0, 20.0]), axis_of("lon", [0.0, 5.0, 10.0]))).columns[1].values[2]
+    np.float64(10.0)
+    """
+
+    rows: tuple[Axis, ...] = ()
+    columns: tuple[Axis, ...] = ()
+
+    def fitting(self, shape: tuple[int, ...]) -> Labels | None:
+        """Leave out axes that are not of data of this shape; None: nothing is left."""
+        rows, columns = (
+            axes if axes and prod(axis.size for axis in axes) == size else ()
+            for axes, size in zip((self.rows, self.columns), shape[:2], strict=True)
+        )
+        return Labels(rows, columns) if rows or columns else None
+
+    def bundle(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays, and what is to be known of them, as a part of a store keeps them."""
+        sides = {"rows": self.rows, "columns": self.columns}
+        named = {f"{side}-{i}": axis.values for side, axes in sides.items() for i, axis in enumerate(axes)}
+        facts = {side: [[axis.name, axis.size] for axis in axes] for side, axes in sides.items()}
+        return {name: values for name, values in named.items() if values is not None}, facts
+
+    @classmethod
+    def of_bundle(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Labels:
+        """The inverse of :meth:`bundle`."""
+        sides = {
+            side: tuple(Axis(name, size, arrays.get(f"{side}-{i}")) for i, (name, size) in enumerate(facts[side]))
+            for side in ("rows", "columns")
+        }
+        return cls(**sides)
+
+    def named(self) -> dict[str, np.ndarray]:
+        """The places of every axis by "columns.NAME" or "rows.NAME": what they are called, or their numbers."""
+        sides = {"rows": self.rows, "columns": self.columns}
+        return {f"{side}.{axis.name}": axis.places for side, axes in sides.items() for axis in axes}
+
+    def array(self) -> np.ndarray:
+        """All of it as bytes, for a store that keeps arrays of numbers only."""
+        arrays, facts = self.bundle()
+        held = {name: [values.dtype.str, _listed(values)] for name, values in arrays.items()}
+        return np.frombuffer(json.dumps({"facts": facts, "arrays": held}).encode(), np.uint8).copy()
+
+    @classmethod
+    def of_array(cls, array: np.ndarray) -> Labels:
+        """The inverse of :meth:`array`."""
+        found = json.loads(array.tobytes())
+        arrays = {name: _unlisted(dtype, values) for name, (dtype, values) in found["arrays"].items()}
+        return cls.of_bundle(arrays, found["facts"])
+
+
+def of_columns(names: Sequence[str]) -> Labels:
+    """The labels of a table whose columns have these names."""
+    return Labels(columns=(axis_of("column", names),))
+
+
+def as_dataset(
+    axes: Sequence[Axis], basis: np.ndarray, beside: Mapping[str, np.ndarray], over: Mapping[str, Any], **facts: str
+) -> Any:
+    """A Dataset of xarray: ``components`` (k, and the ``axes`` of a row) of a ``basis`` (d x k), what there is of every
+    component ``beside`` it (k), and of every column (``over``: d). ``facts`` are its attributes.
+
+    Raises
+    ------
+    MissingExtraError
+        xarray is not installed.
+    """
+    with extra(None):
+        import xarray as xr
+    axes = axes or (Axis("column", len(basis)),)
+    dims, shape = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
+    along = "component" if "component" not in dims else "mode"  # the data may have a dimension of this name
+    data: dict[str, Any] = {"components": ((along, *dims), basis.T.reshape(-1, *shape))}
+    data |= {name: (along, values) for name, values in beside.items()}
+    data |= {name: (dims, np.asarray(values).reshape(shape)) for name, values in over.items()}
+    coords = {axis.name: axis.values for axis in axes if axis.values is not None}
+    return xr.Dataset(data, coords={**coords, along: np.arange(1, basis.shape[1] + 1)}, attrs=facts)
+
+
+def _listed(values: np.ndarray) -> list[Any]:
+    """As JSON holds it; times as whole numbers of their unit."""
+    return list((values.view(np.int64) if values.dtype.kind in "mM" else values).tolist())
+
+
+def _unlisted(dtype: str, values: list[Any]) -> np.ndarray:
+    kind = np.dtype(dtype)
+    return np.array(values, np.int64).view(kind) if kind.kind in "mM" else np.array(values, kind)
+
+
+def axis_of(name: Any, values: Any, size: int | None = None) -> Axis:
+    """An axis; ``values`` that are neither numbers nor times become text. None of them: ``size`` places."""
+    if values is None:
+        assert size is not None
+        return Axis(str(name), size)
+    listed = list(values) if not isinstance(values, np.ndarray) else values
+    text = any(isinstance(value, tuple | list) for value in listed[:1])  # levels of an index
+    held = np.asarray([] if text else listed)
+    if text or held.dtype.kind not in "iufmM":
+        held = np.array([str(value)[:LONGEST] for value in listed], dtype=np.str_)
+    little = held.dtype.newbyteorder("<") if held.dtype.kind != "U" else held.dtype
+    return Axis(str(name), len(held), held.astype(little, copy=False))
