@@ -19,7 +19,7 @@ from numpydoc.validate import validate
 import npmdask
 
 ROOT = Path(__file__).resolve().parents[1]
-FACES = ("npmdask", "npmdask.accounting", "npmdask.experiments", "npmdask.theory")
+FACES = ("npmdask", "npmdask.accounting", "npmdask.anndata", "npmdask.experiments", "npmdask.theory", "npmdask.xarray")
 # Where the quotes stand is a matter of style (GL01, GL02); an extended summary and "See Also" are written where they
 # say something (ES01, SA01).
 LEFT_OUT = {"ES01", "SA01", "GL01", "GL02"}

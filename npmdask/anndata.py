@@ -1,0 +1,9 @@
+"""PCA of annotated data, in the words of scanpy.
+
+>>> import npmdask.anndata
+>>> npmdask.anndata.pca(adata, 50, memory="2GiB")  # doctest: +SKIP
+"""
+
+from npmdask.models.annotated import pca
+
+__all__ = ["pca"]

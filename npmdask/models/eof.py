@@ -1,0 +1,261 @@
+"""Empirical orthogonal functions of gridded data: principal components that stay on their grid (npmdask.xarray)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.models.estimator import run_store
+from npmdask.numerics.subspaces import fix_signs
+from npmdask.numerics.units import parse_memory
+from npmdask.planning.predicted_steps import drive
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources, Solution
+from npmdask.storage.readers.lazy import rows_of_a_block
+from npmdask.storage.source import open_source
+
+LATITUDES = ("lat", "latitude", "nav_lat")
+
+
+class EOF:
+    """
+    Find the empirical orthogonal functions of a DataArray that need not fit in memory.
+
+    The words are those of xeofs. Grid points without data at the first time (land, in a field of the sea) are left out
+    and come back as NaN; a value that is missing at another time is refused, with its place.
+
+    Parameters
+    ----------
+    n_modes : int, default 10
+        How many modes.
+    use_coslat : bool, default False
+        Weight every grid point by the square root of the cosine of its latitude, so that areas count equally.
+    standardize : bool, default False
+        Divide every grid point by its standard deviation; not together with ``use_coslat``.
+    memory : str or int, optional
+        Limit for the fit, like "2GiB".
+    store : str or Path, optional
+        Folder of the run, which a killed fit goes on from; a temporary one by default.
+    tol : float, optional
+        Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
+    random_state : int, default 0
+        Seed of the start, which the result does not depend on beyond ``tol``.
+
+    Attributes
+    ----------
+    solution_ : Solution
+        The answer, with its certificate; its components are those of the weighted grid points that have data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from npmdask.xarray import EOF
+    >>> values = np.random.default_rng(0).standard_normal((60, 4, 5))
+    >>> field = xr.DataArray(values, dims=("time", "lat", "lon"), coords={"lat": [-60.0, -20.0, 20.0, 60.0]})
+    >>> model = EOF(n_modes=2, use_coslat=True).fit(field, dim="time")
+    >>> model.components().dims, model.scores().shape
+    (('mode', 'lat', 'lon'), (60, 2))
+    """
+
+    solution_: Solution
+
+    def __init__(
+        self,
+        n_modes: int = 10,
+        *,
+        use_coslat: bool = False,
+        standardize: bool = False,
+        memory: str | int | None = None,
+        store: str | Path | None = None,
+        tol: float | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.n_modes = n_modes
+        self.use_coslat = use_coslat
+        self.standardize = standardize
+        self.memory = memory
+        self.store = store
+        self.tol = tol
+        self.random_state = random_state
+
+    def fit(self, X: Any, dim: str = "time") -> Self:
+        """
+        Find the modes.
+
+        Parameters
+        ----------
+        X : xarray.DataArray
+            In memory, lazy, or of a file that was opened and not read. Its mean along ``dim`` is taken off.
+        dim : str, default "time"
+            The dimension of samples; all others make up the grid.
+
+        Returns
+        -------
+        EOF
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            No DataArray, no such dimension, no latitude, or values that are missing at some times only.
+        """
+        if self.standardize and self.use_coslat:
+            raise BadInputError("standardize and use_coslat do not go together yet: leave one of them out")
+        self._sample, self._grid = dim, _grid_of(X, dim)
+        first = np.asarray(self._grid.values, np.float64).ravel()
+        self._kept = np.flatnonzero(np.isfinite(first))
+        if not len(self._kept):
+            raise BadInputError(f"no grid point has a value at the first place of {dim!r}: there is nothing to analyse")
+        self._weights = _roots_of_cosines(self._grid) if self.use_coslat else None
+        self._fitted = self._rows(X)
+        request = Request(
+            target_rank=self.n_modes, center=True, scale=self.standardize, tol=self.tol, seed=self.random_state
+        )
+        problem = make_problem(open_source(self._fitted, "samples", dim), request)
+        with run_store(self.store) as store, RunStore(store) as run:
+            self.solution_ = drive(problem, run, Resources(memory=parse_memory(self.memory)), None)
+        self._signs = fix_signs(self.solution_.basis)
+        return self
+
+    def components(self) -> Any:
+        """
+        Get the modes as maps.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes, ...)
+            Of unit length, on the grid; NaN where there are no data. The entry of largest size in each is positive.
+        """
+        basis = self._solved.basis * self._signs
+        maps = np.full((basis.shape[1], self._grid.size), np.nan)
+        maps[:, self._kept] = basis.T
+        coords = {"mode": self._modes, **self._grid.coords}
+        return type(self._grid)(
+            maps.reshape(-1, *self._grid.shape), dims=("mode", *self._grid.dims), coords=coords, name="components"
+        )
+
+    def scores(self) -> Any:
+        """
+        Get the scores of the data that the modes were found of; they are read once more.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n, n_modes)
+            Along the dimension of samples.
+        """
+        self._solved  # noqa: B018  (refuses before fit)
+        return self._scored(self._fitted)
+
+    def transform(self, X: Any) -> Any:
+        """
+        Get the scores of other data on the same grid.
+
+        Parameters
+        ----------
+        X : xarray.DataArray
+            With the dimensions and grid of what the modes were found of.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n, n_modes)
+            Along the dimension of samples.
+
+        Raises
+        ------
+        BadInputError
+            Another grid, or values that are missing.
+        """
+        self._solved  # noqa: B018  (refuses before fit)
+        grid, known = _grid_of(X, self._sample), self._grid
+        if dict(grid.sizes) != dict(known.sizes):
+            raise BadInputError(f"the grid is {dict(grid.sizes)}, and the modes have {dict(known.sizes)}")
+        return self._scored(self._rows(X))
+
+    def explained_variance(self) -> Any:
+        """
+        Get the variance of each mode, n - 1 in the denominator.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes,)
+            The largest first.
+        """
+        return self._by_mode(self._solved.explained_variance, "explained_variance")
+
+    def explained_variance_ratio(self) -> Any:
+        """
+        Get the share of each mode in the (weighted) variance of all grid points.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes,)
+            The largest first.
+        """
+        return self._by_mode(self._solved.explained_variance_ratio, "explained_variance_ratio")
+
+    def singular_values(self) -> Any:
+        """
+        Get the singular values of the centred, weighted data.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes,)
+            The largest first.
+        """
+        return self._by_mode(self._solved.singular_values, "singular_values")
+
+    @property
+    def _solved(self) -> Solution:
+        if not hasattr(self, "solution_"):
+            raise BadInputError("EOF knows nothing yet: call fit first")
+        return self.solution_
+
+    @property
+    def _modes(self) -> np.ndarray:
+        return np.arange(1, self._solved.basis.shape[1] + 1)
+
+    def _by_mode(self, values: np.ndarray, name: str) -> Any:
+        return type(self._grid)(values, dims=("mode",), coords={"mode": self._modes}, name=name)
+
+    def _scored(self, rows: Any) -> Any:
+        values = self._solved.scores(rows, dim=self._sample) * self._signs
+        coords = {"mode": self._modes, **({self._sample: rows[self._sample]} if self._sample in rows.coords else {})}
+        return type(self._grid)(values, dims=(self._sample, "mode"), coords=coords, name="scores")
+
+    def _rows(self, X: Any) -> Any:
+        """The grid points that have data, weighted, of every sample; lazy, so that nothing is copied."""
+        X = X.transpose(self._sample, *self._grid.dims)
+        lazy = X if X.chunks is not None else X.chunk({self._sample: rows_of_a_block(X.shape, X.dtype)})
+        weighted = lazy if self._weights is None else lazy * self._weights
+        if len(self._kept) == self._grid.size:
+            return weighted
+        flat = weighted.data.reshape(len(X), -1)[:, self._kept]
+        samples = {self._sample: X[self._sample]} if self._sample in X.coords else {}
+        return type(X)(flat, dims=(self._sample, "point"), coords={**samples, "point": self._kept})
+
+
+def _grid_of(X: Any, dim: str) -> Any:
+    """The first sample of a DataArray: its grid, with coordinates."""
+    if type(X).__name__ != "DataArray":
+        raise BadInputError(f"a DataArray of xarray is needed, not a {type(X).__name__}: give one, as ds['name']")
+    if dim not in X.dims or X.ndim < 2:
+        raise BadInputError(f"dim = {dim!r} and others are needed; the DataArray has {', '.join(map(str, X.dims))}")
+    return X.isel({dim: 0}, drop=True)
+
+
+def _roots_of_cosines(grid: Any) -> Any:
+    """The square roots of cosines of latitudes, along their dimension."""
+    name = next((name for name in LATITUDES if name in grid.coords), None)
+    if name is None:
+        raise BadInputError(
+            f"use_coslat needs a coordinate called {', '.join(LATITUDES[:-1])} or {LATITUDES[-1]}; there are "
+            f"{', '.join(map(str, grid.coords)) or 'none'}: name it so, as da.rename(y='lat')"
+        )
+    latitudes = grid[name]
+    return np.sqrt(np.cos(np.deg2rad(latitudes.astype("f8"))).clip(0.0, 1.0)).reset_coords(drop=True)

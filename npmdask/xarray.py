@@ -1,0 +1,9 @@
+"""Empirical orthogonal functions of gridded data, in the words of xeofs.
+
+>>> from npmdask.xarray import EOF
+>>> maps = EOF(n_modes=10, use_coslat=True).fit(field, dim="time").components()  # doctest: +SKIP
+"""
+
+from npmdask.models.eof import EOF
+
+__all__ = ["EOF"]

@@ -1,0 +1,121 @@
+"""Modes of gridded data: beside the packages of that community, on a real field of sea-surface temperatures."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from eofs.standard import Eof
+
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.xarray import EOF
+
+
+def sst() -> xr.DataArray:
+    """November to March means of sea-surface temperatures in the central Pacific, 50 years; NaN over land."""
+    path = next(p for p in Path(str(files("eofs"))).rglob("*.nc") if "sst" in p.name)
+    with xr.open_dataset(path) as found:
+        return found["sst"].load()
+
+
+def field(n: int = 120, seed: int = 2) -> xr.DataArray:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((n, 30)) @ rng.standard_normal((30, 30)) + 280.0
+    coords = {"time": pd.date_range("2001-01-01", periods=n), "lat": [-75.0, -40.0, 0.0, 40.0, 75.0]}
+    return xr.DataArray(values.reshape(n, 5, 6), dims=("time", "lat", "lon"), coords=coords)
+
+
+def agree(found: Any, wanted: np.ndarray, axis: tuple[int, ...]) -> None:
+    """Up to the sign of each mode."""
+    values = np.asarray(found)
+    signs = np.sign(np.nansum(values * wanted, axis=axis, keepdims=True))
+    np.testing.assert_allclose(values * signs, wanted, rtol=0, atol=1e-7 * np.nanmax(np.abs(wanted)), equal_nan=True)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_same_modes_as_eofs_of_a_real_field_with_land(lazy: bool) -> None:
+    data = sst()
+    weights = np.sqrt(np.cos(np.deg2rad(data.latitude.values)).clip(0, 1))[:, None]
+    oracle = Eof(np.ma.masked_invalid(data.values.astype("f8")), weights=weights)
+    given = data.chunk({"time": 7, "latitude": 5, "longitude": 11}) if lazy else data
+    model = EOF(5, use_coslat=True, tol=1e-11).fit(given, dim="time")
+    maps = model.components()
+    assert maps.dims == ("mode", "latitude", "longitude")
+    np.testing.assert_array_equal(maps.latitude, data.latitude)
+    agree(maps, np.ma.filled(oracle.eofs(neofs=5), np.nan), (1, 2))
+    agree(model.scores(), oracle.pcs(npcs=5), (0,))
+    np.testing.assert_allclose(model.explained_variance(), oracle.eigenvalues(neigs=5), rtol=1e-8)
+    np.testing.assert_allclose(model.explained_variance_ratio(), oracle.varianceFraction(neigs=5), rtol=1e-8)
+    np.testing.assert_array_equal(model.scores().time, data.time)
+    assert np.isnan(maps.values).any() and np.isfinite(maps.values).any()
+
+
+def test_other_data_on_the_grid_are_scored_as_the_first() -> None:
+    data = field()
+    model = EOF(3, standardize=True).fit(data)
+    agree(model.transform(data), model.scores().values, (0,))
+    one = model.transform(data.transpose("lon", "time", "lat").isel(time=slice(4, 9)))
+    np.testing.assert_allclose(one.values, model.scores().values[4:9], atol=1e-9)
+    flat = data.values.reshape(120, -1)
+    left, sizes, _ = np.linalg.svd((flat - flat.mean(axis=0)) / flat.std(axis=0), full_matrices=False)
+    np.testing.assert_allclose(model.singular_values(), sizes[:3], rtol=1e-9)
+    agree(model.scores(), left[:, :3] * sizes[:3], (0,))
+
+
+def test_a_file_that_is_opened_is_not_loaded(tmp_path: Path) -> None:
+    field().to_netcdf(tmp_path / "x.nc", engine="scipy")
+    with xr.open_dataset(tmp_path / "x.nc", engine="scipy") as opened:
+        array = next(iter(opened.data_vars.values()))
+        model = EOF(2, use_coslat=True).fit(array)
+        assert not array.variable._in_memory
+    np.testing.assert_allclose(
+        model.singular_values(), EOF(2, use_coslat=True).fit(field()).singular_values(), rtol=1e-9
+    )
+
+
+def test_a_store_answers_again_and_knows_other_data(tmp_path: Path) -> None:
+    first = EOF(2, store=tmp_path / "run").fit(field())
+    again = EOF(2, store=tmp_path / "run").fit(field())
+    assert again.solution_.data_passes == 0
+    np.testing.assert_array_equal(first.components(), again.components())
+    assert [axis.name for axis in first.solution_.labels.columns] == ["lat", "lon"]
+    with pytest.raises(RefusedError, match="belongs to another run"):
+        EOF(2, store=tmp_path / "run").fit(field(seed=3))
+
+
+def test_a_value_that_is_missing_once_is_refused() -> None:
+    """Land is missing always: taking it for land would drop a grid point that has data."""
+    data = field()
+    data[7, 2, 3] = np.nan
+    with pytest.raises(BadInputError, match=r"holds nan at row|not finite"):
+        EOF(2).fit(data)
+    data[:, 2, 3] = np.nan
+    data[7, 2, 3] = 280.0  # it has a value, once
+    assert EOF(2).fit(data).components().isnull().sum() == 2
+    model = EOF(2).fit(field())
+    with pytest.raises(BadInputError, match=r"holds nan at row|not finite"):
+        model.transform(data)
+
+
+@pytest.mark.parametrize(
+    ("fit", "said"),
+    [
+        (lambda: EOF(2).fit(field().values), "a DataArray of xarray is needed, not a ndarray"),
+        (lambda: EOF(2).fit(field().to_dataset(name="t")), "give one, as ds"),
+        (lambda: EOF(2).fit(field(), dim="day"), "the DataArray has time, lat, lon"),
+        (lambda: EOF(2, use_coslat=True).fit(field().rename(lat="y")), r"there are .*name it so, as da.rename"),
+        (lambda: EOF(2, use_coslat=True, standardize=True).fit(field()), "do not go together yet"),
+        (lambda: EOF(2).fit(field() * np.nan), "no grid point has a value"),
+        (lambda: EOF(2).components(), "call fit first"),
+        (lambda: EOF(2).scores(), "call fit first"),
+        (lambda: EOF(2).fit(field()).transform(field()[:, :3]), "the grid is .* and the modes have"),
+    ],
+)
+def test_what_is_refused(fit: Any, said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        fit()
