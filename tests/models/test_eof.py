@@ -40,7 +40,7 @@ def agree(found: Any, wanted: np.ndarray, axis: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("lazy", [False, True])
 def test_the_same_modes_as_eofs_of_a_real_field_with_land(lazy: bool) -> None:
     data = sst()
-    weights = np.sqrt(np.cos(np.deg2rad(data.latitude.values)).clip(0, 1))[:, None]
+    weights = np.sqrt(np.cos(np.deg2rad(data.latitude.values.astype("f8"))).clip(0, 1))[:, None]
     oracle = Eof(np.ma.masked_invalid(data.values.astype("f8")), weights=weights)
     given = data.chunk({"time": 7, "latitude": 5, "longitude": 11}) if lazy else data
     model = EOF(5, use_coslat=True, tol=1e-11).fit(given, dim="time")
