@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_when_asked()
     try:
         open_log(getattr(arguments, "log", None))
-        return int(arguments.command(arguments))
+        with _telling(quiet=getattr(arguments, "quiet", False)):
+            return int(arguments.command(arguments))
     except NpmdaskError as error:
         stop_bars()
         print(f"npmdask: {error}", file=sys.stderr)
@@ -166,6 +168,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         remedy = f"; go on with `npmdask resume {store}`" if store else "; run the same command again"
         print(f"npmdask: interrupted, everything committed is kept{remedy}", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextmanager
+def _telling(*, quiet: bool) -> Iterator[None]:
+    """Show on stderr that a file is copied before it is analysed, which may take long."""
+    log, handler = logging.getLogger("npmdask.files"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("npmdask: %(message)s"))
+    if quiet:
+        yield
+        return
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def end_when_asked() -> None:

@@ -61,6 +61,14 @@ def local_path(place: str | Path, what: str, schemes: Sequence[str] = ()) -> Pat
     raise BadInputError(f"{text} is a URL, and {what} must be on this machine: give a path (or file:///PATH){others}")
 
 
+CACHE = "NPMDASK_CACHE"
+
+
+def cache_folder() -> Path:
+    """Where copies lie that can be made again: ``$NPMDASK_CACHE``, or ``~/.cache/npmdask``."""
+    return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "npmdask").absolute()
+
+
 def require_name(name: str, what: str) -> str:
     """The name, if it can be that of a folder and of nothing else. Raises BadInputError."""
     if not re.fullmatch(NAME, name):

@@ -18,6 +18,8 @@ from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_sparse, labels_of, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
+from npmdask.storage.file_copies import copy_of, file_of
+from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
 from npmdask.storage.labels import Labels, axis_of
 from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
@@ -187,6 +189,8 @@ def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | P
             f"dim = {dim!r} is for arrays that a program holds: open {source} with xarray, as "
             "xarray.open_zarr(path, chunks={})['name'], and give that"
         )
+    elif isinstance(source, str | Path) and (file := _file_of(source)) is not None:
+        return _copied(source, *file, kind)
     if spill is not None:
         raise BadInputError("spill is for rows that are computed (Dask, xarray): what is stored is read as it is")
     if kind == "tensor" and isinstance(source, np.ndarray):
@@ -206,6 +210,27 @@ def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | P
         raise BadInputError(f"the record of {path} is damaged ({said}); ingest the source again") from error
     _require_consistent(opened)
     return opened
+
+
+def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
+    """The file that a path leads to, and the array in it; None of everything else."""
+    if is_remote(source) or str(source).startswith(IN_MEMORY):
+        return None
+    return file_of(local_path(source, "an array that is opened", SCHEMES))
+
+
+def _copied(source: str | Path, file: Path, array: str | None, kind: str | None) -> Source:
+    """What a file of another format holds, from the store that it is read into.
+
+    It has no SHA-256 of its own, and no budget is bound to it: private runs ask for a store that somebody ingested.
+    """
+    own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
+    store = copy_of(file, array, own)
+    if own is None and kind is not None:
+        as_it_is = _opened(store, None, None, None).kind
+        store = store if (as_it_is == "sparse") == (kind == "sparse") else copy_of(file, array, kind)
+    opened = _opened(store, kind, None, None)
+    return replace(opened, path=str(source), digests=None, budget=None)
 
 
 def _given(url: str, opener: Opener, kind: str | None) -> Source:
@@ -285,8 +310,6 @@ def _open_node(source: Any) -> tuple[Any, str]:
         partial = path.with_name(path.name + ".partial")
         hint = f"; {partial.name} beside it is an unfinished ingest: run that again" if partial.exists() else ""
         raise BadInputError(f"there is nothing at {path}{hint}")
-    if path.is_file():
-        raise BadInputError(f"{path} is not a Zarr store but a file; {make}")
     if path.name.endswith(".partial"):
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
     try:
@@ -439,6 +462,8 @@ def _checked(group: Any, path: str, name: str, crc: int) -> np.ndarray:
 
 def _group(group: Any, path: str, kind: str | None) -> Source:
     attrs = dict(group.attrs)
+    if attrs.get("encoding-type") == "anndata" and "X" in group:
+        return replace(_open_any(group["X"], f"{path}/X", kind), labels=gene_labels(group, "X"))
     if attrs.get("encoding-type") == "csr_matrix":
         require_plain_parts(group)
         reader = open_csr(group, (int(attrs["shape"][0]), int(attrs["shape"][1])), None)

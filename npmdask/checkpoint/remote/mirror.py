@@ -29,9 +29,8 @@ from npmdask.errors import BadInputError, CommitError, FencedOutError, LostError
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.object_url import require_no_credentials
-from npmdask.storage.paths import is_url, local_path, require_no_link, require_path
+from npmdask.storage.paths import CACHE, cache_folder, is_url, local_path, require_no_link, require_path
 
-CACHE = "NPMDASK_CACHE"
 NOTE = "carried.json"
 SCHEMES = ("s3", "gs", "az", "abfs")
 PIECE = 4 * 2**20
@@ -70,9 +69,8 @@ class LocalCopy:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "npmdask")
         server = os.environ.get("AWS_ENDPOINT_URL", "")  # the same URL is another run on another server
-        self.home = cache.absolute() / "runs" / hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:16]
+        self.home = cache_folder() / "runs" / hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:16]
         self.folder = self.home / url.rpartition("/")[2]
 
     def make(self) -> None:

@@ -1,0 +1,274 @@
+"""Files as sources without an ingest of their own: the same answer, one copy, and never an old one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anndata
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+import npmdask
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.storage import file_copies
+from npmdask.storage.ingest import ingest
+from npmdask.storage.source import open_source
+
+X = np.random.default_rng(6).standard_normal((300, 8)) * np.arange(8, 0, -1)
+THIN = sp.csr_matrix(np.where(np.abs(X) > 4, X, 0))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache of its own; files count as settled at once."""
+    monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(file_copies, "FRESH", 0)
+    yield tmp_path / "cache"
+
+
+def _h5ad(path: Path) -> None:
+    with anndata.settings.override(allow_write_nullable_strings=True):
+        anndata.AnnData(THIN).write_h5ad(path)
+
+
+def _h5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["group/values"] = X
+        file["group/other"] = X[:5]
+
+
+MADE: dict[str, Any] = {
+    "x.npy": lambda path: np.save(path, X),
+    "x.csv": lambda path: pd.DataFrame(X).to_csv(path, index=False, header=[f"c{i}" for i in range(8)]),
+    "x.parquet": lambda path: pd.DataFrame(X, columns=list("abcdefgh")).to_parquet(path),
+    "x.h5/group/values": lambda path: _h5(path.parents[1]),
+    "thin.mtx": lambda path: scipy.io.mmwrite(path, THIN, precision=17),
+    "thin.h5ad": _h5ad,
+    "thin.npz": lambda path: sp.save_npz(path, THIN),
+}
+
+
+def copies(cache: Path) -> list[Path]:
+    return sorted((cache / "files").glob("*/data.zarr"))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_answer_is_that_of_the_ingested_store(name: str, tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / name
+    MADE[name](path)
+    file, array = (tmp_path / "x.h5", "group/values") if name.startswith("x.h5") else (path, None)
+    ingest(file, tmp_path / "own.zarr", dataset=array)
+    truth = npmdask.top_k(tmp_path / "own.zarr", 3, center=True)
+    found = npmdask.top_k(path, 3, center=True, store=tmp_path / "run")
+    np.testing.assert_array_equal(found.basis, truth.basis)
+    assert found.fingerprint == truth.fingerprint
+    assert npmdask.resume(tmp_path / "run").data_passes == 0
+    assert npmdask.top_k(path, 2).values.shape == (2,) and len(copies(cache)) == 1
+    np.testing.assert_allclose(found.scores(path), truth.scores(tmp_path / "own.zarr"))
+    kind = "sparse" if name.startswith("thin") else "samples"
+    assert open_source(path).kind == kind and open_source(path, kind).kind == kind and len(copies(cache)) == 1
+
+
+def test_the_command_line_and_estimators_take_files(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    MADE["x.csv"](tmp_path / "x.csv")
+    store = str(tmp_path / "run")
+    assert main(["run", str(tmp_path / "x.csv"), "-k", "3", "--center", "--store", store]) == 0
+    assert f"npmdask: {tmp_path / 'x.csv'} is read into a store first" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path / "x.csv"), "-k", "3"]) == 0
+    assert main(["export", store, str(tmp_path / "out.csv")]) == 0
+    assert pd.read_csv(tmp_path / "out.csv")["column"].tolist() == [f"c{i}" for i in range(8)]
+    pca = npmdask.PCA(3).fit(tmp_path / "x.csv")
+    np.testing.assert_allclose(pca.transform(tmp_path / "x.csv"), pca.transform(X))
+    assert len(copies(cache)) == 1
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path, cache: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    first = npmdask.top_k(tmp_path / "x.npy", 2, store=tmp_path / "run")
+    before = os.stat(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", X[::-1] * 2)  # of the same size, and of the same time
+    os.utime(tmp_path / "x.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
+    np.testing.assert_allclose(npmdask.top_k(tmp_path / "x.npy", 2).values, 4 * first.values)
+    assert len(copies(cache)) == 1
+    with pytest.raises(RefusedError, match=r"belongs to another run; these differ: data\.fingerprint"):
+        npmdask.resume(tmp_path / "run")
+
+
+def test_a_file_that_may_still_be_written_is_not_remembered(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_copies, "FRESH", 60 * 10**9)
+    np.save(tmp_path / "x.npy", X)
+    npmdask.top_k(tmp_path / "x.npy", 2)
+    before = copies(cache)[0].stat().st_ino
+    npmdask.top_k(tmp_path / "x.npy", 2)
+    assert copies(cache)[0].stat().st_ino != before
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", X)
+
+    def meanwhile(*arguments: Any, **named: Any) -> Any:
+        found = ingest(*arguments, **named)
+        np.save(tmp_path / "x.npy", X + 1)
+        return found
+
+    monkeypatch.setattr(file_copies, "ingest", meanwhile)
+    with pytest.raises(RefusedError, match="changed while it was read"):
+        npmdask.top_k(tmp_path / "x.npy", 2)
+    monkeypatch.undo()
+    monkeypatch.setenv("NPMDASK_CACHE", str(cache))
+    np.testing.assert_allclose(
+        npmdask.top_k(tmp_path / "x.npy", 2).values, npmdask.top_k(X + 1, 2, kind="samples").values
+    )
+
+
+def test_a_copy_that_was_deleted_is_made_again(tmp_path: Path, cache: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    first = npmdask.top_k(tmp_path / "x.npy", 2, max_steps=1, tol=1e-15, store=tmp_path / "run")
+    shutil.rmtree(cache)
+    again = npmdask.resume(tmp_path / "run", max_steps=3)
+    assert again.fingerprint == first.fingerprint  # type: ignore[union-attr]
+
+
+def test_it_is_said_and_kept_to_its_owner(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.save(tmp_path / "x.npy", X)
+    with caplog.at_level(logging.WARNING, "npmdask"):
+        npmdask.top_k(tmp_path / "x.npy", 2)
+        npmdask.top_k(tmp_path / "x.npy", 2)
+    assert [r.getMessage().count("is read into a store first") for r in caplog.records] == [1]
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o700 for p in (cache, cache / "files", copies(cache)[0].parent))
+
+
+KILLED = """
+import sys, npmdask
+from npmdask.storage.writers.dense import DenseWriter
+write = DenseWriter.write
+def slow(self, rows):
+    write(self, rows)
+    print("written", flush=True)
+    sys.stdin.read()
+DenseWriter.write = slow
+npmdask.top_k(sys.argv[1], 2)
+"""
+
+
+def test_a_kill_leaves_no_half_copy(tmp_path: Path, cache: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "x.npy")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "written\n"
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert not copies(cache)
+    np.testing.assert_array_equal(
+        npmdask.top_k(tmp_path / "x.npy", 2).values, npmdask.top_k(X, 2, kind="samples").values
+    )
+
+
+def test_many_at_once_make_one_copy(tmp_path: Path, cache: Path) -> None:
+    np.save(tmp_path / "x.npy", np.tile(X, (2000, 1)))
+    time.sleep(0.01)
+    code = (
+        "import logging, sys, npmdask.storage.file_copies as f; f.FRESH = 0; import npmdask\n"
+        "logging.getLogger(f.TELLS).addHandler(logging.StreamHandler())\n"
+        "print(npmdask.top_k(sys.argv[1], 1).values[0])"
+    )
+    many = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "x.npy")], stdout=-1, stderr=-1, text=True)
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=120) for process in many]
+    assert len({out for out, _ in said}) == 1 and all(process.returncode == 0 for process in many), said
+    assert sum("is read into a store first" in error for _, error in said) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.csv", b"a,b\n1,x\n", "is not a number"),
+        ("x.h5", b"\x89HDF\r\n\x1a\nnothing", "cannot be read"),
+        ("x.jpg", b"\xff\xd8\xff", "format|supported|known"),
+        ("x.npy", b"", "empty|truncated|cannot be read|corrupt"),
+    ],
+)
+def test_files_that_cannot_be_read(name: str, content: bytes, said: str, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInputError, match=said):
+        npmdask.top_k(tmp_path / name, 1)
+    assert not copies(cache)
+
+
+def test_several_arrays_in_a_file(tmp_path: Path) -> None:
+    _h5(tmp_path / "x.h5")
+    with pytest.raises(BadInputError, match=r"choose one as .*x\.h5/NAME \(group/other \(5, 8\), group/values"):
+        npmdask.top_k(tmp_path / "x.h5", 2)
+    with pytest.raises(BadInputError, match="has no array 'group/valeus'"):
+        npmdask.top_k(tmp_path / "x.h5/group/valeus", 2)
+
+
+@pytest.mark.filterwarnings("ignore:zarr v3 autosharding")
+def test_a_folder_of_parquet_and_an_annotated_zarr(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    for i in range(3):
+        pd.DataFrame(X[i * 100 : i * 100 + 100], columns=list("abcdefgh")).to_parquet(tmp_path / f"parts/{i}.parquet")
+    truth = npmdask.top_k(X, 2, kind="samples")
+    np.testing.assert_allclose(npmdask.top_k(tmp_path / "parts", 2).values, truth.values)
+    given = anndata.AnnData(THIN)
+    with anndata.settings.override(allow_write_nullable_strings=True, zarr_write_format=3):
+        given.write_zarr(tmp_path / "x.zarr")
+    found = npmdask.top_k(tmp_path / "x.zarr", 2)
+    np.testing.assert_allclose(found.values, npmdask.top_k(THIN, 2).values)
+    assert found.labels.columns[0].values.tolist() == [str(i) for i in range(8)]  # type: ignore[union-attr]
+
+
+def test_a_private_run_asks_for_a_store(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    privacy = npmdask.Privacy(
+        epsilon=1.0,
+        delta=1e-6,
+        neighboring_relation="record_replace",
+        clip_norm=1.0,
+        ledger=str(tmp_path / "ledger.sqlite"),
+        dataset="a",
+    )
+    with pytest.raises((BadInputError, RefusedError), match="ingest"):
+        npmdask.top_k(tmp_path / "x.npy", 2, algorithm="power", max_steps=2, privacy=privacy, store=tmp_path / "run")
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(BadInputError, match="set NPMDASK_CACHE to a folder that can be written"):
+        npmdask.top_k(tmp_path / "x.npy", 2)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path / "link"))
+    with pytest.raises(BadInputError, match="is a symbolic link"):
+        npmdask.top_k(tmp_path / "x.npy", 2)
