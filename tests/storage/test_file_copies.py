@@ -232,7 +232,7 @@ def test_several_arrays_in_a_file(tmp_path: Path) -> None:
         npmdask.top_k(tmp_path / "x.h5/group/valeus", 2)
 
 
-@pytest.mark.filterwarnings("ignore:zarr v3 autosharding")
+@pytest.mark.filterwarnings("ignore:zarr v3 autosharding", "ignore:Consolidated metadata")
 def test_a_folder_of_parquet_and_an_annotated_zarr(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for i in range(3):

@@ -1,0 +1,98 @@
+"""The blocks of the README for users of xarray, AnnData and scikit-learn, as printed, on data as people have them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import anndata
+import matplotlib as mpl
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import xarray as xr
+from matplotlib.image import imread
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def block(beginning: str) -> str:
+    """The Python block of the README with this first line; at most five lines of code."""
+    found = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (one,) = [text for text in found if text.startswith(beginning)]
+    assert len([line for line in one.splitlines() if line.strip()]) <= 5
+    return one
+
+
+def run(code: str, **given: Any) -> dict[str, Any]:
+    mpl.use("Agg")
+    names = dict(given)
+    exec(compile(code, "README.md", "exec"), names)
+    return names
+
+
+def require_picture(path: Path) -> None:
+    """Not an empty one: it has several colours."""
+    assert len(np.unique(imread(path).reshape(-1, 4), axis=0)) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sea_surface_temperatures_to_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """El Nino: the first mode of the central Pacific has the sign of the Nino 3.4 region's temperature."""
+    monkeypatch.chdir(tmp_path)
+    data = next(path for path in Path(str(files("eofs"))).rglob("*.nc") if "sst" in path.name)
+    shutil.copy(data, tmp_path / "sst.nc")
+    names = run(block("import xarray as xr") + "\nmodel = EOF(n_modes=3, use_coslat=True).fit(field, dim='time')\n")
+    require_picture(tmp_path / "eof.png")
+    field, model = names["field"], names["model"]
+    assert isinstance(field, xr.DataArray)
+    index = field.sel(latitude=slice(-5, 5), longitude=slice(190, 240)).mean(["latitude", "longitude"])
+    correlation = np.corrcoef(model.scores()[:, 0], index)[0, 1]
+    assert abs(correlation) > 0.95 and model.explained_variance_ratio()[0] > 0.4
+
+
+@pytest.mark.slow
+def test_a_file_of_cells_to_the_places_of_scanpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels of handwritten digits as counts: ten kinds of cells, 64 genes."""
+    monkeypatch.chdir(tmp_path)
+    digits = load_digits()
+    cells = anndata.AnnData(sp.csr_matrix(digits.data.astype(np.float32)))
+    cells.obs["digit"] = digits.target
+    with anndata.settings.override(allow_write_nullable_strings=True):
+        cells.write_h5ad(tmp_path / "cells.h5ad")
+    adata = run(block("import anndata, matplotlib"))["adata"]
+    require_picture(tmp_path / "pca.png")
+    oracle = PCA(50, svd_solver="full").fit(digits.data)
+    np.testing.assert_allclose(adata.uns["pca"]["variance_ratio"], oracle.explained_variance_ratio_, rtol=1e-5)
+    np.testing.assert_allclose(adata.obsm["X_pca"][:, :5], oracle.transform(digits.data)[:, :5], atol=1e-3)
+    adata.file.close()
+
+
+@pytest.mark.slow
+def test_raw_strings_to_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the functions and classes of NumPy and SciPy say of themselves: signal, statistics, linear algebra, ..."""
+    import scipy.linalg
+    import scipy.optimize
+    import scipy.signal
+    import scipy.special
+    import scipy.stats
+
+    modules = (np, np.linalg, np.ma, sp, scipy.linalg, scipy.optimize, scipy.signal, scipy.special, scipy.stats)
+    told = {inspect.getdoc(getattr(m, name, None)) or "" for m in modules for name in sorted(dir(m))}
+    texts = sorted(text for text in told if len(text) > 400)
+    assert len(texts) > 800
+    code = block("import npmdask\nfrom sklearn.feature_extraction.text")
+    names = run(code, texts=texts)
+    shown = capsys.readouterr().out
+    found = names["topics"].model_.top_words(15)
+    assert len(found) == 10
+    words = [{word for word, _ in topic} for topic in found]
+    assert any({"distribution"} <= topic for topic in words) and any({"matrix"} <= topic for topic in words), shown
+    assert len(set.union(*words)) > 80, "topics are not all alike"
