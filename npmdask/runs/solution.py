@@ -19,6 +19,7 @@ from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.left_vectors import left_factor
+from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Labels, as_dataset
 
 SHOWN = 5  # values that a line shows
@@ -372,7 +373,7 @@ class Solution:
         BadInputError
             Coordinates of another number of components, or a run of a tensor.
         """
-        given = np.asarray(scores, np.float64)
+        given = real_array(scores, "the scores").astype(np.float64)
         if given.ndim != 2 or given.shape[1] != self._found.k:
             raise BadInputError(f"coordinates of shape {given.shape}: {self._found.k} columns are needed")
         return self._found.rows(given)
@@ -424,6 +425,8 @@ class Solution:
         BadInputError
             Other genes than those of the run.
         """
+        if type(adata).__name__ != "AnnData":
+            raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: scores(rows) takes all others")
         named = [axis.values for axis in self.labels.columns if axis.values is not None]
         if named and not np.array_equal(named[0], np.asarray(adata.var_names, dtype=np.str_)):
             raise BadInputError(

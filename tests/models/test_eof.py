@@ -112,6 +112,7 @@ def test_a_value_that_is_missing_once_is_refused() -> None:
         (lambda: EOF(2, use_coslat=True, standardize=True).fit(field()), "do not go together yet"),
         (lambda: EOF(2).fit(field() * np.nan), "no grid point has a value"),
         (lambda: EOF(2).components(), "call fit first"),
+        (lambda: EOF(2).fit(field()[:0]), "nothing along 'time'"),
         (lambda: EOF(2).scores(), "call fit first"),
         (lambda: EOF(2).fit(field()).transform(field()[:, :3]), "the grid is .* and the modes have"),
     ],

@@ -119,6 +119,12 @@ def test_rows_that_cannot_be_scored() -> None:
         solution.scores(bad)
     with pytest.raises(BadInputError, match=r"coordinates of shape \(5, 3\): 2 columns are needed"):
         solution.inverse_transform(np.zeros((5, 3)))
+    with pytest.raises(BadInputError, match="the scores"):
+        solution.inverse_transform("abc")
+    with pytest.raises(BadInputError, match="an AnnData is needed, not a ndarray"):
+        solution.to_anndata(rows())
+    with pytest.raises(BadInputError, match="1 masked values"):
+        solution.scores(np.ma.masked_less_equal(rows(), rows().min()))
 
 
 def test_a_solution_needs_no_store() -> None:
