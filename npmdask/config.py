@@ -69,6 +69,9 @@ class SourceTable(ConfigTable):
     kind: Literal["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"] | None = Field(
         None, description="how to read it; what the store says of itself if left out"
     )
+    dim: str | None = Field(
+        None, description="of NetCDF or Zarr with more dimensions: along which rows lie, like time (needs xarray)"
+    )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
     operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
@@ -82,7 +85,7 @@ class SourceTable(ConfigTable):
     def open(self) -> Source:
         """The data, or the nodes that hold them; nothing is read."""
         if self.nodes is None:
-            return open_source(self.path, self.kind)
+            return open_source(self.path, self.kind, self.dim)
         if self.kind is not None:
             raise BadInputError("the nodes determine source.kind: leave it out at the centre")
         return open_nodes(self.nodes, self.patience)

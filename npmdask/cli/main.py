@@ -42,6 +42,7 @@ RANK = "algorithm.target_rank"
 SHORT = {  # options in the words of ``top_k``, and what each is in a configuration
     "k": RANK,
     "kind": "source.kind",
+    "dim": "source.dim",
     "center": "source.center",
     "scale": "source.scale",
     "algorithm": "algorithm.name",
@@ -58,6 +59,7 @@ def _add_what(p: Any) -> None:
     )
     p.add_argument("-k", metavar="K", help="how many components; or, like 0.95, a share of the variance")
     p.add_argument("--kind", help="how to read it (default: what the store says): samples, matrix, symmetric, sparse")
+    p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
     p.add_argument("--center", action=argparse.BooleanOptionalAction, help="subtract the column means")
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
     p.add_argument("--algorithm", help="krylov, power; of a stream spm, oja, ... (default: auto)")

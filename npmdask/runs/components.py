@@ -112,7 +112,7 @@ def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> 
         return survey[0]["column_mean"], survey[0]["column_std"]
     where = f"{held.path} is centred or scaled by statistics that lie with its source"
     try:
-        source = source or open_source(spec["source"], spec["data"]["kind"])
+        source = source or open_source(spec["source"], spec["data"]["kind"], spec.get("dim"))
     except BadInputError as error:
         raise BadInputError(f"{where}: {error}") from error
     if source.fingerprint != spec["data"]["fingerprint"] or source.column_mean is None or source.column_std is None:

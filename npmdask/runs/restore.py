@@ -38,6 +38,7 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     moves = {} if problem.nodes is None else {"source": problem.source.path}  # the same nodes may have moved
     budget = None if problem.private is not None else problem.source.budget
     once = {"source": problem.source.path} | ({} if budget is None else {"budget": budget})
+    once |= {} if problem.source.dim is None else {"dim": problem.source.dim}
     told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once)
     return [*unprotected(budget), *told]
 
@@ -150,7 +151,7 @@ def problem_of(held: RunStore) -> Problem:
         stddev=mechanism.get("stddev", 0.0),
         operator=spec.get("operator", {}).get("registered"),
     )
-    source, start = open_source(spec["source"], data["kind"]), spec["run"].get("starts_from")
+    source, start = open_source(spec["source"], data["kind"], spec.get("dim")), spec["run"].get("starts_from")
     begun = read_start(held) if start else None
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
 

@@ -72,7 +72,7 @@ def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
     """What the rows and columns of ``given`` are called, as far as it says; parameters as :func:`values_of`."""
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
     if library == "xarray" and kind in ("DataArray", "Dataset"):
-        array = _rows_along(given, dim)
+        array = rows_along(given, dim)
         axes = tuple(axis_of(name, _coordinate(array, name), size) for name, size in array.sizes.items())
         return Labels(axes[:1], axes[1:]) if len(axes) == 2 or dim is not None else None
     if library == "pandas" and kind in ("DataFrame", "Series"):
@@ -142,14 +142,15 @@ def _arrow(given: Any) -> np.ndarray:
     return np.column_stack([column.to_numpy() for column in columns.values()])
 
 
-def _rows_along(given: Any, dim: str | int | None) -> Any:
+def rows_along(given: Any, dim: str | int | None) -> Any:
     """A DataArray, or the only variable of a Dataset that can be meant, with its rows along ``dim``."""
     if type(given).__name__ == "Dataset":
         fitting = {str(n): v for n, v in given.data_vars.items() if (v.ndim == 2 if dim is None else dim in v.dims)}
         if len(fitting) != 1:
             said = "of two dimensions" if dim is None else f"along {dim!r}"
             raise BadInputError(
-                f"the Dataset has {len(fitting)} variables {said}{_listed(list(fitting))}: give one, as ds['name']"
+                f"the Dataset has {len(fitting)} variables {said}{_listed(list(fitting))}: give one, as ds['name'] "
+                "(of a file as FILE/NAME)"
                 + (", with dim= where it has more dimensions" if dim is None and not fitting else "")
             )
         given = given[next(iter(fitting))]
@@ -165,7 +166,7 @@ def _rows_along(given: Any, dim: str | int | None) -> Any:
 
 def _labelled(given: Any, dim: str | int | None) -> Any:
     """The values of a DataArray or Dataset; rows along ``dim``."""
-    given = _rows_along(given, dim)
+    given = rows_along(given, dim)
     require_undecoded(given.attrs, given.dtype, "the DataArray", "an array in memory")
     if given.ndim < 2:
         raise BadInputError(f"the DataArray has {given.ndim} dimensions; 2 are needed (rows x columns)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -13,10 +14,10 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, NpmdaskError, closest
-from npmdask.storage.checksum import crc32c, fingerprint
+from npmdask.errors import BadInputError, NpmdaskError, closest, extra
+from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
-from npmdask.storage.containers import is_sparse, labels_of, sparse_in_memory, values_of
+from npmdask.storage.containers import is_sparse, labels_of, rows_along, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.file_copies import copy_of, file_of
 from npmdask.storage.formats.compressed import gene_labels
@@ -26,7 +27,7 @@ from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside,
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.lazy import BlockRows, open_block_rows, spilled
+from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
@@ -106,7 +107,8 @@ class Source:
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
     matrices, flattened.
     ``words``: what the columns count, of documents, as recorded (npmdask.models.topics.vocabulary).
-    ``labels``: what rows and columns are called, where that is known.
+    ``labels``: what rows and columns are called, where that is known. ``dim``: the dimension of the file at ``path``
+    that rows lie along, where that was asked for.
     """
 
     path: str
@@ -123,6 +125,7 @@ class Source:
     side: int | None = None
     words: np.ndarray | None = None
     labels: Labels | None = None
+    dim: str | None = None
     digests: np.ndarray | dict[str, np.ndarray] | None = None
     budget: str | None = None
 
@@ -170,10 +173,57 @@ def open_source(
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
-    labels = None if isinstance(source, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(source, dim)
-    opened = _opened(source, kind, dim, spill)
+    gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
+    given = _gridded(Path(source), str(dim)) if gridded else source
+    labels = None if isinstance(given, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(given, dim)
+    opened = _opened(given, kind, dim, spill)
+    if gridded:
+        opened = replace(opened, path=str(local_path(source, "a file with a grid")), dim=str(dim))
     labels = labels or opened.labels
     return replace(opened, labels=None if labels is None else labels.fitting(opened.shape))
+
+
+def _gridded(place: Path, dim: str) -> Any:
+    """The variable along ``dim`` of a file or Zarr store that xarray opens, decoded and not read; ``FILE/NAME`` names
+    one of several.
+
+    Raises
+    ------
+    BadInputError
+        There is nothing, or nothing that xarray opens, or not one variable along ``dim``.
+    MissingExtraError
+        xarray is not installed.
+    """
+    with extra(None):
+        import xarray as xr
+    place = local_path(place, "a file with a grid")
+    root = next((path for path in (place, *place.parents) if path.is_file() or _is_zarr_group(path)), None)
+    if root is None:
+        raise BadInputError(f"there is no file and no Zarr group at {place}, in which {dim!r} could be a dimension")
+    name = place.relative_to(root).as_posix()
+    try:
+        if root.is_dir():
+            open_node(root)  # refuses what would have to be unpickled
+        found = xr.open_zarr(root, chunks=None) if root.is_dir() else xr.open_dataset(root)
+        array = rows_along(found if name == "." else found[name], dim)
+        stored = int(array.encoding.get("preferred_chunks", {}).get(dim, 1))
+        rows = rows_of_a_block(array.shape, array.dtype, stored)
+        # Named by the file and when it was written, so that another process knows the same rows again.
+        look = [] if root.is_dir() else [root.stat().st_size, root.stat().st_mtime_ns, root.stat().st_ino]
+        seen = crc32c_bytes(json.dumps([str(root), str(array.name), dim, look]).encode())
+        return array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-")
+    except NpmdaskError:
+        raise
+    except Exception as error:  # each of its engines has errors of its own
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise BadInputError(f"xarray cannot open {place} ({said})") from error
+
+
+def _is_zarr_group(path: Path) -> bool:
+    """Whether a folder is a Zarr group that is not one of a larger one: variables are found from the top."""
+    marked = any((path / mark).is_file() for mark in ("zarr.json", ".zgroup"))
+    above = any((path.parent / mark).is_file() for mark in ("zarr.json", ".zgroup"))
+    return marked and not above
 
 
 def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None) -> Source:

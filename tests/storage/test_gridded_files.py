@@ -1,0 +1,147 @@
+"""NetCDF files and Zarr groups of more than two dimensions, by path and ``dim``: as the array that xarray gives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import npmdask
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError, RefusedError
+from tests.conftest import same_bytes
+
+pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
+
+
+def field(n: int = 600, scale: float = 1.0) -> xr.DataArray:
+    values = scale * np.random.default_rng(4).standard_normal((n, 12)) @ np.diag(np.arange(12, 0, -1.0))
+    coords = {"time": pd.date_range("2001-01-01", periods=n), "lat": [-30.0, 0.0, 30.0]}
+    return xr.DataArray(values.reshape(n, 3, 4), dims=("time", "lat", "lon"), coords=coords, name="t")
+
+
+def packed(path: Path) -> Path:
+    """As centres of weather write them: whole numbers with a factor."""
+    encoding = {"t": {"dtype": "int16", "scale_factor": 0.01, "add_offset": 5.0, "_FillValue": -32768}}
+    if path.suffix == ".nc":
+        field().to_netcdf(path, engine="scipy", encoding=encoding)
+    else:
+        field().to_zarr(path, encoding={"t": {**encoding["t"], "chunks": (50, 3, 4)}})
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+def test_the_answer_is_that_of_the_array(name: str, tmp_path: Path) -> None:
+    path = packed(tmp_path / name)
+    with xr.open_dataset(path, engine="scipy" if name == "x.nc" else "zarr") as opened:
+        truth = npmdask.top_k(opened["t"].load(), 3, dim="time", kind="samples", center=True)
+    found = npmdask.top_k(path, 3, dim="time", kind="samples", center=True, store=tmp_path / "run")
+    np.testing.assert_allclose(found.values, truth.values, rtol=1e-12)
+    assert [axis.name for axis in found.labels.columns] == ["lat", "lon"]
+    np.testing.assert_array_equal(found.labels.rows[0].values, field().time.values)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(
+        found.basis, npmdask.top_k(path / "t", 3, dim="time", center=True, kind="samples").basis
+    )
+    assert npmdask.resume(tmp_path / "run").data_passes == 0
+    np.testing.assert_allclose(
+        np.abs(found.scores(path, dim="time")).sum(), np.abs(truth.scores(field(), dim="time")).sum(), rtol=1e-3
+    )
+
+
+KILLED = """
+import os, signal, sys, npmdask
+from npmdask.runs.observers import Observer
+class Die(Observer):
+    def on_step(self, step):
+        if step.number == 2: os.kill(os.getpid(), signal.SIGKILL)
+asked = dict(dim="time", kind="samples", algorithm="power", iteration_rank=3, tol=1e-10)
+npmdask.top_k(sys.argv[1], 3, **asked, store=sys.argv[2], observer=Die())
+"""
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+def test_a_killed_run_is_resumed_from_its_store_alone(name: str, tmp_path: Path) -> None:
+    path = packed(tmp_path / name)
+    asked = {"dim": "time", "kind": "samples", "algorithm": "power", "iteration_rank": 3, "tol": 1e-10}
+    npmdask.top_k(path, 3, **asked, store=tmp_path / "whole")  # type: ignore[arg-type]
+    done = subprocess.run([sys.executable, "-c", KILLED, path, tmp_path / "run"], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 0
+    same_bytes(tmp_path / "whole", tmp_path / "run", ("steps", "result", "labels"))
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+def test_a_file_that_changed_is_refused(name: str, tmp_path: Path) -> None:
+    path = packed(tmp_path / name)
+    npmdask.top_k(path, 3, dim="time", max_steps=1, tol=1e-14, store=tmp_path / "run")
+    with xr.open_dataset(path, engine="scipy" if name == "x.nc" else "zarr") as opened:
+        changed = opened.load()
+    changed["t"][500:] *= 2  # not in the first block
+    if name == "x.nc":
+        changed.to_netcdf(path, engine="scipy")
+    else:
+        changed.to_zarr(path, mode="w")
+    with pytest.raises(RefusedError, match=r"data\.fingerprint"):
+        npmdask.resume(tmp_path / "run", max_steps=20)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    path, store = packed(tmp_path / "x.nc"), tmp_path / "run"
+    assert main(["run", str(path), "-k", "2", "--dim", "time", "--center", "--store", str(store), "--quiet"]) == 0
+    assert main(["export", str(store), str(tmp_path / "eof.nc")]) == 0
+    with xr.open_dataset(tmp_path / "eof.nc", engine="scipy") as found:
+        assert found.components.dims == ("component", "lat", "lon")
+    (tmp_path / "x.toml").write_text(
+        '[source]\npath = "x.nc"\ndim = "time"\ncenter = true\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "again"\n'
+    )
+    assert main(["run", str(tmp_path / "x.toml"), "--quiet"]) == 0
+    same_bytes(store, tmp_path / "again", ("result", "labels"))
+
+
+def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
+    path = packed(tmp_path / "x.nc")
+    two = xr.Dataset({"t": field(), "u": field() * 2})
+    two.to_zarr(tmp_path / "two.zarr")
+    (tmp_path / "x.txt").write_text("no grid")
+    for given, dim, said in (
+        (path, "day", "0 variables along 'day'"),
+        (tmp_path / "two.zarr", "time", r"2 variables along 'time' \(t, u\): .*of a file as FILE/NAME"),
+        (tmp_path / "nothing.nc", "time", "there is no file and no Zarr group at"),
+        (tmp_path / "x.txt", "time", r"xarray cannot open .*x\.txt"),
+        (path / "v", "time", r"xarray cannot open .*KeyError"),
+        ("s3://bucket/x.zarr", "time", "dim = 'time' is for arrays that a program holds"),
+    ):
+        with pytest.raises(BadInputError, match=said):
+            npmdask.top_k(given, 2, dim=dim)
+    gaps = field()
+    gaps[300, 1, 2] = np.nan
+    gaps.to_netcdf(tmp_path / "gaps.nc", engine="scipy")
+    with pytest.raises(BadInputError, match="holds nan at row 300, column 6"):
+        npmdask.top_k(tmp_path / "gaps.nc", 2, dim="time")
+
+
+def test_a_file_that_changes_between_passes_is_named(tmp_path: Path) -> None:
+    """Its checksums are those of the first pass."""
+    path = packed(tmp_path / "x.zarr")
+    from npmdask.runs.observers import Observer
+    from npmdask.runs.solution import Step
+
+    class Change(Observer):
+        def on_step(self, step: Step) -> None:
+            if step.number == 1:
+                chunk = path / "t" / "c" / "3" / "0" / "0"
+                data = (path / "t" / "c" / "4" / "0" / "0").read_bytes()
+                os.unlink(chunk)
+                chunk.write_bytes(data)
+
+    with pytest.raises(BadInputError, match="row"):
+        npmdask.top_k(
+            path, 3, dim="time", algorithm="power", iteration_rank=3, tol=1e-14, max_steps=6, observer=Change()
+        )
