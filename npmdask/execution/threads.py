@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -49,24 +49,31 @@ class Threads:
         runs, keeper = runs_of(operator), keeper or PassCheckpoint()
         if len(runs) == 1 and not keeper.parts:
             return self._at_once(operator, runs[0], block, on_task)
-        whole = dask.delayed(operator, name="operator", traverse=False)
-        held = dask.delayed(block, name="block", traverse=False)
-        task, join = dask.delayed(_run, pure=False), dask.delayed(_join, pure=False)
-
-        def build(node: TreeNode) -> Any:
-            if node in keeper.parts:
-                return dask.delayed(keeper.parts[node], name=_key("known", node), traverse=False)
-            halves = node.children(len(runs))
-            if halves:
-                return join(whole, *(build(half) for half in halves), dask_key_name=_key("join", node))
-            ahead = runs[node.place + self.threads] if node.place + self.threads < len(runs) else range(0)
-            return task(whole, runs[node.place], held, ahead, dask_key_name=_key("run", node))
-
-        with single_threaded_blas(), _Watch(len(runs), on_task, keeper):
-            (total,) = dask.compute(
-                build(root(len(runs))), scheduler="threads", num_workers=self.threads, optimize_graph=False
-            )
+        watch = _Watch(len(runs), on_task, keeper)
+        data = [
+            dask.delayed(part, name=name, traverse=False) for name, part in (("operator", operator), ("block", block))
+        ]
+        graph = self._sum_of(root(len(runs)), runs, keeper.parts, *data)
+        try:
+            with single_threaded_blas(), watch:
+                (total,) = dask.compute(graph, scheduler="threads", num_workers=self.threads, optimize_graph=False)
+        finally:
+            # It refers to itself: what it holds, sums and parts of rows, would stay until a collection of garbage,
+            # which arrays do not hasten, and memory would grow from pass to pass.
+            watch.forget()
         return operator.finish(total, block), total.record
+
+    def _sum_of(self, node: TreeNode, runs: Sequence[range], known: Mapping[TreeNode, Partial], *data: Any) -> Any:
+        """The sum over the runs of ``node``, in the fixed tree, as a Delayed; ``data``: operator and block."""
+        if node in known:
+            return dask.delayed(known[node], name=_key("known", node), traverse=False)
+        halves = node.children(len(runs))
+        if halves:
+            parts = [self._sum_of(half, runs, known, *data) for half in halves]
+            return dask.delayed(_join, pure=False)(data[0], *parts, dask_key_name=_key("join", node))
+        ahead = runs[node.place + self.threads] if node.place + self.threads < len(runs) else range(0)
+        task = dask.delayed(_run, pure=False)
+        return task(data[0], runs[node.place], data[1], ahead, dask_key_name=_key("run", node))
 
     def _at_once(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, ReadStats]:
         """A pass of one run: nothing to schedule, to join or to keep, and a graph takes longer than small data."""
@@ -103,6 +110,10 @@ class _Watch(Callback):
         self._count, self._on_task, self._keeper = count, on_task, keeper
         self._parts = dict(keeper.parts)
         super().__init__(posttask=self._done)
+
+    def forget(self) -> None:
+        """Let go of all parts."""
+        self._parts.clear()
 
     def _done(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
         what, _, name = str(key).partition("-")

@@ -30,7 +30,10 @@ REMEDY = "restore it from a backup or ingest the source again"
 
 
 class Fragment(NamedTuple):
-    """The part of one row that lies in one run of chunks: rows may be cut by the borders between runs."""
+    """The part of one row that lies in one run of chunks: rows may be cut by the borders between runs.
+
+    It is kept until the whole pass is joined, and so has arrays of its own: as views they would keep chunks alive.
+    """
 
     row: int
     indices: np.ndarray
@@ -143,7 +146,8 @@ class CsrReader:
                 if held.stop < min(pointers[1], stop):
                     continue
                 cut = int(min(pointers[1], stop))
-                yield Fragment(first, *held.slice(held.start, cut))
+                indices, data = held.slice(held.start, cut)
+                yield Fragment(first, indices.copy(), data.copy())
                 held = held.drop(cut)
             whole = int(np.searchsorted(pointers, held.stop, side="right")) - 1
             if whole > at:
@@ -153,7 +157,7 @@ class CsrReader:
                 )
                 held, at = held.drop(int(pointers[whole])), whole
         if held.stop > held.start:
-            yield Fragment(first + at, held.indices, held.data)
+            yield Fragment(first + at, held.indices.copy(), held.data.copy())
 
     def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
         """The SHA-256 of chunks that a store records, by array; None without any."""
