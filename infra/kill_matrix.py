@@ -25,8 +25,8 @@ import psutil
 
 from infra.local_cluster import LocalCluster
 from npmdask.accounting import Budget
+from npmdask.prefect.console import say
 from npmdask.prefect.server import ask
-from npmdask.prefect.tasks import say
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.storage.synthetic.generate import generate

@@ -44,10 +44,10 @@ from infra.topology import (
     probes,
 )
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.prefect.console import exit_code, say
 from npmdask.prefect.processes import Service, Supervisor
 from npmdask.prefect.serve import worker
 from npmdask.prefect.server import python_path
-from npmdask.prefect.tasks import exit_code, say
 from npmdask.storage.paths import locked
 
 CLIENTS = ("PREFECT_API_", "AWS_", "NPMDASK_LEDGER", "DASK_SCHEDULER_ADDRESS")  # what cluster.env has

@@ -1,22 +1,80 @@
 """Prefect flows over the driver of the command line, and what schedules and serves them; no other room imports prefect.
 
+For a flow of your own, on your server and work pool (docs/flows.md): flows to call as sub-flows, and steps to call one
+by one, which are tasks of Prefect.
+
+>>> from npmdask.prefect import npm
+>>> facts = npm("samples.zarr", 10, center=True, memory="1GiB", store="runs/first")  # doctest: +SKIP
+
 * Flows, each beside its steps: :mod:`~npmdask.prefect.power_method` (``npm``, ``npm_deflation``,
   ``distributed_private_pca``), :mod:`~npmdask.prefect.private_release`, :mod:`~npmdask.prefect.streaming_update`,
   :mod:`~npmdask.prefect.staged_runs` (``topics``, ``latent``), :mod:`~npmdask.prefect.benchmark`.
-* For a flow of your own: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`,
-  :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
+* What they share: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`, :mod:`~npmdask.prefect.naming`,
+  :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
 * What runs them: :mod:`~npmdask.prefect.schedules`, :mod:`~npmdask.prefect.serve`, :mod:`~npmdask.prefect.server`,
   :mod:`~npmdask.prefect.keeper`.
 
-To import it sets PREFECT_HOME and other settings where the environment does not (:mod:`~npmdask.prefect.settings`).
+To import it changes no setting: Prefect is as you have it.
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from npmdask.errors import extra
-from npmdask.prefect import settings
 
-settings.apply_settings()  # before anything below this package imports prefect
+if TYPE_CHECKING:
+    from npmdask.prefect.power_method import deflate, distributed_private_pca, npm, npm_deflation
+    from npmdask.prefect.staged_runs import find_components, find_topics, latent, look, topics
+    from npmdask.prefect.tasks import NotConvergedError, iterate, plan, report, validate
+
 if find_spec("prefect") is None:
     with extra("flows"):
         import prefect  # noqa: F401
+
+LATER = {
+    "NotConvergedError": "tasks",
+    "deflate": "power_method",
+    "distributed_private_pca": "power_method",
+    "find_components": "staged_runs",
+    "find_topics": "staged_runs",
+    "iterate": "tasks",
+    "latent": "staged_runs",
+    "look": "staged_runs",
+    "npm": "power_method",
+    "npm_deflation": "power_method",
+    "plan": "tasks",
+    "report": "tasks",
+    "topics": "staged_runs",
+    "validate": "tasks",
+}
+
+__all__ = [
+    "NotConvergedError",
+    "deflate",
+    "distributed_private_pca",
+    "find_components",
+    "find_topics",
+    "iterate",
+    "latent",
+    "look",
+    "npm",
+    "npm_deflation",
+    "plan",
+    "report",
+    "topics",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: Prefect takes seconds, which a server's settings need not."""
+    if name not in LATER:
+        raise AttributeError(f"module 'npmdask.prefect' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"npmdask.prefect.{LATER[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

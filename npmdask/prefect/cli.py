@@ -13,9 +13,10 @@ from npmdask.cli.models import NOT_CONVERGED, add_set
 from npmdask.config import RunConfig, load_config, parse_changes
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import in_lines
+from npmdask.prefect.console import exit_code, say
 from npmdask.prefect.parameters import at_store, checked
 from npmdask.prefect.server import local_server
-from npmdask.prefect.tasks import NotConvergedError, exit_code, say
+from npmdask.prefect.tasks import NotConvergedError
 
 Check = Callable[[RunConfig], Any]
 

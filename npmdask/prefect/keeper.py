@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import npmdask.prefect.own  # noqa: F401  (settings, which prefect reads when it is imported)
+
+# isort: split
 from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
@@ -45,11 +48,11 @@ from prefect.types.entrypoint import EntrypointType
 
 from npmdask.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
+from npmdask.prefect.console import announce, exit_code, say
 from npmdask.prefect.heartbeat import BEAT, EVENT
 from npmdask.prefect.schedules import Planned, read_schedules
-from npmdask.prefect.tasks import announce, exit_code, say
+from npmdask.prefect.settings import POOL
 
-POOL = "npmdask"
 LOOK = 5.0  # seconds between two looks
 SILENCE = timedelta(seconds=4 * BEAT)  # without a sign of life: dead; by then a store may be taken from who hangs
 STARTING = timedelta(seconds=90)  # from being taken by a worker to the first sign of life

@@ -12,8 +12,9 @@ from prefect.artifacts import create_progress_artifact
 from prefect.states import Failed
 
 from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError
+from npmdask.prefect.console import say
 from npmdask.prefect.publish import artifact_key, try_to
-from npmdask.prefect.tasks import Made, say, step
+from npmdask.prefect.tasks import Made, step
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 

@@ -26,12 +26,10 @@ from npmdask.checkpoint.logging import open_log
 from npmdask.errors import RefusedError
 from npmdask.manage.prometheus import require_client
 from npmdask.prefect import reports
-from npmdask.prefect.keeper import POOL
+from npmdask.prefect.console import announce, exit_code, say
 from npmdask.prefect.processes import Service, Supervisor, alone
-from npmdask.prefect.schedules import read_schedules
 from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
-from npmdask.prefect.settings import AUTH_VARIABLES, auth_file, auth_string
-from npmdask.prefect.tasks import announce, exit_code, say
+from npmdask.prefect.settings import AUTH_VARIABLES, POOL, apply_settings, auth_file, auth_string
 
 SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect
@@ -57,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(a: argparse.Namespace) -> int:
+    apply_settings()  # Prefect reads them when it is imported, which is now
+    from npmdask.prefect.schedules import read_schedules
+
     planned = read_schedules(a.schedules)
     if a.check:
         print("\n".join(f"{one.name}: {one.flow.name} on {one.data}" for one in planned))

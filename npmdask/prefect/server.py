@@ -31,7 +31,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
 from npmdask.errors import RefusedError
-from npmdask.prefect.settings import auth_string
+from npmdask.prefect.settings import apply_settings, auth_string, home_folder
 from npmdask.storage.paths import private
 
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
@@ -58,6 +58,7 @@ def local_server(port: int | None = None) -> Iterator[str]:
     RefusedError
         It does not come up; the sentence names its log.
     """
+    apply_settings()
     from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_API_URL
 
@@ -65,7 +66,7 @@ def local_server(port: int | None = None) -> Iterator[str]:
         yield url
         return
     port, auth = port or free_port(), auth_string()
-    url, log = f"http://127.0.0.1:{port}/api", Path(os.environ["PREFECT_HOME"], "server.log")
+    url, log = f"http://127.0.0.1:{port}/api", home_folder() / "server.log"
     here = {"PREFECT_SERVER_API_PORT": str(port), "PREFECT_UI_API_URL": url}
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab", opener=private) as file:
@@ -163,6 +164,7 @@ def _serve(port: int, parent: int | None = None) -> None:
         return
     import uvicorn
 
+    apply_settings()
     for name, value in {**SETTINGS, "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api"}.items():
         os.environ.setdefault(name, value)
     auth = auth_string()

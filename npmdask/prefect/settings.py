@@ -1,4 +1,7 @@
-"""Settings of the embedded Prefect: its files in the project's folder, nothing sent anywhere, little said.
+"""Settings of the Prefect that our own programs start: its files in the working folder, nothing sent, little said.
+
+``npmdask serve``, the keeper, the server and the scripts of ``flows/`` apply them before they import prefect. To import
+``npmdask.prefect`` does not: in a program of yours Prefect keeps the profile, server and settings that you chose.
 
 All of them are defaults: whatever the environment says already stays, so a real server keeps its settings.
 """
@@ -12,6 +15,7 @@ from urllib.parse import urlsplit
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.storage.paths import open_plain, private
 
+POOL = "npmdask"  # the work pool of schedules
 AUTH = "auth"  # file in PREFECT_HOME with the auth string of servers that are started here
 AUTH_VARIABLES = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING")  # which count before it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -32,7 +36,7 @@ SETTINGS = {
 def apply_settings() -> None:
     """Set what is not set. Prefect reads its settings when it is imported: call this before."""
     if "PREFECT_HOME" not in os.environ:
-        home = Path("runs", ".prefect").absolute()
+        home = home_folder()
         os.environ["PREFECT_HOME"] = str(home)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)  # parameters and logs of all runs: of this user alone
         with suppress(OSError):  # another's: Prefect says what it cannot do there
@@ -44,9 +48,14 @@ def apply_settings() -> None:
             os.environ.setdefault("PREFECT_API_AUTH_STRING", read_auth_string(auth_file()))
 
 
+def home_folder() -> Path:
+    """Where our Prefect keeps its files: PREFECT_HOME, or ``runs/.prefect`` of the working folder."""
+    return Path(os.environ.get("PREFECT_HOME") or Path("runs", ".prefect").absolute())
+
+
 def auth_file() -> Path:
     """Where the auth string is, unless the environment has one."""
-    return Path(os.environ["PREFECT_HOME"], AUTH)
+    return home_folder() / AUTH
 
 
 def auth_string() -> str:

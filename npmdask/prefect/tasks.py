@@ -1,21 +1,16 @@
 """The steps of flows that take a configuration of stored data, as tasks; ``report`` is that of other flows, too."""
 
-import signal
-import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypeVar
 
-from httpx import HTTPError
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
 from npmdask.api import solve
-from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.cli.main import INTERRUPTED, end_when_asked
 from npmdask.cli.models import NOT_CONVERGED
 from npmdask.config import RunConfig
 from npmdask.errors import NpmdaskError
@@ -27,7 +22,7 @@ from npmdask.prefect.reports import link_to
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
 from npmdask.report.render import markdown
-from npmdask.runs.observers import Observers, ProgressBar, stop_bars
+from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.problem import Problem
 from npmdask.theory.private import dist_comm
 
@@ -97,35 +92,6 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     text = as_markdown(shown)
     try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
     return page
-
-
-def exit_code(run: Callable[[], int]) -> int:
-    """What ``run`` returns, or the code of the error that it raised: the same codes as ``npmdask``."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
-    end_when_asked()
-    try:
-        return run()
-    except NpmdaskError as error:
-        say(str(error))
-        return error.exit_code
-    except HTTPError as error:
-        say(f"the Prefect server is gone ({error}); everything committed is kept; run the same command again")
-        return INTERRUPTED
-    except KeyboardInterrupt:
-        stop_bars()
-        say("interrupted, everything committed is kept; run the same command again to go on")
-        return INTERRUPTED
-
-
-def say(sentence: str) -> None:
-    """A line for the person, apart from the output."""
-    print(f"npmdask: {sentence}", file=sys.stderr, flush=True)
-
-
-def announce(sentence: str) -> None:
-    """The same, of something that runs for long; and a line of the log."""
-    say(sentence)
-    tell("service", sentence)
 
 
 @step

@@ -23,9 +23,9 @@ from prefect.flows import load_flow_from_entrypoint
 
 from infra import make_locks, postgres
 from infra.make_secrets import SECRETS, read_or_make
-from npmdask.prefect.keeper import POOL, TAG
+from npmdask.prefect.keeper import TAG
 from npmdask.prefect.schedules import FLOWS, read_schedules
-from npmdask.prefect.settings import SETTINGS
+from npmdask.prefect.settings import POOL, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"

@@ -301,7 +301,7 @@ def test_the_login_goes_to_this_machine_only(tmp_path: Path) -> None:
     """To a server elsewhere another one belongs, or a key; and what flows start gets none."""
     (tmp_path / AUTH).write_text("npmdask:here")
     (tmp_path / AUTH).chmod(0o600)
-    code = "import os, npmdask.prefect; print(os.environ.get('PREFECT_API_AUTH_STRING'))"
+    code = "import os, flows; print(os.environ.get('PREFECT_API_AUTH_STRING'))"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     for told, expected in (
         ({"PREFECT_API_URL": "http://127.0.0.1:4200/api"}, "npmdask:here"),

@@ -50,7 +50,7 @@ fresh = true
 TICK = """
 import sys
 from npmdask.prefect.private_release import private_release
-from npmdask.prefect.tasks import exit_code
+from npmdask.prefect.console import exit_code
 from npmdask.config import load_config
 def tick():
     private_release(load_config("daily.toml", store="runs/daily"), run_id="daily", fresh=True)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import npmdask.prefect  # noqa: F401  (makes PREFECT_HOME)
+import flows  # noqa: F401  (makes PREFECT_HOME)
 from infra.make_secrets import read_or_make
 from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import LocalCopy
