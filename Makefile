@@ -21,10 +21,8 @@ $(STAMP): infra/requirements.lock pyproject.toml infra/make-env
 run: env            ## the main job: 4 GiB of samples through the Prefect flow, inside 1 GiB of memory; topics of real text
 	@$(BIN)/python -m flows.main_job
 
-serve: env          ## a Prefect server, its keeper and a worker on this machine, with flows/schedules.toml; until Ctrl-C
-	@test -e data/generated/first.zarr || $(BIN)/npmdask generate spectrum data/generated/first.zarr --rows 131072 \
-	  --columns 512 --option spectrum=harmonic --option kind=samples
-	@$(BIN)/npmdask serve
+serve: env          ## a Prefect server, its keeper and a worker on this machine, with an example that runs at once; until Ctrl-C
+	@$(BIN)/npmdask serve --example runs/example
 
 private: env        ## a scheduled private release of the same data, three times, until the budget refuses the fourth
 	@$(BIN)/python -m flows.private_job

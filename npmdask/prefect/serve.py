@@ -6,6 +6,8 @@ Prefect), so that Prefect's pages can link them, and with --metrics-port the sta
 Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
 PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself. Pages
 and API ask for a login: the line in PREFECT_HOME/auth.
+
+``npmdask serve --example`` makes small data and a schedule first, and serves them from a folder of their own.
 """
 
 import argparse
@@ -23,15 +25,15 @@ from typing import Any
 import psutil
 
 from npmdask.checkpoint.logging import open_log
-from npmdask.errors import RefusedError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.prometheus import require_client
 from npmdask.prefect import reports
 from npmdask.prefect.console import announce, exit_code, say
+from npmdask.prefect.example import SCHEDULES, example
 from npmdask.prefect.processes import Service, Supervisor, alone
 from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
 from npmdask.prefect.settings import AUTH_VARIABLES, POOL, apply_settings, auth_file, auth_string
 
-SCHEDULES = Path("flows", "schedules.toml")
 PORT = 4200  # where people look for Prefect
 SCRATCH = "npmdask-serve-"  # names of temporary folders
 ENDING = 10.0  # seconds that killed processes have to be gone
@@ -42,12 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code."""
     parser = argparse.ArgumentParser(prog="npmdask serve", description=__doc__)
     parser.add_argument(
-        "schedules", nargs="?", type=Path, default=SCHEDULES, help="what runs when (flows/schedules.toml)"
+        "schedules", nargs="?", type=Path, help=f"what runs when: a TOML file ({SCHEDULES} in the working folder)"
+    )
+    parser.add_argument(
+        "--example",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="make small data and a schedule that runs at once, and serve them; in a temporary folder if none is named",
     )
     parser.add_argument(
         "--port", type=int, default=None, help=f"of the Prefect server and its pages ({PORT}, or a free one)"
     )
-    parser.add_argument("--folder", type=Path, default=Path("runs", ".serve"), help="logs and process numbers")
+    parser.add_argument("--folder", type=Path, help="logs and process numbers (runs/.serve)")
     parser.add_argument("--metrics-port", type=int, help="also answer scrapes of Prometheus at this port")
     parser.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")
     a = parser.parse_args(argv)
@@ -55,14 +64,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(a: argparse.Namespace) -> int:
+    if a.example is None:
+        return _serve_file(a, _file_of(a))
+    if a.schedules is not None:
+        raise BadInputError(f"--example has a schedule of its own: leave {a.schedules} out, or --example")
+    a.folder = a.folder and a.folder.absolute()
+    with example(a.example) as folder:
+        return _serve_file(a, folder / SCHEDULES)
+
+
+def _file_of(a: argparse.Namespace) -> Path:
+    """The schedules that are asked for."""
+    if a.schedules is None and not Path(SCHEDULES).exists():
+        raise BadInputError(
+            f"there is no {SCHEDULES} in {Path.cwd()}: name the file of what runs when; "
+            "`npmdask serve --example FOLDER` writes one that runs"
+        )
+    return Path(a.schedules or SCHEDULES).absolute()
+
+
+def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
     apply_settings()  # Prefect reads them when it is imported, which is now
     from npmdask.prefect.schedules import read_schedules
 
-    planned = read_schedules(a.schedules)
+    planned = read_schedules(schedules)
     if a.check:
         print("\n".join(f"{one.name}: {one.flow.name} on {one.data}" for one in planned))
         return 0
-    began, folder, home = time.monotonic(), a.folder.absolute(), auth_file().parent
+    began, home = time.monotonic(), auth_file().parent
+    folder = (a.folder or Path("runs", ".serve")).absolute()
     open_log()
     with ExitStack() as stack:
         for held in dict.fromkeys((folder, home)):
@@ -71,7 +101,7 @@ def _serve(a: argparse.Namespace) -> int:
         if a.port not in (None, port):
             raise RefusedError(f"port {a.port} of 127.0.0.1 is taken: end what has it, or name another --port")
         pages, scratch = _port(port + 1), stack.enter_context(_scratch(folder))
-        all_of_them = services(folder, port, a.schedules.absolute(), runs, pages, scratch)
+        all_of_them = services(folder, port, schedules, runs, pages, scratch)
         supervisor = Supervisor(folder, [*all_of_them, *_metrics(runs, a.metrics_port)], announce)
         stack.enter_context(supervisor)
         took = time.monotonic() - began

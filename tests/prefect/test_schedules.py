@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from npmdask.errors import BadInputError
+from npmdask.prefect.example import DATA, FILES, SCHEDULES
 from npmdask.prefect.schedules import read_schedules
 
 GOOD = """
@@ -81,6 +82,11 @@ def test_no_file_at_all(folder: Path) -> None:
         read_schedules(folder / "none.toml")
 
 
-def test_ours_is_good() -> None:
-    (first,) = read_schedules(Path(__file__).resolve().parents[2] / "flows" / "schedules.toml")
-    assert first.name == "first" and first.data.endswith("data/generated/first.zarr")
+def test_the_example_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (only,) = read_schedules(tmp_path / SCHEDULES)
+    assert (only.name, only.flow.name, only.begins) == ("example", "npm", True)
+    assert only.data == str(tmp_path / DATA)
+    assert only.parameters["config"]["run"]["store"] == str(tmp_path / "runs" / "example")
