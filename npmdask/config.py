@@ -526,6 +526,19 @@ def config_of_source(
     )
 
 
+def config_of_tables(config: RunConfig, *, store: str | None = None, changes: Mapping[str, Any]) -> RunConfig:
+    """A configuration with another ``store``, and with ``changes`` (by dotted key); relative paths are made absolute.
+
+    Raises
+    ------
+    BadInputError
+        An unknown key, or a value out of range.
+    """
+    for key in changes:
+        _field_of(key)
+    return _placed(config.model_dump(exclude_none=True), "the configuration", Path.cwd(), "npm", store, None, changes)
+
+
 def _placed(
     content: dict[str, Any],
     name: str,

@@ -19,7 +19,10 @@ from numpydoc.validate import validate
 import npmdask
 
 ROOT = Path(__file__).resolve().parents[1]
-FACES = ("npmdask", "npmdask.accounting", "npmdask.anndata", "npmdask.experiments", "npmdask.theory", "npmdask.xarray")
+FACES = tuple(
+    "npmdask" + room
+    for room in ("", ".accounting", ".anndata", ".experiments", ".prefect", ".theory", ".xarray")
+)
 # Where the quotes stand is a matter of style (GL01, GL02); an extended summary and "See Also" are written where they
 # say something (ES01, SA01).
 LEFT_OUT = {"ES01", "SA01", "GL01", "GL02"}
@@ -31,6 +34,7 @@ def public() -> Iterator[tuple[str, Any]]:
         module = importlib.import_module(face)
         for name in module.__all__:
             thing = getattr(module, name)
+            thing = getattr(thing, "fn", thing)  # of a flow or a task of Prefect: the function
             if not inspect.isfunction(thing) and not inspect.isclass(thing):
                 continue
             yield f"{face}.{name}", thing

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from npmdask.errors import extra
 
 if TYPE_CHECKING:
+    from npmdask.prefect.parameters import configuration
     from npmdask.prefect.power_method import deflate, distributed_private_pca, npm, npm_deflation
     from npmdask.prefect.staged_runs import find_components, find_topics, latent, look, topics
     from npmdask.prefect.tasks import NotConvergedError, iterate, plan, report, validate
@@ -33,6 +34,7 @@ if find_spec("prefect") is None:
 
 LATER = {
     "NotConvergedError": "tasks",
+    "configuration": "parameters",
     "deflate": "power_method",
     "distributed_private_pca": "power_method",
     "find_components": "staged_runs",
@@ -50,6 +52,7 @@ LATER = {
 
 __all__ = [
     "NotConvergedError",
+    "configuration",
     "deflate",
     "distributed_private_pca",
     "find_components",

@@ -19,6 +19,7 @@ from prefect.artifacts import create_progress_artifact, create_table_artifact
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.prefect.heartbeat import tended
+from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
 from npmdask.prefect.publish import artifact_key, try_to
 from npmdask.prefect.server import ROOT, python_path
@@ -27,7 +28,7 @@ from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import require_no_link
 
 
-@flow(name="benchmark", persist_result=False)
+@flow(name="benchmark", flow_run_name=run_name("benchmark"), persist_result=False)
 @said_in_a_sentence
 @tended
 def benchmark(

@@ -60,7 +60,7 @@ def main_of_parameters(flow: Any, argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(flow: Any) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=flow.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=flow.description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
     return parser
 

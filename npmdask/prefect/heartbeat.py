@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from httpx import HTTPError
 from prefect.client.orchestration import get_client
+from prefect.context import SettingsContext, get_settings_context
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
@@ -103,7 +104,7 @@ def require_progress(store: str) -> None:
         It has, DEATHS times; the sentence says where.
     """
     deaths, where = RunStore(store).crashes()
-    if deaths >= DEATHS and not _alone():
+    if deaths >= DEATHS and FROM_A_WORKER in os.environ:
         raise RefusedError(
             f"run {store} has died {deaths} times in a row at {where}, without getting any further: look at the memory "
             f"and the disk of the machine; then go on with `npmdask resume {store}`"
@@ -111,8 +112,11 @@ def require_progress(store: str) -> None:
 
 
 def _alone() -> bool:
-    """Whether the caller waits in this process for the flow, instead of a worker outside of it."""
-    return FROM_A_WORKER not in os.environ
+    """Whether the caller waits in this process for the flow, instead of a worker outside of it.
+
+    A sub-flow has such a caller too, the flow that called it: process and environment are not its own.
+    """
+    return os.environ.get(FROM_A_WORKER) != flow_run.get_id()
 
 
 @contextmanager
@@ -125,7 +129,7 @@ def beating() -> Iterator[None]:
     before = os.environ.get(OWNER)
     os.environ[OWNER] = run_id
     over = threading.Event()
-    thread = threading.Thread(target=_beat, args=(run_id, over), name="heart", daemon=True)
+    thread = threading.Thread(target=_beat, args=(run_id, over, _same_server()), name="heart", daemon=True)
     thread.start()
     try:
         yield
@@ -134,11 +138,19 @@ def beating() -> Iterator[None]:
         os.environ.pop(OWNER) if before is None else os.environ.__setitem__(OWNER, before)
 
 
-def _beat(run_id: str, over: threading.Event) -> None:
-    while not over.is_set():
-        with suppress(HTTPError, OSError):  # a server that is away for a while: the keeper knows that, too
-            send_sign(run_id)
-        over.wait(BEAT)
+def _same_server() -> SettingsContext:
+    """For a thread, which has a context of its own: the settings in force, those of a test harness for example."""
+    now = get_settings_context()
+    return SettingsContext(profile=now.profile, settings=now.settings)
+
+
+def _beat(run_id: str, over: threading.Event, settings: SettingsContext) -> None:
+    with settings:
+        while not over.is_set():
+            # A server that is away for a while: the keeper knows that, too. One without events needs none.
+            with suppress(HTTPError, OSError):
+                send_sign(run_id)
+            over.wait(BEAT)
 
 
 def send_sign(run_id: str) -> None:

@@ -1,16 +1,21 @@
 """Parameters of flows: what the forms in the Prefect UI say of them, what they may be, where the store of a run is."""
 
+import os
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
 from prefect.exceptions import ParameterBindError, ParameterTypeError
 from prefect.utilities.callables import get_call_parameters
-from pydantic import Field
+from pydantic import Field, WrapValidator
+from pydantic.json_schema import SkipJsonSchema
 
 from npmdask.checkpoint.remote.mirror import place_of_store
-from npmdask.config import RunConfig
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.cli.main import SHORT, is_source
+from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config
+from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.storage.paths import NAME, is_url, require_name
 
 
@@ -25,10 +30,37 @@ def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:
 
 
 Config = Annotated[RunConfig, said("the tables of a file for `npmdask run`; relative paths: of the worker's folder")]
+
+
+def _taken(value: Any, handler: Callable[[Any], Any]) -> RunConfig | str:
+    """Tables are held to the model; a path to what is there, once the run looks."""
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, RunConfig | Mapping):
+        raise ValueError(
+            f"a {type(value).__name__} is neither a configuration nor the path of data: what lies in memory would have "
+            "to go through Prefect; write it to a Zarr store and give its path, or call npmdask.top_k in a task"
+        )
+    return RunConfig.model_validate(value)
+
+
+Source = Annotated[
+    RunConfig | str | SkipJsonSchema[os.PathLike[str]] | SkipJsonSchema[dict[str, Any]],
+    WrapValidator(_taken),
+    said(
+        "the tables of a file for `npmdask run`, the path of such a file (.toml), or with k the path or URL of data; "
+        "relative paths: of the worker's folder, in a file of its own"
+    ),
+]
+Changes = Annotated[
+    dict[str, Any] | None,
+    said('further keys of the configuration by their dotted names, like {"run.threads": 4}'),
+]
 RunId = Annotated[
     str,
     said("name of the run: the same again goes on, or returns the answer", pattern=f"^{NAME}$"),
 ]
+OptionalRunId = Annotated[str | None, said("name of the run; that of its store if left out", pattern=f"^{NAME}$")]
 Folder = Annotated[str, said("where the folder of the run is made")]
 Seed = Annotated[int, said("of everything that is drawn", ge=0)]
 Restarts = Annotated[int | None, said("random starts of the tensor power method; by the rank if left out", gt=0)]
@@ -58,6 +90,99 @@ def run_folder(folder: str, run_id: str) -> str:
     """The folder of a run. Its name comes from outside: raises BadInputError where it is none."""
     require_name(run_id, "run_id")
     return place_of_store(f"{folder}/{run_id}" if is_url(folder) else Path(folder) / run_id)
+
+
+def configuration(
+    config: Any,
+    k: int | float | None = None,
+    *,
+    store: str | None = None,
+    changes: dict[str, Any] | None = None,
+    run_id: str | None = None,
+    **options: Any,
+) -> RunConfig:
+    """
+    Return the configuration of a run, from a configuration or from data and options, with the place of its store.
+
+    Parameters
+    ----------
+    config : str, PathLike, dict or RunConfig
+        With ``k``, the path or URL of data. Otherwise the path of a file for ``npmdask run`` (.toml), or its tables.
+    k : int or float, optional
+        How many components, or, strictly between 0 and 1, the share of the variance that they are to explain.
+    store : str, optional
+        Folder or URL of the run. By default that of the configuration, or ``runs/NAME`` with the name of the run or of
+        the data.
+    changes : dict, optional
+        Further keys of the configuration by their dotted names, like ``{"run.threads": 4}``.
+    run_id : str, optional
+        Name of the run; that of the store if left out.
+    **options : Any
+        ``kind``, ``center``, ``scale``, ``algorithm``, ``operator``, ``tol``, ``memory``, ``seed``, as :func:`npm`
+        takes them.
+
+    Returns
+    -------
+    RunConfig
+        What the tasks of :mod:`npmdask.prefect` take.
+
+    Raises
+    ------
+    BadInputError
+        There is no such file or key, a value is out of range, or data are given without k.
+    RefusedError
+        A password is in the configuration, which Prefect keeps and shows.
+
+    Examples
+    --------
+    >>> from npmdask.prefect import configuration
+    >>> config = configuration("samples.zarr", 10, center=True, memory="1GiB", store="runs/first")
+    >>> config.algorithm.target_rank, config.source.center, config.run.memory
+    (10, True, '1GiB')
+    """
+    given = {option: options.pop(option, None) for option in SHORT if option != "k"}
+    if options:
+        raise BadInputError(f"unknown option {next(iter(options))!r}: {closest(next(iter(options)), [*given])}")
+    made = _made(_tables(config), _changes({**given, "k": k}, changes), store, run_id)
+    return at_store(made, name_of_run(made, run_id))
+
+
+def _tables(config: Any) -> RunConfig | str:
+    if isinstance(config, Mapping):
+        return validate_config(dict(config))
+    try:
+        return _taken(config, RunConfig.model_validate)
+    except ValueError as error:
+        raise BadInputError(f"config: {error}") from None
+
+
+def _made(config: RunConfig | str, changes: dict[str, Any], store: str | None, run_id: str | None) -> RunConfig:
+    if isinstance(config, RunConfig):
+        return config_of_tables(config, store=store, changes=changes) if changes or store else config
+    if not is_source(config, changes):
+        return load_config(config, store=store, changes=changes)
+    return config_of_source(config, store=store or (run_folder("runs", run_id) if run_id else None), changes=changes)
+
+
+def _changes(options: Mapping[str, Any], changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What options and dotted keys change, by dotted key."""
+    found = dict(changes or {})
+    for option, value in options.items():
+        if value is not None and SHORT[option] in found:
+            raise BadInputError(f"{SHORT[option]} is given twice, by {option} and by changes: leave one out")
+        if value is not None:
+            found[SHORT[option]] = value
+    return found
+
+
+def name_of_run(config: RunConfig, run_id: str | None = None, default: str = "npm") -> str:
+    """The name of a run: the one that it was given, that of its store, or ``default``."""
+    return last_part(config.run.store or "", default) if run_id is None else run_id
+
+
+def last_part(store: str, default: str = "npm") -> str:
+    """The last part of the place of a store, as the name of a run."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", store.rstrip("/").rpartition("/")[2]).strip("-.") or default
 
 
 def at_store(config: RunConfig, run_id: str) -> RunConfig:

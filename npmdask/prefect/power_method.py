@@ -13,40 +13,181 @@ from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
-from npmdask.prefect.parameters import Config, RunId, at_store, require_no_other_flow, said
+from npmdask.prefect.naming import run_name
+from npmdask.prefect.parameters import (
+    Changes,
+    Config,
+    Memory,
+    OptionalRunId,
+    RunId,
+    Source,
+    at_store,
+    configuration,
+    name_of_run,
+    require_no_other_flow,
+    said,
+)
 from npmdask.prefect.publish import Publisher
 from npmdask.prefect.redaction import Announcer
-from npmdask.prefect.tasks import end_state, iterate, plan, report, said_in_a_sentence, step, validate
+from npmdask.prefect.tasks import (
+    AnyConfig,
+    end_state,
+    iterate,
+    plain_configuration,
+    plan,
+    report,
+    said_in_a_sentence,
+    step,
+    validate,
+)
 from npmdask.runs.observers import Observers, ProgressBar
 
 
-@flow(name="npm", persist_result=False)
+@flow(
+    name="npm",
+    description="Top-k singular vectors of stored data, out of core.",
+    flow_run_name=run_name("npm"),
+    persist_result=False,
+)
 @said_in_a_sentence
 @tended
-def npm(config: Config, run_id: RunId = "npm") -> Any:
-    """Top-k singular vectors out of core. The same run id again: goes on after a kill, or returns the answer."""
-    config = at_store(config, run_id)
-    require_no_other_flow(config)
-    validate(config)
-    config = plan(config, run_id)
-    facts = iterate(config, run_id)
+def npm(
+    config: Source,
+    k: Annotated[int | float | None, said("how many components; or, like 0.95, a share of the variance")] = None,
+    *,
+    kind: Annotated[str | None, said("how to read the data: samples, matrix, symmetric, sparse")] = None,
+    center: Annotated[bool | None, said("subtract the column means, on the fly")] = None,
+    scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
+    algorithm: Annotated[str | None, said("krylov or power; the better one if left out")] = None,
+    operator: Annotated[str | None, said("an operator of yours, by its registered name")] = None,
+    tol: Annotated[float | None, said("relative residual to reach")] = None,
+    memory: Memory = None,
+    seed: Annotated[int | None, said("of the random start block", ge=0)] = None,
+    store: Annotated[str | None, said("folder or URL of the run, in place of runs/NAME or the configuration's")] = None,
+    changes: Changes = None,
+    run_id: OptionalRunId = None,
+) -> Any:
+    """
+    Compute the k leading singular vectors or eigenvectors of stored data, out of core.
+
+    As a run of its own, or as a sub-flow of yours. Called again with the same store it goes on after a kill, or returns
+    the answer without a pass over the data. No array goes through Prefect: the vectors are in the store.
+
+    Parameters
+    ----------
+    config : str, PathLike, dict or RunConfig
+        With ``k``, data: the path or URL of what :func:`npmdask.top_k` takes by its path. Otherwise a configuration:
+        the path of a file for ``npmdask run`` (.toml), or its tables. Relative paths are those of the working directory
+        of the process; in a file, those of its folder.
+    k : int or float, optional
+        How many components, or, strictly between 0 and 1, the share of the variance that they are to explain.
+    kind : str, optional
+        How to read the data: "samples", "matrix", "symmetric" or "sparse"; what the store says if left out.
+    center : bool, optional
+        Subtract the column means.
+    scale : bool, optional
+        Divide by the standard deviations of the columns.
+    algorithm : str, optional
+        "krylov" or "power"; the first without noise if left out.
+    operator : str, optional
+        An operator of yours, by its registered name.
+    tol : float, optional
+        Relative residual to reach.
+    memory : str, optional
+        Limit for all processes of the run together, like "1GiB".
+    seed : int, optional
+        Of the random start block.
+    store : str, optional
+        Folder or URL of the run. By default that of the configuration, or ``runs/NAME`` with the name of the run or of
+        the data.
+    changes : dict, optional
+        Further keys of the configuration by their dotted names, like ``{"run.threads": 4}``.
+    run_id : str, optional
+        Name of the run in Prefect's artifacts; that of the store if left out.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings, those of ``npmdask run --json``: "values" (k), "store",
+        "outcome", "assurance", ... ``npmdask.resume(facts["store"])`` is the solution with its vectors, without a pass.
+
+    Raises
+    ------
+    NotConvergedError
+        The tolerance was not reached; its ``facts`` say how far the run came.
+    BadInputError
+        Data or parameters are wrong; a sentence says what and what to do.
+    RefusedError
+        Too little memory, a store of another run, or a run held by another process.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import npm
+    >>> @flow
+    ... def nightly():
+    ...     facts = npm("samples.zarr", 10, center=True, memory="1GiB", store="runs/first")
+    ...     return facts["store"]
+    """
+    how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
+    how |= {"tol": tol, "memory": memory, "seed": seed}
+    made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
+    run_id = name_of_run(made, run_id)
+    require_no_other_flow(made)
+    validate(made)
+    made = plan(made, run_id)
+    facts = iterate(made, run_id)
     report(run_id, facts)
     return end_state(facts)
 
 
 @step
-def deflate(config: RunConfig, run_id: str, more: int) -> dict[str, Any]:
-    """Lock what was found and search its complement, in a store of its own, resumable in the same way."""
+def deflate(config: AnyConfig, run_id: str | None = None, more: int = 1) -> dict[str, Any]:
+    """
+    Lock what a finished run found and search its complement, in a store of its own, resumable in the same way.
+
+    A task of Prefect, for a flow of yours, after :func:`iterate`. No array leaves it.
+
+    Parameters
+    ----------
+    config : RunConfig, str, PathLike or dict
+        The configuration of the finished run (:func:`configuration`).
+    run_id : str, optional
+        Name of the new run in Prefect's artifacts; that of the new store if left out.
+    more : int, default 1
+        How many components after the first ones.
+
+    Returns
+    -------
+    dict
+        The facts of the new run; its "store" is that of the first one with ``-deflated``.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import configuration, deflate, iterate
+    >>> @flow
+    ... def ten_and_five():
+    ...     config = configuration("samples.zarr", 10, memory="1GiB")
+    ...     iterate(config)
+    ...     return deflate(config, more=5)["values"]
+    """
+    config = plain_configuration(config)
     problem, finished, resources = config.problem(), str(config.run.store), config.resources()
     store = f"{finished}-deflated"
-    observer = Observers(ProgressBar(), Publisher(run_id, store, problem.rule.tol))
+    observer = Observers(ProgressBar(), Publisher(run_id or f"{name_of_run(config)}-deflated", store, problem.rule.tol))
     memory, workers, threads = resources.memory, resources.workers, resources.threads
     require_progress(store)
     found = api.deflate(finished, more, store=store, memory=memory, workers=workers, threads=threads, observer=observer)
     return summary(found)
 
 
-@flow(name="npm-deflation", persist_result=False)
+@flow(
+    name="npm-deflation",
+    description="The npm flow, then further components from one final Rayleigh-Ritz with the first ones.",
+    flow_run_name=run_name("npm-deflation"),
+    persist_result=False,
+)
 @said_in_a_sentence
 @tended
 def npm_deflation(
@@ -54,7 +195,33 @@ def npm_deflation(
     more: Annotated[int, said("how many components after the first ones", ge=1)],
     run_id: RunId = "npm-deflation",
 ) -> Any:
-    """The npm flow, then deflation: `more` further components, from one final Rayleigh-Ritz with the first ones."""
+    """
+    Compute k components, then ``more`` of them without starting over, by deflation.
+
+    The same run id again goes on after a kill, or returns the answer.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The tables of a file for ``npmdask run``, as :func:`configuration` makes them.
+    more : int
+        How many components after the first ones.
+    run_id : str, default "npm-deflation"
+        Name of the run.
+
+    Returns
+    -------
+    dict
+        The facts of the second run, as those of :func:`npm`; its store is that of the first with ``-deflated``.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import configuration, npm_deflation
+    >>> @flow
+    ... def nightly():
+    ...     return npm_deflation(configuration("samples.zarr", 10), 5, run_id="first")["values"]
+    """
     config = at_store(config, run_id)
     require_no_other_flow(config)
     validate(config)
@@ -76,11 +243,40 @@ def release(config: RunConfig, run_id: str) -> dict[str, Any]:
     return summary(solve(problem, store, config.resources(), Observers(ProgressBar(), shown)))
 
 
-@flow(name="distributed-private-pca", persist_result=False)
+@flow(
+    name="distributed-private-pca",
+    description="Top-k components of what several nodes hold, each adding its own noise.",
+    flow_run_name=run_name("distributed-private-pca"),
+    persist_result=False,
+)
 @said_in_a_sentence
 @tended
 def distributed_private_pca(config: Config, run_id: RunId = "distributed") -> Any:
-    """Top-k components of what several nodes hold, each adding its own noise. The same run id again: goes on."""
+    """
+    Compute the top-k components of what several nodes hold, each adding its own noise.
+
+    The same run id again goes on.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The tables of a file for ``npmdask run``, with ``source.nodes``.
+    run_id : str, default "distributed"
+        Name of the run.
+
+    Returns
+    -------
+    dict
+        What was released of values, and the statement that goes with it.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import configuration, distributed_private_pca
+    >>> @flow
+    ... def nightly():
+    ...     return distributed_private_pca(configuration("centre.toml"), run_id="centre")["values"]
+    """
     config = at_store(config, run_id)
     if config.source.nodes is None:
         raise RefusedError("the configuration names no source.nodes: run it with `python -m flows.npm`")

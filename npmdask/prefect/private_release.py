@@ -19,6 +19,7 @@ from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
+from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import Config, RunId, at_store, said
 from npmdask.prefect.redaction import Announcer, discreet_step, said_discreetly
 from npmdask.prefect.tasks import end_state, publish_report, show_plan
@@ -29,7 +30,7 @@ from npmdask.runs.restore import bind
 from npmdask.storage.paths import require_no_link
 
 
-@flow(name="private-release", persist_result=False, retries=0)
+@flow(name="private-release", flow_run_name=run_name("private-release"), persist_result=False, retries=0)
 @said_discreetly
 @tended
 def private_release(

@@ -13,14 +13,31 @@ from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.numerics.units import parse_memory
 from npmdask.prefect.heartbeat import require_progress, tended
-from npmdask.prefect.parameters import Folder, Memory, Restarts, RunId, Seed, Threads, Workers, run_folder, said
+from npmdask.prefect.naming import run_name
+from npmdask.prefect.parameters import (
+    Folder,
+    Memory,
+    Restarts,
+    RunId,
+    Seed,
+    Threads,
+    Workers,
+    last_part,
+    run_folder,
+    said,
+)
 from npmdask.prefect.publish import LivePublisher
 from npmdask.prefect.tasks import end_state, report, said_in_a_sentence, step
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.solution import Resources, Step
 
 
-@flow(name="topics", persist_result=False)
+@flow(
+    name="topics",
+    description="Topics of documents, out of core.",
+    flow_run_name=run_name("topics"),
+    persist_result=False,
+)
 @said_in_a_sentence
 @tended
 def topics(
@@ -41,17 +58,76 @@ def topics(
     run_id: RunId = "topics",
     folder: Folder = "runs",
 ) -> Any:
-    """Topics of documents, out of core. The same run id again: goes on after a kill, or returns the answer."""
+    """
+    Find topics of documents, out of core.
+
+    The same run id again goes on after a kill, or returns the answer.
+
+    Parameters
+    ----------
+    documents : str
+        Counts of words: a file or a store.
+    count : int
+        How many topics.
+    vocabulary : str, optional
+        A file with a word on each line.
+    alpha0 : float, default 1.0
+        Sum of the Dirichlet parameters of a document; 0: one topic each.
+    half_length : float, default 100.0
+        A document of N words counts N / (N + this).
+    min_df : int, default 1
+        Leave out words in fewer documents.
+    max_df : float, default 1.0
+        Leave out words in more than this share of the documents.
+    held_out : float, default 0.1
+        Share of documents for the perplexity; 0: none.
+    moments : {"held", "implicit"}, default "held"
+        "implicit": a pass for each product.
+    restarts : int, optional
+        Random starts of the tensor power method; by the rank if left out.
+    seed : int, default 0
+        Of everything that is drawn.
+    memory : str, optional
+        Limit for all processes of the run together, like "1GiB".
+    threads : int, optional
+        Threads of each process; all cores if left out.
+    workers : int, default 0
+        Processes; 0: threads of one process.
+    run_id : str, default "topics"
+        Name of the run, and of its folder.
+    folder : str, default "runs"
+        Where that folder is made.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings: "values", "store", "outcome", ... No array goes through
+        Prefect: the answer is in the store.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import topics
+    >>> @flow
+    ... def nightly():
+    ...     return topics("docword.txt.gz", 20, "vocab.txt", memory="1GiB", run_id="news")["store"]
+    """
     store = run_folder(folder, run_id)
     cut = CorpusFilter(held_out=held_out, min_df=min_df, max_df=max_df)
     asked = {"alpha0": alpha0, "half_length": half_length, "moments": moments, "restarts": restarts, "seed": seed}
     look(documents)
-    facts = find_topics(run_id, documents, count, vocabulary, store, cut, asked, (memory, threads, workers))
+    means: dict[str, Any] = {"memory": memory, "threads": threads, "workers": workers}
+    facts = find_topics(documents, count, vocabulary, store=store, run_id=run_id, cut=cut, **means, **asked)
     report(run_id, facts)
     return end_state(facts)
 
 
-@flow(name="latent", persist_result=False)
+@flow(
+    name="latent",
+    description="A mixture of spherical Gaussians, or independent components, out of core.",
+    flow_run_name=run_name("latent"),
+    persist_result=False,
+)
 @said_in_a_sentence
 @tended
 def latent(
@@ -66,20 +142,81 @@ def latent(
     run_id: RunId = "latent",
     folder: Folder = "runs",
 ) -> Any:
-    """A mixture of spherical Gaussians, or independent components, out of core; the same run id again goes on."""
+    """
+    Find a mixture of spherical Gaussians, or independent components, out of core.
+
+    The same run id again goes on after a kill, or returns the answer.
+
+    Parameters
+    ----------
+    kind : {"mixture", "ica"}
+        Spherical Gaussians, or independent components.
+    samples : str
+        A Zarr store of rows of numbers.
+    count : int
+        How many components.
+    restarts : int, optional
+        Random starts of the tensor power method; by the rank if left out.
+    seed : int, default 0
+        Of everything that is drawn.
+    memory : str, optional
+        Limit for all processes of the run together, like "1GiB".
+    threads : int, optional
+        Threads of each process; all cores if left out.
+    workers : int, default 0
+        Processes; 0: threads of one process.
+    run_id : str, default "latent"
+        Name of the run, and of its folder.
+    folder : str, default "runs"
+        Where that folder is made.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings: "values", "store", "outcome", ... No array goes through
+        Prefect: the answer is in the store.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import latent
+    >>> @flow
+    ... def nightly():
+    ...     return latent("mixture", "points.zarr", 3, run_id="points")["store"]
+    """
     store = run_folder(folder, run_id)
     asked = {"restarts": restarts, "seed": seed}
-    facts = find_components(run_id, kind, samples, count, store, asked, (memory, threads, workers))
+    means: dict[str, Any] = {"memory": memory, "threads": threads, "workers": workers}
+    facts = find_components(kind, samples, count, store=store, run_id=run_id, **means, **asked)
     report(run_id, facts)
     return end_state(facts)
 
 
-Means = tuple[str | None, int | None, int]  # memory, threads, workers
-
-
 @step
 def look(documents: str) -> dict[str, Any]:
-    """Open the corpus; nothing is read but its head."""
+    """
+    Open a corpus; nothing is read but its head.
+
+    A task of Prefect, for a flow of yours; the first step of :func:`topics`.
+
+    Parameters
+    ----------
+    documents : str
+        Counts of words: a file or a store.
+
+    Returns
+    -------
+    dict
+        "documents" and "words": how many.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import look
+    >>> @flow
+    ... def how_many():
+    ...     return look("docword.txt.gz")["documents"]
+    """
     found = documents_of(documents)
     facts = {"documents": found.rows, "words": found.columns}
     get_run_logger().info("%s: %s", documents, facts)
@@ -115,37 +252,124 @@ class StagePublisher(LivePublisher):
 
 @step
 def find_topics(
-    run_id: str,
     documents: str,
     count: int,
-    vocabulary: str | None,
+    vocabulary: str | None = None,
+    *,
     store: str,
-    cut: CorpusFilter,
-    asked: dict[str, Any],
-    means: Means,
+    run_id: str | None = None,
+    cut: CorpusFilter | None = None,
+    memory: str | None = None,
+    threads: int | None = None,
+    workers: int = 0,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Every stage of the job, from wherever its store is. No array leaves it."""
-    shown = StagePublisher(run_id, 3)
-    given = {"cut": cut, "resources": _resources(means), "observer": Observers(ProgressBar(), shown), **asked}
+    """
+    Find topics of documents: every stage of the job, from wherever its store is. No array leaves it.
+
+    A task of Prefect, for a flow of yours. Called again with the same store it goes on, or returns the answer.
+
+    Parameters
+    ----------
+    documents : str
+        Counts of words: a file or a store.
+    count : int
+        How many topics.
+    vocabulary : str, optional
+        A file with a word on each line.
+    store : str
+        Folder or URL of the run.
+    run_id : str, optional
+        Name of the run in Prefect's artifacts; that of its store if left out.
+    cut : CorpusFilter, optional
+        Which words and documents count; all words, and a tenth of the documents held out, if left out.
+    memory : str, optional
+        Limit for all processes of the run together, like "1GiB".
+    threads : int, optional
+        Threads of each process; all cores if left out.
+    workers : int, default 0
+        Processes; 0: threads of one process.
+    **options : Any
+        ``alpha0``, ``half_length``, ``moments``, ``restarts``, ``seed``, as :func:`topics` takes them.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings: "store", "outcome", "answered", ...
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import find_topics, report
+    >>> @flow
+    ... def news():
+    ...     report("news", find_topics("docword.txt.gz", 20, "vocab.txt", store="runs/news", memory="1GiB"))
+    """
+    shown = StagePublisher(run_id or last_part(store), 3)
+    given = {"cut": cut or CorpusFilter(), "observer": Observers(ProgressBar(), shown), **options}
     require_progress(store)
-    answer = run_topics(documents, count, vocabulary, store=store, **given)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    answer = run_topics(documents, count, vocabulary, store=store, resources=resources, **given)
     shown.close(answer.outcome.sentence)
     return summary(answer) | {"answered": answer.answered}
 
 
 @step
 def find_components(
-    run_id: str, kind: str, samples: str, count: int, store: str, asked: dict[str, Any], means: Means
+    kind: str,
+    samples: str,
+    count: int,
+    *,
+    store: str,
+    run_id: str | None = None,
+    memory: str | None = None,
+    threads: int | None = None,
+    workers: int = 0,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Every stage of the job, from wherever its store is. No array leaves it."""
-    shown = StagePublisher(run_id, 2)
-    given = {"resources": _resources(means), "observer": Observers(ProgressBar(), shown), **asked}
+    """
+    Find a mixture or independent components: every stage, from wherever the store is. No array leaves it.
+
+    A task of Prefect, for a flow of yours. Called again with the same store it goes on, or returns the answer.
+
+    Parameters
+    ----------
+    kind : {"mixture", "ica"}
+        Spherical Gaussians, or independent components.
+    samples : str
+        A Zarr store of rows of numbers.
+    count : int
+        How many components.
+    store : str
+        Folder or URL of the run.
+    run_id : str, optional
+        Name of the run in Prefect's artifacts; that of its store if left out.
+    memory : str, optional
+        Limit for all processes of the run together, like "1GiB".
+    threads : int, optional
+        Threads of each process; all cores if left out.
+    workers : int, default 0
+        Processes; 0: threads of one process.
+    **options : Any
+        ``restarts`` and ``seed``, as :func:`latent` takes them.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings: "store", "outcome", "answered", ...
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import find_components, report
+    >>> @flow
+    ... def points():
+    ...     report("points", find_components("mixture", "points.zarr", 3, store="runs/points"))
+    """
+    shown = StagePublisher(run_id or last_part(store), 2)
+    given = {"observer": Observers(ProgressBar(), shown), **options}
     require_progress(store)
-    answer = fit_latent(kind, samples, count, store=store, **given)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    answer = fit_latent(kind, samples, count, store=store, resources=resources, **given)
     shown.close(answer.outcome.sentence)
     return summary(answer) | {"answered": answer.answered}
-
-
-def _resources(means: Means) -> Resources:
-    memory, threads, workers = means
-    return Resources(memory=parse_memory(memory), threads=threads, workers=workers)

@@ -16,6 +16,7 @@ from npmdask.config import RunConfig, StreamTable
 from npmdask.errors import BadInputError, TooFewRowsError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
+from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import Config, RunId, at_store
 from npmdask.prefect.publish import StreamPublisher
 from npmdask.prefect.tasks import plan, report, said_in_a_sentence, step
@@ -24,7 +25,7 @@ from npmdask.streaming import run_stream
 from npmdask.streaming.problem import StreamProblem
 
 
-@flow(name="streaming-update", persist_result=False)
+@flow(name="streaming-update", flow_run_name=run_name("streaming-update"), persist_result=False)
 @said_in_a_sentence
 @tended
 def streaming_update(config: Config, run_id: RunId = "streaming-update") -> Any:

@@ -1,10 +1,11 @@
 """The steps of flows that take a configuration of stored data, as tasks; ``report`` is that of other flows, too."""
 
+import os
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from prefect import get_run_logger, task
+from prefect import Task, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
@@ -17,6 +18,8 @@ from npmdask.errors import NpmdaskError
 from npmdask.manage.report import summary, write_report
 from npmdask.planning.plan import Plan, plan_lines
 from npmdask.prefect.heartbeat import require_progress
+from npmdask.prefect.naming import step_name
+from npmdask.prefect.parameters import configuration, name_of_run, require_no_other_flow
 from npmdask.prefect.publish import Publisher, artifact_key, try_to
 from npmdask.prefect.reports import link_to
 from npmdask.report import Report, Text, as_markdown
@@ -30,6 +33,8 @@ from npmdask.theory.private import dist_comm
 
 
 Made = TypeVar("Made", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def said_in_a_sentence(function: Made) -> Made:
@@ -45,22 +50,48 @@ def said_in_a_sentence(function: Made) -> Made:
     return call  # type: ignore[return-value]
 
 
-def step(function: Made, said: Callable[[Made], Made] = said_in_a_sentence) -> Made:
-    """A task of a flow run. What it takes and returns is kept nowhere, and its errors are sentences.
+class Step(Task[P, R]):
+    """A task that, when it is called, returns its result or raises its error, also one that is said in a sentence.
 
-    Called it returns its result or raises its error; a task of Prefect would return a State in place of the error.
+    A task of Prefect would return a State in place of such an error.
     """
-    made: Any = task(cache_policy=NO_CACHE, persist_result=False, retries=0)(said(function))
 
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return made(*args, return_state=True, **kwargs).result()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.pop("return_state", False):
+            return super().__call__(*args, return_state=True, **kwargs)
+        return super().__call__(*args, return_state=True, **kwargs).result()
 
-    return call  # type: ignore[return-value]
+    def with_options(self, **options: Any) -> "Step[P, R]":
+        """Return the same step with other options of ``prefect.task``, like ``retries=2``."""
+        changed = super().with_options(**options)
+        changed.__class__ = Step
+        return changed  # type: ignore[return-value]
+
+
+def step(function: Callable[P, R], said: Callable[[Any], Any] = said_in_a_sentence) -> Step[P, R]:
+    """A task of a flow run. What it takes and returns is kept nowhere, and its errors are sentences."""
+    name = step_name(function.__name__)
+    return Step(said(function), cache_policy=NO_CACHE, persist_result=False, retries=0, task_run_name=name)
 
 
 class NotConvergedError(NpmdaskError):
-    """The run ended without reaching its tolerance; ``facts`` says how far it came."""
+    """
+    A run that ended without reaching its tolerance.
+
+    Parameters
+    ----------
+    facts : dict
+        How far it came: the facts that a run which converged returns.
+
+    Examples
+    --------
+    >>> from npmdask.prefect import NotConvergedError
+    >>> try:
+    ...     raise NotConvergedError({"sentence": "not converged: max_steps = 2 reached", "steps": 2})
+    ... except NotConvergedError as error:
+    ...     print(error.facts["steps"], error)
+    2 not converged: max_steps = 2 reached
+    """
 
     exit_code = NOT_CONVERGED
 
@@ -94,33 +125,144 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     return page
 
 
+AnyConfig = RunConfig | str | os.PathLike[str] | dict[str, Any]  # what `configuration` makes a RunConfig of
+
+
+def plain_configuration(config: AnyConfig) -> RunConfig:
+    """The configuration, with its store, of a run that is neither private nor of nodes: those have other steps."""
+    made = configuration(config)
+    require_no_other_flow(made)
+    return made
+
+
 @step
-def validate(config: RunConfig) -> dict[str, Any]:
-    """Open the source and check everything that can be checked without reading it."""
-    source = config.check().source
+def validate(config: AnyConfig) -> dict[str, Any]:
+    """
+    Open the source and check everything that can be checked without reading it.
+
+    A task of Prefect, for a flow of yours; the first step of :func:`npm`.
+
+    Parameters
+    ----------
+    config : RunConfig, str, PathLike or dict
+        A configuration, the path of its file (.toml), or what :func:`configuration` makes of data and options.
+
+    Returns
+    -------
+    dict
+        "shape", "kind" and "dtype" of the data.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import validate
+    >>> @flow
+    ... def is_it_good():
+    ...     return validate("first.toml")["shape"]
+    """
+    made = configuration(config)
+    if made.privacy is not None:
+        require_no_other_flow(made)  # the shape of private data is not for a log
+    source = made.check().source
     facts = {"shape": source.shape, "kind": source.kind, "dtype": str(source.reader.dtype)}
     get_run_logger().info("%s: %s, fingerprint %s", source.path, facts, source.fingerprint[:16])
     return facts
 
 
 @step
-def plan(config: RunConfig, run_id: str) -> RunConfig:
-    """Say what the run will do and need. Returns the configuration, with a number for ``iteration_rank = "auto"``."""
-    return show_plan(config, run_id)
+def plan(config: AnyConfig, run_id: str | None = None) -> RunConfig:
+    """
+    Say what the run will do and need: in the log, and in the artifact NAME-plan.
+
+    A task of Prefect, for a flow of yours. A run that has begun was planned already, and is not planned again.
+
+    Parameters
+    ----------
+    config : RunConfig, str, PathLike or dict
+        As for :func:`validate`.
+    run_id : str, optional
+        Name of the run in Prefect's artifacts; that of its store if left out.
+
+    Returns
+    -------
+    RunConfig
+        The configuration, with a number for ``iteration_rank = "auto"``: give it to :func:`iterate`.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import iterate, plan
+    >>> @flow
+    ... def planned():
+    ...     return iterate(plan("first.toml"))["values"]
+    """
+    made = configuration(config)
+    return show_plan(made, name_of_run(made, run_id))
 
 
 @step
-def iterate(config: RunConfig, run_id: str) -> dict[str, Any]:
-    """Run the driver to its end, from wherever the store is. No array leaves it."""
-    problem, store = config.problem(), str(config.run.store)
-    observer = Observers(ProgressBar(), Publisher(run_id, store, problem.rule.tol))
+def iterate(config: AnyConfig, run_id: str | None = None) -> dict[str, Any]:
+    """
+    Run the computation to its end, from wherever its store is. No array leaves it.
+
+    A task of Prefect, for a flow of yours. Called again with the same store, in another process too, it goes on from
+    the last commit, or returns the answer without a pass over the data.
+
+    Parameters
+    ----------
+    config : RunConfig, str, PathLike or dict
+        As for :func:`validate`.
+    run_id : str, optional
+        Name of the run in Prefect's artifacts; that of its store if left out.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings, those of ``npmdask run --json``: "values", "store",
+        "outcome", "converged", ... A run that gave up before its tolerance returns, too: look at "answered".
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import configuration, iterate
+    >>> @flow
+    ... def values():
+    ...     return iterate(configuration("samples.zarr", 10, center=True, store="runs/first"))["values"]
+    """
+    made = plain_configuration(config)
+    problem, store = made.problem(), str(made.run.store)
+    observer = Observers(ProgressBar(), Publisher(name_of_run(made, run_id), store, problem.rule.tol))
     require_progress(store)
-    return summary(solve(problem, store, config.resources(), observer))
+    return summary(solve(problem, store, made.resources(), observer))
 
 
 @step
 def report(run_id: str, facts: dict[str, Any]) -> str:
-    """Write the HTML page of the run, and show where it is."""
+    """
+    Write the HTML page of a run beside its checkpoints, and say where it is in the artifact NAME-report.
+
+    A task of Prefect, for a flow of yours.
+
+    Parameters
+    ----------
+    run_id : str
+        Name of the run in Prefect's artifacts.
+    facts : dict
+        What :func:`iterate` returned.
+
+    Returns
+    -------
+    str
+        The path of the page.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import iterate, report
+    >>> @flow
+    ... def with_a_page():
+    ...     return report("first", iterate("first.toml"))
+    """
     return publish_report(run_id, facts)
 
 

@@ -83,7 +83,7 @@ class Shop:
     def tasks(self) -> Counter[str]:
         """How often each task ran."""
         found = self.ask("select name from task_run where {since}")
-        return Counter(name.rpartition("-")[0] for (name,) in found)
+        return Counter(name.partition(":")[0] for (name,) in found)
 
     @property
     def out(self) -> str:

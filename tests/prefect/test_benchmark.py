@@ -40,7 +40,7 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     from npmdask.prefect.benchmark import _known, _require_scale, choose, row_facts
 
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    choose = choose.__wrapped__  # without a task around it: no server is needed to refuse
+    choose = choose.fn.__wrapped__  # without a task around it: no server is needed to refuse
     with pytest.raises(BadInputError, match="did you mean 'pass-warm'"):
         choose(["pass-wram"], "small", str(tmp_path / "runs"))
     _require_scale(tmp_path / "runs", "small")

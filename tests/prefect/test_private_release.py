@@ -243,7 +243,7 @@ def test_what_prefect_writes_down_of_times(place: Place, running: Running, door:
     file.write_text(asked.replace("world/", "counts/"))
     assert place.run("-m", "flows.private_release", file, "--json") == 0, place.err
     (run,) = place.ask("select id, total_run_time from flow_run where {since}")
-    steps = {name.rpartition("-")[0] for (name,) in place.ask("select name from task_run where {since}")}
+    steps = {name.partition(":")[0] for (name,) in place.ask("select name from task_run where {since}")}
     assert run[1] is not None and steps == {"validate", "plan", "reserve", "release", "report"}
     said = [text for (text,) in place.ask("select message from log where {since}")]
     assert any("Prefect writes down when this run and its steps begin and end" in text for text in said)
@@ -252,7 +252,7 @@ def test_what_prefect_writes_down_of_times(place: Place, running: Running, door:
     during = place.ask(
         "select r.resource_id, e.event from events e join event_resources r on r.event_id = e.id join task_run t "
         "on e.occurred > t.start_time and e.occurred < t.end_time "
-        f"where t.name like 'release-%' and t.flow_run_id = '{run[0]}' and r.resource_id like '%' || t.flow_run_id"
+        f"where t.name like 'release:%' and t.flow_run_id = '{run[0]}' and r.resource_id like '%' || t.flow_run_id"
     )
     assert {event for _, event in during} <= {EVENT, "prefect.flow-run.heartbeat"}, (
         "every so many seconds, whatever is done"

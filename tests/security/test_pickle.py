@@ -183,9 +183,8 @@ def test_prefect_keeps_no_results() -> None:
     for name, flow in FLOWS.items():
         assert flow.persist_result is False, name
     steps = (staged_runs.look, tasks_of_runs.iterate, private_release.release, streaming_update.update)
-    tasks = [cell.cell_contents for step in steps for cell in step.__closure__ if isinstance(cell.cell_contents, Task)]
-    assert len(tasks) == len(steps)
-    assert all(task.persist_result is False and task.cache_policy == NO_CACHE for task in tasks)
+    assert all(isinstance(step, Task) for step in steps)
+    assert all(step.persist_result is False and step.cache_policy == NO_CACHE for step in steps)
 
 
 @pytest.mark.slow

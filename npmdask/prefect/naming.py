@@ -1,0 +1,112 @@
+"""Names of flow and task runs that say what runs: ``pca of samples.zarr, k = 10``.
+
+Prefect keeps and shows them, so they are made of public parameters alone: of a path or URL the last part, without a
+query or a login; no value of the data.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from prefect.runtime import flow_run
+
+from npmdask.cli.main import SHORT
+from npmdask.config import RunConfig
+from npmdask.prefect.parameters import configuration
+
+ASKED = {"samples": "pca", "matrix": "svd", "sparse": "svd", "symmetric": "eigenvectors", "tensor": "tensor"}
+LONGEST = 100  # characters of the name of a source
+
+
+def data_name(path: str) -> str:
+    """Return the last part of a path or URL.
+
+    Examples
+    --------
+    >>> data_name("s3://key:secret@bucket/nightly/samples.zarr?version=3")
+    'samples.zarr'
+    >>> data_name("-")
+    'standard input'
+    """
+    if path == "-":
+        return "standard input"
+    plain = urlsplit(path).path if "://" in path else path
+    return PurePosixPath(plain.rstrip("/")).name[:LONGEST] or "data"
+
+
+def what_runs(config: RunConfig) -> str:
+    """Return what a configuration asks for, in a few words.
+
+    Examples
+    --------
+    >>> from npmdask.config import RunConfig
+    >>> source = {"path": "/data/samples.zarr", "kind": "samples"}
+    >>> what_runs(RunConfig.model_validate({"source": source, "algorithm": {"target_rank": 10}}))
+    'pca of samples.zarr, k = 10'
+    """
+    source, rank = config.source, config.algorithm.target_rank
+    word = ASKED.get(source.kind or "", "pca" if source.center or config.streams else "components")
+    where = f"{len(source.nodes)} nodes" if source.nodes is not None else data_name(source.path)
+    private = "private " if config.privacy is not None else ""
+    size = f"k = {rank}" if isinstance(rank, int) else f"{100 * rank:g} % of the variance"
+    return f"{private}{word} of {where}, {size}"
+
+
+def subject(parameters: Mapping[str, Any]) -> str:
+    """Return what the parameters of a flow or task are about; nothing where they do not say."""
+    if parameters.get("config") is not None:
+        given = {name: parameters[name] for name in (*SHORT, "config", "store", "changes") if name in parameters}
+        return what_runs(configuration(**given))
+    return _of_a_job(parameters) or str(parameters.get("run_id") or parameters.get("name") or "")
+
+
+def _of_a_job(parameters: Mapping[str, Any]) -> str:
+    """Of topics and latent components, which take no configuration."""
+    count = parameters.get("count")
+    if "documents" in parameters:
+        of = data_name(str(parameters["documents"]))
+        return of if count is None else f"{count} topics of {of}"
+    if "samples" in parameters:
+        word = "independent components" if parameters.get("kind") == "ica" else "Gaussians"
+        return f"{count} {word} in {data_name(str(parameters['samples']))}"
+    return ""
+
+
+def run_name(default: str) -> Callable[[], str]:
+    """Return what Prefect calls for the name of a flow run; ``default`` where its parameters are wrong, which it says.
+
+    Examples
+    --------
+    >>> run_name("npm")()  # outside a flow run there are no parameters
+    'npm'
+    """
+
+    def name() -> str:
+        return _whatever_comes(default, flow_run.parameters)
+
+    return name
+
+
+def step_name(step: str) -> Any:
+    """Return what Prefect calls for the name of a task run.
+
+    Examples
+    --------
+    >>> step_name("find_topics")(parameters={"documents": "/data/docword.txt", "count": 20})
+    'find_topics: 20 topics of docword.txt'
+    """
+
+    def name(parameters: dict[str, Any]) -> str:
+        found = _whatever_comes("", parameters)
+        return f"{step}: {found}" if found else step
+
+    return name
+
+
+def _whatever_comes(default: str, parameters: Mapping[str, Any]) -> str:
+    """A name must not make a run fail: what is wrong with the parameters the run says itself, in a sentence."""
+    try:
+        return subject(parameters) or default
+    except Exception:
+        return default
