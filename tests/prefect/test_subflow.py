@@ -1,0 +1,102 @@
+"""Prefect as people have it: a flow of a user, in a file of its own, on a server and work pool that are not ours."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npmdask.cli.main import main as npmdask
+from npmdask.prefect.server import answers, free_port
+from npmdask.storage.synthetic.generate import generate
+from tests.prefect.conftest import ROOT, Shop, committed, wait_until
+from tests.prefect.served import holder
+
+pytestmark = pytest.mark.slow
+
+# So that there is time for a kill: block Krylov would need a handful of passes.
+SLOWLY = 'center=True, algorithm="power", tol=1e-10, changes={"algorithm.max_steps": 900},'
+SAME = ("algorithm.name=power", "stop.tol=1e-10", "algorithm.max_steps=900", "source.center=true", "run.memory=1GiB")
+PREFECT = ("-m", "prefect")
+
+
+def recipe(name: str) -> str:
+    """The program of that name, as docs/flows.md shows it."""
+    (text,) = re.findall(rf"```py\n(# {name}\n.*?)```", (ROOT / "docs" / "flows.md").read_text(), re.DOTALL)
+    return str(text)
+
+
+class Theirs(Shop):
+    """A machine with Prefect on it: a server, a profile that names it, a work pool; nothing of ours is set."""
+
+    def __init__(self, folder: Path, home: Path) -> None:
+        super().__init__(folder)
+        self.port = free_port()
+        shutil.copytree(home, folder / "prefect", ignore=shutil.ignore_patterns("auth"))
+        profile = f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "http://127.0.0.1:{self.port}/api"\n'
+        (folder / "prefect" / "profiles.toml").write_text(profile)
+        self.environment = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+
+    def begin(self) -> None:
+        """A server as Prefect starts it."""
+        there = dict(self.environment)
+        self.environment |= {"PREFECT_UI_ENABLED": "false"}
+        self.start(*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port))
+        self.environment = there
+        wait_until(lambda: answers(f"http://127.0.0.1:{self.port}/api"), 120, "a server", lambda: self.err)
+
+    def do(self, *arguments: str | Path) -> str:
+        """Run one command to its end; its output."""
+        assert self.start(*arguments).wait(150) == 0, self.out + self.err
+        return self.out
+
+    def runs(self) -> dict[str, tuple[str, int]]:
+        """State and count of starts of each flow run, by name, the newest of each name last."""
+        found = self.ask("select name, state_type, run_count from flow_run where {since} order by created")
+        return {name: (state, count) for name, state, count in found}
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, home: Path) -> Any:
+    made = Theirs(tmp_path, home)
+    data = tmp_path / "samples.zarr"
+    generate(data, problem="spectrum", spectrum="harmonic", kind="samples", rows=16384, columns=384)
+    yield made
+    made.clean()
+
+
+def test_a_sub_flow_that_is_killed_goes_on_when_its_parent_is_run_again(theirs: Theirs) -> None:
+    """Fails where the sub-flow needs a server, a keeper or settings of ours, or loses what it had committed."""
+    program, store = theirs.folder / "nightly.py", theirs.folder / "runs" / "first"
+    slowly = recipe("nightly.py").replace("center=True,", SLOWLY)
+    assert SLOWLY in slowly
+    program.write_text(slowly)
+    theirs.begin()
+    theirs.do(*PREFECT, "work-pool", "create", "mine", "--type", "process")
+    theirs.do(program)
+    theirs.start(*PREFECT, "worker", "start", "--pool", "mine", "--name", "here")
+    theirs.do(*PREFECT, "deployment", "run", "nightly/every-night")
+
+    wait_until(lambda: (store / "steps" / "000005").exists(), 120, "step 5", lambda: str(theirs.runs()))
+    os.kill(holder(store), signal.SIGKILL)
+    assert not (store / "result").exists(), "killed too late: the test shows nothing"
+    started = "select id, state_type from flow_run where deployment_id is not null and not auto_scheduled and {since}"
+
+    def has_become(state: str) -> bool:
+        return [now for _, now in theirs.ask(started)] == [state]
+
+    wait_until(lambda: has_become("CRASHED"), 60, "the worker says so", lambda: str(theirs.runs()))
+    ((run, _),) = theirs.ask(started)
+    theirs.do(*PREFECT, "flow-run", "retry", run)
+    wait_until(lambda: has_become("COMPLETED"), 180, "the rerun", lambda: str(theirs.runs()))
+    assert theirs.runs()["pca of samples.zarr, k = 10"][0] == "COMPLETED"
+
+    ours = ["run", str(theirs.folder / "samples.zarr"), "-k", "10", "--quiet", "--store", str(theirs.folder / "alone")]
+    assert npmdask([*ours, *(word for change in SAME for word in ("--set", change))]) == 0
+    assert committed(store) == committed(theirs.folder / "alone")
+    events = [json.loads(line) for line in (store / "telemetry.jsonl").read_text().splitlines()]
+    assert len({event["pid"] for event in events}) == 2
