@@ -47,7 +47,8 @@ def what_runs(config: RunConfig) -> str:
     """
     source, rank = config.source, config.algorithm.target_rank
     word = ASKED.get(source.kind or "", "pca" if source.center or config.streams else "components")
-    where = f"{len(source.nodes)} nodes" if source.nodes is not None else data_name(source.path)
+    nodes = len(source.nodes or ())
+    where = f"{nodes} node{'s' if nodes > 1 else ''}" if nodes else data_name(source.path)
     private = "private " if config.privacy is not None else ""
     size = f"k = {rank}" if isinstance(rank, int) else f"{100 * rank:g} % of the variance"
     return f"{private}{word} of {where}, {size}"
