@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from npmdask.models.estimator import Estimator, run_store
 from npmdask.models.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.solution import Resources
 from npmdask.storage.kinds import real_array
+from npmdask.streaming.estimator import Estimator, run_store
 
 
 def _rows(X: Any) -> np.ndarray:

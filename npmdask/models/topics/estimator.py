@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.models.estimator import Estimator, run_store
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
@@ -19,6 +18,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.runs.solution import Resources
+from npmdask.streaming.estimator import Estimator, run_store
 
 
 class Topics(Estimator):

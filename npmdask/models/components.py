@@ -1,0 +1,109 @@
+"""Scores of rows along components, and rows of scores: what all estimators of principal components share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.numerics.subspaces import Block
+from npmdask.storage.containers import is_sparse
+from npmdask.storage.kinds import real_array
+from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, in_memory
+
+
+class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
+    """``components_`` (k x d), and ``mean_`` (d) where they are ``centred``."""
+
+    centred = False
+
+    def transform(self, X: Any) -> Block:
+        """
+        Get the scores of rows along the components.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for ``fit``; those that are not in memory are read once, some at a time.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Scores, in memory.
+
+        Raises
+        ------
+        BadInputError
+            Rows of another width, or before ``fit``.
+        """
+        self._require_fit()
+        held = self._looked_at(X, first=False, dtype=REAL)
+        if not in_memory(held):
+            return np.concatenate([self._scores(rows) for rows in self._in_batches(held)])
+        rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
+        self._require_width(rows.shape)
+        return self._scores(rows)
+
+    def inverse_transform(self, X: Any) -> Block:
+        """
+        Get rows back from their scores, as far as the components reach.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, k)
+            Scores.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, d)
+            Rows.
+
+        Raises
+        ------
+        BadInputError
+            Scores of another number of components, or before ``fit``.
+        """
+        self._require_fit()
+        scores = np.asarray(real_array(X, "the scores"), np.float64)
+        if scores.ndim != 2 or scores.shape[1] != len(self.components_):
+            raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
+        rows = (scores * self._scale()) @ self.components_
+        return rows + self.mean_ if self.centred else rows
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """How many columns scikit-learn names."""
+        return len(self.components_)
+
+    def _scores(self, rows: Any) -> Block:
+        """Scores of rows, the mean taken off before where rows are dense, and off the products where they are not."""
+        weights, mean = self.components_.T / self._scale(), self.mean_ if self.centred else None
+        if mean is None:
+            return np.asarray(rows @ weights)
+        return np.asarray(rows @ weights - mean @ weights if is_sparse(rows) else (rows - mean) @ weights)
+
+    def _scale(self) -> np.ndarray | float:
+        """What scores are divided by."""
+        return 1.0
+
+
+class CentredComponents(Components):
+    """Of centred rows; scores may be whitened."""
+
+    centred = True
+    whiten: bool
+
+    def _scale(self) -> np.ndarray | float:
+        # As scikit-learn: a direction without variance is not blown up.
+        return np.maximum(np.sqrt(self.explained_variance_), np.finfo(float).eps) if self.whiten else 1.0
+
+
+def shares_of_variance(variances: np.ndarray, total: float) -> np.ndarray:
+    """Parts of the whole variance; not a number, as with scikit-learn, where there is none."""
+    return variances / total if total > 0 else np.full(len(variances), np.nan)
