@@ -10,6 +10,7 @@ from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError
 
 if TYPE_CHECKING:
     from npmdask.api import deflate, resume, singular_triplets, top_k
+    from npmdask.models.incremental_pca import IncrementalPCA
     from npmdask.models.latent.estimators import ICA, Mixture
     from npmdask.models.pca import PCA, TruncatedSVD
     from npmdask.models.topics.estimator import Topics
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LATER = {
     "ICA": "npmdask.models.latent.estimators",
+    "IncrementalPCA": "npmdask.models.incremental_pca",
     "Mixture": "npmdask.models.latent.estimators",
     "PCA": "npmdask.models.pca",
     "Privacy": "npmdask.privacy.request",
@@ -43,6 +45,7 @@ __all__ = [
     "BadInputError",
     "BudgetError",
     "CommitError",
+    "IncrementalPCA",
     "Mixture",
     "NpmdaskError",
     "Privacy",

@@ -149,6 +149,7 @@ class PCA(CentredComponents, _OfRun):
 
     See Also
     --------
+    IncrementalPCA : Of rows that come in batches, once.
     npmdask.top_k : The same run, with its certificate and report.
 
     Examples

@@ -135,7 +135,7 @@ class Model:
         BadInputError
             Wrong width, no rows, or rows that are not finite or whose squares are not.
         """
-        rows = _moderate(checked_batch(batch, self.d))
+        rows = moderate(checked_batch(batch, self.d))
         count, running, unit = len(rows), RunningMean(state.mean, state.rest, state.weight), state.unit
         if self.center:
             rows, running = centred(rows, running, 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life))
@@ -213,7 +213,7 @@ class Model:
         return ModelState(**(numbers | own | {"inner": self.algorithm.load(inner, numbers["inner"])}))
 
 
-def _moderate(rows: Block) -> Block:
+def moderate(rows: Block) -> Block:
     """The rows, if numbers of the size of their squares can be added up."""
     square = float(np.vdot(rows, rows)) / len(rows)
     if not square <= LARGEST_SQUARE:

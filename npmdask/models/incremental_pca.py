@@ -1,0 +1,211 @@
+"""Principal components of rows that come in batches, in the manner of scikit-learn's IncrementalPCA."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from npmdask.algorithms.streaming.base import checked_batch
+from npmdask.algorithms.streaming.low_rank_update import completed_basis, updated_eigen
+from npmdask.algorithms.streaming.model import RunningMean, centred, moderate
+from npmdask.errors import BadInputError
+from npmdask.execution.executor import single_threaded_blas
+from npmdask.models.components import CentredComponents, shares_of_variance
+from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.storage.containers import is_sparse
+from npmdask.storage.kinds import real_array
+from npmdask.storage.writers.dense import Moments
+from npmdask.streaming.estimator import BATCH_BYTES, REAL, batches
+from npmdask.streaming.source import Reading, open_stream
+
+# A batch adds to what is held: U diag(squares) U^T + rows^T rows, of which the leading directions are held on (Ross,
+# Lim, Lin and Yang 2008; scikit-learn's does the same). What falls out never comes back: with k directions held for k
+# wanted ones those are lost that are almost as large. Four times as many cost little beside the rows of a batch, and
+# lose less of the variance: 9, 120 and 16,000 times less where deviations fall as i^-0.25, i^-0.5 and 1 / i (k = 10,
+# d = 200, batches of 200 rows).
+HELD = 4
+
+
+class IncrementalPCA(CentredComponents):
+    """
+    Find the principal components of rows that come in batches, each row once.
+
+    With the attributes, signs and methods of scikit-learn's IncrementalPCA, but more accurate: 4 k directions are held
+    on the way to k, in memory O(d (4 k + batch)). Where they are all that the rows have, the result is that of
+    :class:`PCA`. The same batches give the same bits.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        How many (k); by default as many as the first batch has rows or columns.
+    whiten : bool, default False
+        Divide scores by their standard deviations.
+    batch_size : int, optional
+        Rows that ``fit`` takes at once; by default 5 d, if 16 MiB hold them, but at least 4 k.
+
+    Attributes
+    ----------
+    components_ : numpy.ndarray, shape (k, d)
+        Orthonormal rows; the entry of largest size in each is positive.
+    explained_variance_ : numpy.ndarray, shape (k,)
+        Variance of the scores, n - 1 in the denominator.
+    explained_variance_ratio_ : numpy.ndarray, shape (k,)
+        The same as shares of the variance of all columns, which is exact.
+    singular_values_ : numpy.ndarray, shape (k,)
+        Of the centred rows.
+    mean_, var_ : numpy.ndarray, shape (d,)
+        Of the columns, n in the denominator; exact.
+    noise_variance_ : float
+        Mean variance of the components that were left out.
+    n_components_, n_samples_seen_, n_features_in_ : int
+        k, n and d.
+    batch_size_ : int
+        Rows that the last ``fit`` took at once.
+
+    See Also
+    --------
+    PCA : For rows that may be read several times: reaches its tolerance.
+    StreamingPCA : The papers' algorithms, for streams that drift, saved and resumed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> pca = npmdask.IncrementalPCA(n_components=2)
+    >>> for _ in range(10):
+    ...     pca = pca.partial_fit(rng.standard_normal((500, 6)) * [9, 5, 1, 1, 1, 1])
+    >>> pca.n_samples_seen_, pca.explained_variance_ratio_.round(1).tolist()
+    (5000, [0.7, 0.2])
+    """
+
+    _basis: Block
+    _squares: np.ndarray
+    _running: RunningMean
+    _moments: Moments
+
+    def __init__(self, n_components: int | None = None, *, whiten: bool = False, batch_size: int | None = None) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+        self.batch_size = batch_size
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """
+        Find the components of all rows, from the beginning, a batch at a time.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, in memory, lazy, or the path or URL of a store or of files; they are read once.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        IncrementalPCA
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            The rows or a parameter are wrong.
+        """
+        held = self._looked_at(X, first=True, least=2, dtype=REAL)
+        stream = open_stream(held, Reading()).stream
+        self.batch_size_ = self._batch_size(stream.columns)
+        self._forget()
+        for rows in batches(stream, self.batch_size_):
+            self._learn(rows)
+        self._require_fit()
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """
+        Learn from a batch.
+
+        Parameters
+        ----------
+        X : array_like, table or sparse matrix, shape (n, d)
+            Rows, in memory; of a first batch at least 2, and ``n_components`` of them.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        IncrementalPCA
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            Wrong width, too few rows, or rows that are not finite real numbers: nothing was learnt.
+        """
+        first = not hasattr(self, "components_")
+        held = self._looked_at(X, first=first, least=1 + first, dtype=REAL)
+        rows = real_array(held.toarray() if is_sparse(held) else held, "the rows")
+        if not first:
+            self._require_width(rows.shape)
+        self._learn(rows)
+        return self
+
+    def _forget(self) -> None:
+        """Be as before the first batch; which parameters are wrong is said by the first one."""
+        for name in ("components_", "n_samples_seen_"):
+            self.__dict__.pop(name, None)
+
+    def _learn(self, rows: np.ndarray) -> None:
+        if not hasattr(self, "components_"):
+            self._begin(rows.shape)
+        rows = moderate(checked_batch(rows, self.n_features_in_))
+        with single_threaded_blas():
+            turned, self._running = centred(rows, self._running)
+            found = updated_eigen(self._basis, self._squares, turned, 1.0, turned @ self._basis)
+            kept = min(HELD * self.n_components_, len(found.values))
+            self._basis, self._squares = found.leading(kept), found.values[:kept]
+        self._moments.add(rows)
+        self._answer()
+
+    def _begin(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 2 or shape[0] < 2 or not shape[1]:
+            raise BadInputError(f"a first batch of shape {shape}: at least 2 rows and 1 column are needed")
+        n, d = shape
+        asked = min(n, d) if self.n_components is None else self._asked(d)
+        if asked > n:
+            raise BadInputError(
+                f"n_components = {asked}, and the first batch has {n} rows (n_samples = {n}): give at least as many"
+            )
+        self.n_components_, self.n_features_in_ = asked, d
+        self._basis, self._squares = np.zeros((d, 0)), np.zeros(0)
+        self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), Moments(d)
+
+    def _answer(self) -> None:
+        """What scikit-learn's has for attributes; directions without variance are drawn where rows have too few."""
+        k, n, lead = self.n_components_, int(self._moments.count), self._basis[:, : self.n_components_]
+        squares = np.zeros(k)
+        squares[: lead.shape[1]] = self._squares[:k]
+        basis: Block = lead if lead.shape[1] == k else completed_basis(lead, k)
+        self.n_samples_seen_, self.mean_, self.var_ = n, self._moments.mean, self._moments.m2 / n
+        self.components_ = np.ascontiguousarray((basis * fix_signs(basis)).T)
+        self.singular_values_ = np.sqrt(squares)
+        self.explained_variance_ = squares / (n - 1)
+        total, most = float(self._moments.m2.sum()) / (n - 1), min(n, self.n_features_in_)
+        self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)
+        left = total - float(self.explained_variance_.sum())
+        self.noise_variance_ = max(left, 0.0) / (most - k) if k < most else 0.0
+
+    def _asked(self, d: int) -> int:
+        asked = self.n_components
+        if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not 1 <= asked <= d:
+            raise BadInputError(f"n_components = {asked!r}: it is a whole number from 1 to {d} (n_features = {d})")
+        return int(asked)
+
+    def _batch_size(self, d: int) -> int:
+        """Rows of a batch: as scikit-learn's, but no more than some MiB, and not fewer than are worth a step."""
+        k = 1 if self.n_components is None else self._asked(d)
+        size = self.batch_size
+        if size is None:
+            return max(2, HELD * k, min(5 * d, BATCH_BYTES // (8 * d)))
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < max(2, k):
+            raise BadInputError(f"batch_size = {size!r}: it is a whole number of at least 2 and n_components; or None")
+        return int(size)
