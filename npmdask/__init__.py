@@ -28,7 +28,7 @@ LATER = {
     "Privacy": "npmdask.privacy.request",
     "Solution": "npmdask.runs.solution",
     "StreamSolution": "npmdask.streaming",
-    "StreamingPCA": "npmdask.streaming",
+    "StreamingPCA": "npmdask.streaming.streaming_pca",
     "Topics": "npmdask.models.topics.estimator",
     "TruncatedSVD": "npmdask.models.pca",
     "deflate": "npmdask.api",

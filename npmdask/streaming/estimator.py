@@ -21,6 +21,7 @@ import zarr
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.containers import is_sparse, values_of
+from npmdask.storage.kinds import real_array
 from npmdask.storage.readers.lazy import BlockRows
 from npmdask.streaming.source import Reading, open_stream
 
@@ -74,6 +75,16 @@ def in_memory(held: Any) -> bool:
     if isinstance(held, str | os.PathLike | zarr.Array | zarr.Group | BlockRows):
         return False
     return isinstance(held, list | tuple) or hasattr(held, "__array__") or is_sparse(held)
+
+
+def _refused(held: Any) -> BadInputError | None:
+    """What we have against numbers in memory; of objects scikit-learn finds out whether they are numbers."""
+    try:
+        if not is_sparse(held):
+            real_array(held, "the rows")
+    except BadInputError as error:
+        return error
+    return None
 
 
 def seed_of(random_state: Any) -> int:
@@ -150,12 +161,15 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         if not WITH_SCIKIT_LEARN or not in_memory(held):
             return held
         given = X if hasattr(X, "iloc") else held  # a table of pandas has names, which are kept
+        ours = _refused(held)
         try:
-            return validate_data(self, given, reset=first, accept_sparse=True, dtype=dtype, ensure_min_samples=least)
-        except BadInputError:
-            raise
-        except ValueError as error:  # the same sentence, as one of ours
-            raise BadInputError(str(error)) from error
+            found = validate_data(self, given, reset=first, accept_sparse=True, dtype=dtype, ensure_min_samples=least)
+        except (ValueError, RuntimeError) as error:
+            theirs = str(error)
+            raise BadInputError(f"{ours} ({theirs.splitlines()[0]})" if ours else theirs) from error
+        if ours is not None and np.asanyarray(held).dtype != object:  # a mask, which scikit-learn does not see
+            raise ours
+        return found
 
     def _in_batches(self, held: Any) -> Iterator[Block]:
         """Rows that are not in memory, a few at a time, if they are as wide as those of the fit."""

@@ -99,7 +99,9 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
         An option that the algorithm does not have, lacks, or cannot have with this value; or k > d.
     """
     if request.target_rank > d:
-        raise BadInputError(f"target_rank = {request.target_rank} of rows with {d} columns: choose at most {d}")
+        raise BadInputError(
+            f"target_rank = {request.target_rank} of rows with {d} columns: choose at most {d} (n_features = {d})"
+        )
     if STREAM_REGISTRY[request.algorithm].moment != 2:
         _refuse_of_directions(request)
     model = Model(

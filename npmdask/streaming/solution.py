@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import STREAM_REGISTRY
+from npmdask.algorithms import STREAM_REGISTRY, StreamInfo
 from npmdask.algorithms.stopping import Outcome
+from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
+from npmdask.storage.bundle import read_bundle
 from npmdask.streaming.metrics import Measurement
-from npmdask.streaming.streaming_pca import StreamingPCA
 from npmdask.theory.certificates.statements import of_stream
 
 
@@ -269,6 +271,26 @@ def answer_of(store: str | Path) -> dict[str, np.ndarray]:
         raise BadInputError(
             f"the stream in {store} has committed no rows yet: wait for its first commit, or run it again"
         )
-    model = StreamingPCA.load(store)
-    arrays = {"basis": model.basis, "values": model.values}
-    return arrays if model.mean is None else arrays | {"mean": model.mean}
+    model, state, _ = read_model(store)
+    with single_threaded_blas():
+        found = model.answer(state)
+    arrays = {"basis": found.vectors, "values": found.values}
+    return arrays | {"mean": state.mean} if model.center else arrays
+
+
+def read_model(path: str | Path) -> tuple[Model, ModelState, StreamInfo]:
+    """What ``StreamingPCA.save`` wrote, or the last commit of a stream's store.
+
+    Raises
+    ------
+    BadInputError
+        There is no model.
+    """
+    path = folder_of(path)
+    found = RunStore(path).last_step() if (path / "steps").is_dir() else read_bundle(path) if path.is_dir() else None
+    if found is None or "model" not in found[1]:
+        raise BadInputError(f"{path} holds no model of a stream: name what `save` wrote, or the store of a stream")
+    arrays, meta = found
+    model = Model.of(meta["model"])
+    state = model.load({name: array for name, array in arrays.items() if name != "measured_basis"}, meta["state"])
+    return model, state, StreamInfo(**meta["info"])

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.algorithms.streaming.model import Model, ModelState
-from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
-from npmdask.storage.bundle import read_bundle, write_bundle
+from npmdask.storage.bundle import write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
+from npmdask.streaming.estimator import TRANSFORMER, Estimator, NotFittedError, in_memory
 from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure_model
-from npmdask.streaming.problem import StreamRequest, make_model
+from npmdask.streaming.problem import BATCH_ROWS, StreamRequest, make_model
+from npmdask.streaming.solution import read_model
+from npmdask.streaming.source import Reading, open_stream
 
 
-class StreamingPCA:
+class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """
     Learn the k leading principal directions of rows that come in batches, in memory O(d (k + batch)).
 
@@ -31,7 +33,7 @@ class StreamingPCA:
 
     Parameters
     ----------
-    target_rank : int
+    target_rank : int, default 2
         Directions (k).
     algorithm : str, default "spm"
         "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions";
@@ -48,8 +50,14 @@ class StreamingPCA:
     seed : int, default 0
         Of the random start.
 
+    Attributes
+    ----------
+    n_features_in_ : int
+        Columns of the rows (d).
+
     See Also
     --------
+    IncrementalPCA : The attributes of scikit-learn's, of all rows after every batch.
     stream_pca : The same for a whole source, committed on the way.
 
     Examples
@@ -64,9 +72,14 @@ class StreamingPCA:
     (10000, True)
     """
 
+    _model: Model | None = None
+    _state: ModelState | None = None
+    _info = StreamInfo(rows=0, rank=0, steps=0)
+    _results: list[StreamResult]  # of the state, once somebody has asked
+
     def __init__(
         self,
-        target_rank: int,
+        target_rank: int = 2,
         algorithm: str = "spm",
         *,
         options: Mapping[str, Any] | None = None,
@@ -75,28 +88,51 @@ class StreamingPCA:
         unit: float | None = None,
         seed: int = 0,
     ) -> None:
-        self._request = StreamRequest(
-            target_rank=target_rank,
-            algorithm=algorithm,
-            options=options or {},
-            half_life=half_life,
-            center=center,
-            unit=unit,
-            seed=seed,
-        )
-        self._model: Model | None = None
-        self._state: ModelState | None = None
-        self._info = StreamInfo(rows=0, rank=0, steps=0)
-        self._result: StreamResult | None = None
+        self.target_rank = target_rank
+        self.algorithm = algorithm
+        self.options = options
+        self.half_life = half_life
+        self.center = center
+        self.unit = unit
+        self.seed = seed
 
-    def partial_fit(self, batch: np.ndarray, y: Any = None) -> StreamingPCA:
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """
+        Learn from all rows, from the beginning: the bits of :func:`stream_pca`.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, in memory, lazy, or the path or URL of a store or of files; they are read once.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        StreamingPCA
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            The rows or a parameter are wrong.
+        """
+        request = self._asked(BATCH_ROWS)
+        opened = open_stream(self._looked_at(X, first=True), Reading(), seed=request.seed)
+        stream = opened.stream
+        model = self._begin(make_model(request, stream.columns, opened.rows))
+        while (rows := stream.read(model.wanted(self._known()[1], BATCH_ROWS))) is not None:
+            self._learn(rows)
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """
         Learn from a batch.
 
         Parameters
         ----------
-        batch : array_like or scipy.sparse matrix, shape (n, d)
-            Rows, n >= 1 and of any size.
+        X : array_like, table or sparse matrix, shape (n, d)
+            Rows, n >= 1 and of any size, in memory.
         y : None
             Ignored; it is there for pipelines.
 
@@ -110,13 +146,35 @@ class StreamingPCA:
         BadInputError
             Wrong width, an empty batch, or rows that are not finite real numbers: nothing was learnt.
         """
-        rows = _as_rows(batch)
+        rows = _as_rows(self._looked_at(X, first=self._model is None))
         if self._model is None:
             if rows.ndim != 2 or 0 in rows.shape:
                 raise BadInputError(f"a first batch of shape {rows.shape}: give rows x columns, at least one of each")
             # The half life counts rows, the memory of a step follows from its rows: those of the first batch.
-            self._model = make_model(self._request.of_batches(len(rows)), rows.shape[1])
-            self._state = self._model.init()
+            self._begin(make_model(self._asked(len(rows)), rows.shape[1]))
+        self._learn(rows)
+        return self
+
+    def _asked(self, batch_rows: int) -> StreamRequest:
+        """The parameters, checked: not before they are used, as scikit-learn sets them one by one."""
+        return StreamRequest(
+            target_rank=self.target_rank,
+            algorithm=self.algorithm,
+            options={} if self.options is None else self.options,
+            batch_rows=batch_rows,
+            half_life=self.half_life,
+            center=self.center,
+            unit=self.unit,
+            seed=self.seed,
+        )
+
+    def _begin(self, model: Model) -> Model:
+        self._model, self._state, self._info = model, model.init(), type(self)._info
+        self.n_features_in_ = model.d
+        return model
+
+    def _learn(self, rows: np.ndarray) -> None:
+        assert self._model is not None
         assert self._state is not None
         with single_threaded_blas():
             try:
@@ -126,13 +184,25 @@ class StreamingPCA:
                 if not self._state.rows:
                     self._model = self._state = None  # the width of a refused batch says nothing
                 raise
-        self._result = None
-        return self
+        self._results = []
 
     def _known(self) -> tuple[Model, ModelState]:
         if self._model is None or self._state is None:
-            raise BadInputError("no rows were given yet: call partial_fit first")
+            raise NotFittedError("no rows were given yet: call partial_fit first")
         return self._model, self._state
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """For scikit-learn, which would look for attributes that end in _."""
+        return self._state is not None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.basis.shape[1])
 
     def result(self) -> StreamResult:
         """
@@ -149,10 +219,10 @@ class StreamingPCA:
             There are too few rows yet.
         """
         model, state = self._known()
-        if self._result is None:
+        if not self._results:
             with single_threaded_blas():
-                self._result = model.answer(state)
-        return self._result
+                self._results.append(model.answer(state))
+        return self._results[0]
 
     @property
     def basis(self) -> Block:
@@ -180,14 +250,14 @@ class StreamingPCA:
         """Those of them that wait for the step that they will be used in."""
         return 0 if self._state is None else self._state.rows - self._state.rows_used
 
-    def transform(self, rows: np.ndarray) -> Block:
+    def transform(self, X: Any) -> Block:
         """
         Compute the scores of rows along the basis as it is now.
 
         Parameters
         ----------
-        rows : array_like or scipy.sparse matrix, shape (n, d)
-            Rows, in memory.
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for ``fit``; those that are not in memory are read once, some at a time.
 
         Returns
         -------
@@ -197,10 +267,13 @@ class StreamingPCA:
         Raises
         ------
         BadInputError
-            Too few rows were learnt from, or ``rows`` do not fit.
+            Too few rows were learnt from, or those of ``X`` do not fit.
         """
         model, state = self._known()
-        return model.project(state, self.basis, _as_rows(rows))
+        basis, held = self.basis, self._looked_at(X, first=False)
+        if in_memory(held):
+            return model.project(state, basis, _as_rows(held))
+        return np.concatenate([model.project(state, basis, rows) for rows in self._in_batches(held)])
 
     def measure(self, *, held_out: np.ndarray | None = None, truth: Block | None = None) -> Measurement:
         """
@@ -266,23 +339,25 @@ class StreamingPCA:
         BadInputError
             There is no model.
         """
-        arrays, meta = _read(folder_of(path))
-        made = cls(target_rank=int(meta["model"]["algorithm"]["target_rank"]))
-        made._model = Model.of(meta["model"])
-        made._state = made._model.load(
-            {name: array for name, array in arrays.items() if name != "measured_basis"}, meta["state"]
+        model, state, info = read_model(path)
+        facts = model.facts()
+        options = {name: value for name, value in facts["algorithm"].items() if name not in ("name", "target_rank")}
+        if model.half_life is not None:
+            options.pop("memory")  # which follows from it
+        made = cls(
+            target_rank=model.algorithm.target_rank,
+            algorithm=model.algorithm.name,
+            options=options,
+            half_life=model.half_life,
+            center=model.center,
+            unit=model.unit,
+            seed=model.seed,
         )
-        made._info = StreamInfo(**meta["info"])
+        made._begin(model)
+        made._state, made._info, made._results = state, info, []
         return made
 
 
 def _as_rows(given: Any) -> np.ndarray:
     """An array of real numbers; which shape it must have is not asked here."""
     return real_array(given.toarray() if issparse(given) else given, "the rows")
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    found = RunStore(path).last_step() if (path / "steps").is_dir() else read_bundle(path) if path.is_dir() else None
-    if found is None or "model" not in found[1]:
-        raise BadInputError(f"{path} holds no model of a stream: name what `save` wrote, or the store of a stream")
-    return found

@@ -66,6 +66,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "Mixture": lambda given: npmdask.Mixture(2).fit(given),
     "ICA": lambda given: npmdask.ICA(2).fit(given),
 }
+ESTIMATORS = ("partial_fit", "transform")
 
 
 @pytest.mark.slow
@@ -73,6 +74,9 @@ DOORS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("door", DOORS)
 def test_what_is_no_array_of_real_numbers_is_refused(door: str, name: str) -> None:
     given, words = BAD[name]
+    if name == "array of objects" and door in ESTIMATORS:
+        DOORS[door](given)  # as everywhere in scikit-learn, if they are numbers
+        return
     if door == "stream_pca" and given is None:
         words = "holds no rows"  # an iterator that gives None has ended
     with pytest.raises(BadInputError, match=words):

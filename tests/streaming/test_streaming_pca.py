@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from npmdask.errors import BadInputError
 from npmdask.streaming import StreamingPCA, stream_pca
+from tests.conftest import write_zarr
 from tests.streaming.common import OPTIONS, D, K, every, rows_of
 
 ROWS = rows_of(160)
@@ -87,10 +97,10 @@ def test_what_holds_no_model_is_said(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    (np.ones((2, D + 1)), "rows of 6 columns are wanted"),
-    (np.ones((0, D)), "an empty batch"),
-    (np.ones(D), "rows of 6 columns are wanted"),
-    (np.full((1, D), np.nan), "NaN or infinite"),
+    (np.ones((2, D + 1)), "X has 7 features, but StreamingPCA is expecting 6 features"),
+    (np.ones((0, D)), "0 sample"),
+    (np.ones(D), "Expected 2D array"),
+    (np.full((1, D), np.nan), "contains NaN"),
     (np.ones((1, D)) * 1j, "rows of type complex128: give real numbers"),
     ([["a"] * D], "rows of type <U1"),
     ([[1.0] * D, [1.0]], "the rows make no array .*all of one length"),
@@ -141,6 +151,44 @@ def test_what_is_measured_by_hand() -> None:
     assert found.suboptimality is not None and found.explained is not None and found.max_sin_theta is not None
     with pytest.raises(BadInputError, match=r"held-out rows of shape"):
         model.measure(held_out=ROWS[:, :-1])
+
+
+@pytest.mark.slow
+@parametrize_with_checks([StreamingPCA(), StreamingPCA(1, center=True), StreamingPCA(2, "frequent-directions")])
+@pytest.mark.filterwarnings("default")
+def test_the_checks_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@every
+def test_fit_gives_the_bits_of_a_stream(name: str, tmp_path: Path) -> None:
+    """Fails if batches are cut otherwise, or if something of what was learnt before is left."""
+    solution = stream_pca(ROWS, K, algorithm=name, options=OPTIONS[name], center=True)
+    model = StreamingPCA(K, name, options=OPTIONS[name], center=True).partial_fit(ROWS[:50])
+    np.testing.assert_array_equal(model.fit(ROWS).basis, solution.basis)
+    stored = str(write_zarr(tmp_path / "x.zarr", ROWS, (30, D)))
+    for given in (da.from_array(ROWS, chunks=(30, D)), stored):
+        found = clone(model).fit(given)
+        np.testing.assert_array_equal(found.basis, solution.basis)
+        np.testing.assert_allclose(found.transform(given), model.transform(ROWS), atol=1e-12)
+
+
+def test_in_the_company_of_scikit_learn(tmp_path: Path) -> None:
+    search = GridSearchCV(
+        make_pipeline(StreamingPCA(center=True), LogisticRegression()), {"streamingpca__target_rank": [1, 4]}, cv=3
+    ).fit(ROWS, ROWS[:, 3] > 0)
+    assert search.best_params_ == {"streamingpca__target_rank": 4}
+    table = pd.DataFrame(ROWS, columns=list("abcdef"))
+    named = StreamingPCA(2, half_life=50.0).set_output(transform="pandas").partial_fit(table)
+    assert list(named.transform(table).columns) == ["streamingpca0", "streamingpca1"]
+    again = pickle.loads(pickle.dumps(named))  # noqa: S301
+    np.testing.assert_array_equal(again.partial_fit(table).basis, named.partial_fit(table).basis)
+    named.save(tmp_path / "model")
+    loaded = StreamingPCA.load(tmp_path / "model")
+    assert loaded.get_params() | {"options": None} == named.get_params() and loaded.n_features_in_ == D
+    np.testing.assert_array_equal(clone(loaded).partial_fit(ROWS).basis, clone(named).partial_fit(table).basis)
+    assert not hasattr(StreamingPCA(), "basis")
 
 
 TWO_RUNS = """
