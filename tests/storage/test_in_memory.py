@@ -66,7 +66,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "Mixture": lambda given: npmdask.Mixture(2).fit(given),
     "ICA": lambda given: npmdask.ICA(2).fit(given),
 }
-ESTIMATORS = ("partial_fit", "transform")
+ESTIMATORS = ("partial_fit", "transform", "Mixture", "ICA")
 
 
 @pytest.mark.slow

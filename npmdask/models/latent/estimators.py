@@ -1,4 +1,4 @@
-"""Mixtures and independent components in the manner of scikit-learn, without needing it."""
+"""Mixtures and independent components in the manner of scikit-learn."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from npmdask.errors import BadInputError
 from npmdask.models.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.solution import Resources
+from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
-from npmdask.streaming.estimator import Estimator, run_store
-
-
-def _rows(X: Any) -> np.ndarray:
-    return real_array(X, "the rows").astype(np.float64, copy=False)
+from npmdask.streaming.estimator import DENSITY, TRANSFORMER, Estimator, in_memory, run_store, seed_of
 
 
 class _OfSamples(Estimator):
@@ -31,7 +29,7 @@ class _OfSamples(Estimator):
         *,
         memory: str | int | None = None,
         store: str | Path | None = None,
-        random_state: int = 0,
+        random_state: Any = 0,
     ) -> None:
         self.n_components = n_components
         self.memory = memory
@@ -44,7 +42,7 @@ class _OfSamples(Estimator):
 
         Parameters
         ----------
-        X : array_like, zarr.Array, str or Path, shape (n, d)
+        X : array_like, table, Dask array, zarr.Array, str or Path, shape (n, d)
             Samples, or the store that holds them.
         y : None
             Ignored; it is there for pipelines.
@@ -61,13 +59,34 @@ class _OfSamples(Estimator):
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
+        held = self._dense(X, first=True, least=2)
         with run_store(self.store) as store:
-            resources = Resources(memory=parse_memory(self.memory))
-            self.model_ = self._fit(X, self.n_components, store=store, resources=resources, seed=self.random_state)
+            resources, seed = Resources(memory=parse_memory(self.memory)), seed_of(self.random_state)
+            self.model_ = self._fit(held, self.n_components, store=store, resources=resources, seed=seed)
+        self.n_features_in_ = self._columns()
         return self
 
+    def _columns(self) -> int:
+        """Of the rows that were fitted."""
+        raise NotImplementedError
 
-class Mixture(_OfSamples):
+    def _of_rows(self, X: Any, answer: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """What the model answers for rows, which are read some at a time where they are not in memory."""
+        self._fitted()
+        held = self._dense(X, first=False)
+        if not in_memory(held):
+            return np.concatenate([answer(rows) for rows in self._in_batches(held)])
+        self._require_width(held.shape)
+        return answer(held.astype(np.float64, copy=False))
+
+    def _dense(self, X: Any, **how: Any) -> Any:
+        held = self._looked_at(X, **how)
+        if is_sparse(held):
+            raise BadInputError("the rows are a sparse matrix, and dense ones are needed: give X.toarray(), if it fits")
+        return real_array(held, "the rows") if in_memory(held) else held
+
+
+class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
     """
     Fit a mixture of spherical Gaussians by its moments, in a few passes whatever the number of rows.
 
@@ -79,13 +98,15 @@ class Mixture(_OfSamples):
         Limit for the fit, like "1GiB".
     store : str or Path, optional
         Folder of the run, which a killed fit goes on from; a temporary one by default.
-    random_state : int, default 0
-        Seed of the random starts.
+    random_state : int, RandomState or None, default 0
+        Of the random starts; None is always the same.
 
     Attributes
     ----------
     model_ : npmdask.models.latent.GaussianMixture
         What was found, after ``fit``.
+    n_features_in_ : int
+        Columns of the samples (d).
 
     Examples
     --------
@@ -102,6 +123,9 @@ class Mixture(_OfSamples):
     model_: GaussianMixture
     _fit = staticmethod(fit_mixture)
 
+    def _columns(self) -> int:
+        return len(self.model_.means)
+
     @property
     def means_(self) -> Block:
         """Means of the components, k x d."""
@@ -113,31 +137,30 @@ class Mixture(_OfSamples):
         weights: np.ndarray = self._fitted().weights
         return weights / weights.sum()
 
-    def predict_proba(self, X: np.ndarray) -> Block:
+    def predict_proba(self, X: Any) -> Block:
         """
         Compute how probable each component is, given a row.
 
         Parameters
         ----------
-        X : array_like, shape (n, d)
-            Rows, in memory.
+        X : array_like, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for ``fit``.
 
         Returns
         -------
         numpy.ndarray, shape (n, k)
             Probabilities; each row sums to 1.
         """
-        shares: Block = self._fitted().responsibilities(_rows(X))
-        return shares
+        return self._of_rows(X, self._fitted().responsibilities)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         """
         Find the most probable component of each row.
 
         Parameters
         ----------
-        X : array_like, shape (n, d)
-            Rows, in memory.
+        X : array_like, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for ``fit``.
 
         Returns
         -------
@@ -146,8 +169,26 @@ class Mixture(_OfSamples):
         """
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
+    def score(self, X: Any, y: Any = None) -> float:
+        """
+        Compute the mean log-likelihood of rows, for searches over the number of components.
 
-class ICA(_OfSamples):
+        Parameters
+        ----------
+        X : array_like, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for ``fit``.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        float
+            Larger is better.
+        """
+        return float(self._of_rows(X, self._fitted().log_densities).mean())
+
+
+class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
     """
     Find independent components by the tensor power method on fourth cumulants, in passes over the rows.
 
@@ -159,13 +200,15 @@ class ICA(_OfSamples):
         Limit for the fit, like "1GiB".
     store : str or Path, optional
         Folder of the run, which a killed fit goes on from; a temporary one by default.
-    random_state : int, default 0
-        Seed of the random starts.
+    random_state : int, RandomState or None, default 0
+        Of the random starts; None is always the same.
 
     Attributes
     ----------
     model_ : npmdask.models.latent.IndependentComponents
         What was found, after ``fit``.
+    n_features_in_ : int
+        Columns of the samples (d).
 
     Examples
     --------
@@ -182,6 +225,13 @@ class ICA(_OfSamples):
     model_: IndependentComponents
     _fit = staticmethod(fit_independent_components)
 
+    def _columns(self) -> int:
+        return len(self.model_.mixing)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.model_.mixing.shape[1])
+
     @property
     def mixing_(self) -> Block:
         """What mixes the sources into a row, d x k."""
@@ -193,37 +243,18 @@ class ICA(_OfSamples):
         """What takes a row apart into its sources, k x d."""
         return np.ascontiguousarray(self._fitted().unmixing.T)
 
-    def transform(self, X: np.ndarray) -> Block:
+    def transform(self, X: Any) -> Block:
         """
         Compute the sources of rows.
 
         Parameters
         ----------
-        X : array_like, shape (n, d)
-            Rows, in memory.
+        X : array_like, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for ``fit``.
 
         Returns
         -------
         numpy.ndarray, shape (n, k)
             Sources of variance 1, up to sign.
         """
-        sources: Block = self._fitted().sources(_rows(X))
-        return sources
-
-    def fit_transform(self, X: np.ndarray, y: Any = None) -> Block:
-        """
-        Find the components of samples, and their sources.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d)
-            Rows, in memory.
-        y : None
-            Ignored; it is there for pipelines.
-
-        Returns
-        -------
-        numpy.ndarray, shape (n, k)
-            Sources of variance 1, up to sign.
-        """
-        return self.fit(X).transform(X)
+        return self._of_rows(X, self._fitted().sources)

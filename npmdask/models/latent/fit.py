@@ -177,11 +177,26 @@ class GaussianMixture:
 
     def responsibilities(self, rows: np.ndarray) -> Block:
         """(n x k) probabilities of the components given each of ``rows`` (n x d), all with the same variance."""
-        distances = (np.square(self.means).sum(axis=0) - 2 * rows @ self.means) / (2 * self.variance)
-        scores = np.log(self.weights / self.weights.sum()) - distances
+        scores = self._log_shares(rows)
         scores -= scores.max(axis=1, keepdims=True)
         shares: Block = np.exp(scores)
         return shares / shares.sum(axis=1, keepdims=True)
+
+    def log_densities(self, rows: np.ndarray) -> np.ndarray:
+        """(n) logarithms of the density of the mixture at each of ``rows`` (n x d), all with the same variance."""
+        scores = self._log_shares(rows)
+        largest = scores.max(axis=1)
+        sums = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
+        common: np.ndarray = np.square(rows).sum(axis=1) / self.variance + len(self.means) * np.log(
+            2 * np.pi * self.variance
+        )
+        return sums - common / 2
+
+    def _log_shares(self, rows: np.ndarray) -> Block:
+        """Of each component, but for what all have in common."""
+        distances = (np.square(self.means).sum(axis=0) - 2 * rows @ self.means) / (2 * self.variance)
+        found: Block = np.log(self.weights / self.weights.sum()) - distances
+        return found
 
 
 def fit_mixture(
@@ -219,8 +234,8 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
     k, d = request.components, job.source.dimension
     if k >= d:
         raise BadInputError(
-            f"{k} components in {d} dimensions: the common spread is measured where no two means differ, which needs "
-            "fewer components than columns"
+            f"{k} components in {d} dimensions (n_features = {d}): the common spread is measured where no two means "
+            "differ, which needs fewer components than columns"
         )
     spread = _spread(job, mean, k)
     variance = float(spread[d, 0])

@@ -1,15 +1,15 @@
-"""Topics in the manner of scikit-learn, without needing it."""
+"""Topics in the manner of scikit-learn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.models.topics.documents import documents_of
+from npmdask.models.topics.documents import Documents, documents_of
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
 from npmdask.models.topics.run import CorpusFilter, run_topics
@@ -18,12 +18,16 @@ from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.runs.solution import Resources
-from npmdask.streaming.estimator import Estimator, run_store
+from npmdask.storage.containers import values_of
+from npmdask.streaming.estimator import TRANSFORMER, Estimator, in_memory, run_store, seed_of
 
 
-class Topics(Estimator):
+class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """
     Find topics (latent Dirichlet allocation) by moments, in a few passes whatever the size of the corpus.
+
+    Counts are whole numbers: shares and tf-idf are refused, which is why most checks of scikit-learn, made of
+    fractions, do not hold.
 
     Parameters
     ----------
@@ -45,8 +49,8 @@ class Topics(Estimator):
         Iterations of ``transform`` for a document, at most.
     doc_update_tol : float, optional
         Change of the shares at which they end.
-    random_state : int, default 0
-        Seed of the random starts.
+    random_state : int, RandomState or None, default 0
+        Of the random starts; None is always the same.
 
     Attributes
     ----------
@@ -80,7 +84,7 @@ class Topics(Estimator):
         store: str | Path | None = None,
         max_doc_update_iter: int = MAX_ITERATIONS,
         doc_update_tol: float = TOL,
-        random_state: int = 0,
+        random_state: Any = 0,
     ) -> None:
         self.n_components = n_components
         self.alpha0 = alpha0
@@ -93,7 +97,7 @@ class Topics(Estimator):
         self.doc_update_tol = doc_update_tol
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Topics:
+    def fit(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Self:
         """
         Find the topics of documents.
 
@@ -118,9 +122,10 @@ class Topics(Estimator):
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
+        held = self._looked_at(X, first=True)
         with run_store(self.store) as store:
             answer = run_topics(
-                X,
+                held,
                 self.n_components,
                 vocabulary,
                 store=store,
@@ -128,11 +133,20 @@ class Topics(Estimator):
                 resources=Resources(memory=parse_memory(self.memory)),
                 alpha0=self.alpha0,
                 half_length=self.half_length,
-                seed=self.random_state,
+                seed=seed_of(self.random_state),
             )
         self.model_ = answer.model
         self.n_features_in_ = answer.model.source_columns
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._known().k
 
     def _known(self) -> TopicModel:
         model: TopicModel = self._fitted()
@@ -173,9 +187,16 @@ class Topics(Estimator):
         model = self._known()
         limits: dict[str, Any] = {"max_iterations": self.max_doc_update_iter, "tol": self.doc_update_tol}
         with single_threaded_blas():
-            batches = for_model(documents_of(X), model).read()
+            batches = self._documents(X).read()
             found = [shares_of(batch, model.topics, model.alpha, **limits).shares for batch in batches]
         return np.concatenate([*found, np.empty((0, model.k))])
+
+    def _documents(self, X: Any) -> Documents:
+        """Of counts in the columns of the fit, or of the words that were kept, as the model takes both."""
+        model, held = self._known(), values_of(X)
+        if in_memory(held) and (model.kept is None or np.shape(held)[1:] != (model.words,)):
+            held = self._looked_at(X, first=False)
+        return for_model(documents_of(held), model)
 
     def fit_transform(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Block:
         """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
@@ -145,6 +145,8 @@ def _identity(given: Any) -> Any:
         return given.name
     if isinstance(given, list | tuple):
         return f"{crc32c(np.frombuffer(chr(10).join(given).encode(), np.uint8)):08x}"
+    if not isinstance(given, np.ndarray) and not issparse(given):  # read when it is asked for
+        return open_source(given).fingerprint
     matrix = csr_matrix(given)
     return [f"{crc32c(np.ascontiguousarray(part)):08x}" for part in (matrix.indptr, matrix.indices, matrix.data)]
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from npmdask.errors import BadInputError
 from npmdask.models.latent.estimators import ICA, Mixture
+from tests.conftest import write_zarr
 
 
 @pytest.mark.slow
@@ -45,3 +60,66 @@ def test_parameters_and_what_is_not_known_yet() -> None:
         model.predict(np.ones((2, 3)))
     with pytest.raises(BadInputError, match="ICA knows nothing yet"):
         ICA().transform(np.ones((2, 3)))
+
+
+TWO_COLUMNS = "its rows have two columns, and two components need three"
+TOO_FEW = """
+check_estimators_overwrite_params check_estimators_fit_returns_self check_readonly_memmap_input check_fit_idempotent
+check_fit_check_is_fitted check_n_features_in
+"""
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [Mixture(1), Mixture(), ICA(1), ICA()],
+    expected_failed_checks=lambda estimator: (
+        dict.fromkeys(TOO_FEW.split(), TWO_COLUMNS)
+        if isinstance(estimator, Mixture) and estimator.n_components == 2
+        else {}
+    ),
+)
+@pytest.mark.filterwarnings("default")
+def test_the_checks_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def two_clouds() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    means = np.array([[6.0, 0, 0, 0], [0, 6.0, 0, 0]])
+    which = rng.integers(2, size=2000)
+    return means[which] + rng.standard_normal((2000, 4)), which
+
+
+@pytest.mark.slow
+def test_the_score_of_a_mixture_is_its_mean_log_likelihood() -> None:
+    rows, _ = two_clouds()
+    model = Mixture(2).fit(rows)
+    spread = model.model_.variance * np.eye(4)
+    density = sum(
+        w * multivariate_normal(m, spread).pdf(rows) for w, m in zip(model.weights_, model.means_, strict=True)
+    )
+    assert model.score(rows) == pytest.approx(np.log(density).mean(), rel=1e-12)
+    assert GridSearchCV(Mixture(), {"n_components": [1, 2]}, cv=2).fit(rows).best_params_ == {"n_components": 2}
+
+
+@pytest.mark.slow
+def test_in_the_company_of_scikit_learn(tmp_path: Path) -> None:
+    rows, which = two_clouds()
+    assert make_pipeline(ICA(2), LogisticRegression()).fit(rows, which).score(rows, which) > 0.95
+    table = pd.DataFrame(rows, columns=list("abcd"))
+    named = ICA(2, random_state=np.random.RandomState(0)).set_output(transform="pandas").fit(table)
+    assert list(named.transform(table).columns) == ["ica0", "ica1"]
+    again = pickle.loads(pickle.dumps(named))  # noqa: S301
+    pd.testing.assert_frame_equal(again.transform(table), named.transform(table))
+    stored = str(write_zarr(tmp_path / "x.zarr", rows, (300, 4)))
+    for estimator, answer in ((ICA(2), "transform"), (Mixture(2), "predict_proba"), (Mixture(2), "predict")):
+        expected = getattr(clone(estimator).fit(rows), answer)(rows)
+        for given in (da.from_array(rows, chunks=(300, 4)), stored):
+            found = clone(estimator).fit(given)
+            np.testing.assert_allclose(getattr(found, answer)(given), expected, atol=1e-7)
+            assert found.n_features_in_ == 4
+    for kind in (ICA, Mixture):
+        with pytest.raises(BadInputError, match=r"sparse matrix.*X.toarray\(\)"):
+            kind(2).fit(sp.csr_array(rows))
+        with pytest.raises(BadInputError, match="random_state = 'a'"):
+            kind(2, random_state="a").fit(rows)
