@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from npmdask.models.incremental_pca import IncrementalPCA
     from npmdask.models.latent.estimators import ICA, Mixture
     from npmdask.models.pca import PCA, TruncatedSVD
+    from npmdask.models.private_pca import PrivatePCA
     from npmdask.models.topics.estimator import Topics
     from npmdask.privacy.request import Privacy
     from npmdask.runs.solution import Solution
@@ -26,6 +27,7 @@ LATER = {
     "Mixture": "npmdask.models.latent.estimators",
     "PCA": "npmdask.models.pca",
     "Privacy": "npmdask.privacy.request",
+    "PrivatePCA": "npmdask.models.private_pca",
     "Solution": "npmdask.runs.solution",
     "StreamSolution": "npmdask.streaming",
     "StreamingPCA": "npmdask.streaming.streaming_pca",
@@ -49,6 +51,7 @@ __all__ = [
     "Mixture",
     "NpmdaskError",
     "Privacy",
+    "PrivatePCA",
     "RefusedError",
     "Solution",
     "StreamSolution",

@@ -1,0 +1,229 @@
+"""Principal components under differential privacy, in the manner of scikit-learn.
+
+Nothing is computed here: ``fit`` is a run of ``top_k(..., privacy=Privacy(...))``, and what it keeps is what that run
+released. Every array below comes out of the solution; the data are not looked at otherwise, not even for a mean.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.models.components import Components
+from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.numerics.units import parse_memory
+from npmdask.planning.predicted_steps import drive
+from npmdask.privacy.request import Privacy, unprotected
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
+from npmdask.storage.containers import values_of
+from npmdask.storage.source import open_source
+from npmdask.streaming.estimator import in_memory, seed_of
+from npmdask.streaming.source import Reading, open_stream
+
+RELATIONS = ("record_replace", "record_zero_out", "record_add_remove")  # of rows, whose norm row_norm bounds
+STEPS = 4  # releases: more are seldom worth their noise (docs/private.md)
+
+
+class PrivatePCA(Components):
+    """
+    Release the principal components of private rows, paid from their budget in the ledger.
+
+    A fit is the private run of :func:`npmdask.top_k`: it spends (epsilon, delta) once, before it reads a row, and
+    nothing comes back. The same ``store`` answers again for free; a new one spends again. Rows are not centred, since
+    their mean would have to be released too: subtract a public one when they are written. Of the rows no mean, no
+    variance and no number is kept, and what scikit-learn's PCA says of them is missing here. As private rows are not
+    taken from memory, cross-validation and the checks of scikit-learn that fit arrays are refused.
+
+    Parameters
+    ----------
+    n_components : int, default 2
+        How many (k).
+    epsilon : float
+        What a fit may spend.
+    delta : float
+        Of a fit, too; well below 1 / n.
+    row_norm : float
+        Public bound of the 2-norm of a row; longer rows are shortened to it. Never chosen by looking at the data.
+    neighboring_relation : {"record_replace", "record_zero_out", "record_add_remove"}
+        Which data sets must not be told apart (docs/private.md); never a default.
+    store : str or Path
+        Folder of the run, which a killed fit goes on from without spending again.
+    max_steps : int, default 4
+        Noisy products that are released.
+    ledger : str, optional
+        File or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user by default.
+    dataset : str, optional
+        Name of the data set in the ledger; the path of the data by default.
+    memory : str or int, optional
+        Limit for the fit, like "1GiB".
+    random_state : int, RandomState or None, default None
+        Of the public start, not of the noise, whose key is secret. None is always the same.
+
+    Attributes
+    ----------
+    components_ : numpy.ndarray, shape (k, d)
+        Orthonormal rows, as released; the entry of largest size in each is positive.
+    values_ : numpy.ndarray, shape (k,)
+        Mean squares of the shortened rows along them, about 0, as released; sums with "record_add_remove", which keeps
+        the number of rows private; of sparse rows the singular values.
+    value_stddevs_ : numpy.ndarray or None
+        Standard deviations of the noise on them, where they are known.
+    statement_ : dict
+        Who is protected, and what it cost: public.
+    n_components_, n_features_in_ : int
+        k and d.
+
+    See Also
+    --------
+    npmdask.Privacy : Further options of a private run, for ``npmdask.top_k``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask
+    >>> from npmdask.cli.main import main
+    >>> rows = np.random.default_rng(0).standard_normal((20000, 6)) * [0.5, 0.3, 0.1, 0.1, 0.1, 0.1]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     people, ledger = f"{folder}/people.zarr", f"{folder}/ledger.sqlite"
+    ...     np.save(f"{folder}/people.npy", rows)
+    ...     assert not main(["ingest", f"{folder}/people.npy", people, "--quiet"])
+    ...     assert not main(
+    ...         ["ledger", "grant", "people", people, "--relation", "record_replace", "--clip-norm", "1.5"]
+    ...         + ["--epsilon", "1", "--delta", "1e-8", "--ledger", ledger]
+    ...     )
+    ...     private = npmdask.PrivatePCA(
+    ...         2,
+    ...         epsilon=1.0,
+    ...         delta=1e-8,
+    ...         row_norm=1.5,
+    ...         neighboring_relation="record_replace",
+    ...         store=f"{folder}/run",
+    ...         ledger=ledger,
+    ...         dataset="people",
+    ...     ).fit(people)  # doctest: +ELLIPSIS
+    /...
+    >>> private.components_.shape, bool(private.components_[0, 0] > 0.9)
+    ((2, 6), True)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        epsilon: float,
+        delta: float,
+        row_norm: float,
+        neighboring_relation: str,
+        store: str | Path,
+        max_steps: int = STEPS,
+        ledger: str | None = None,
+        dataset: str | None = None,
+        memory: str | int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.neighboring_relation = neighboring_relation
+        self.store = store
+        self.max_steps = max_steps
+        self.ledger = ledger
+        self.dataset = dataset
+        self.memory = memory
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """
+        Release the components, and spend (epsilon, delta), unless ``store`` holds this release already.
+
+        Parameters
+        ----------
+        X : str, Path or zarr.Array, shape (n, d)
+            Ingested rows that have a budget: what a budget is bound to is their content.
+        y : None
+            Ignored; it is there for pipelines.
+
+        Returns
+        -------
+        PrivatePCA
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            Rows that were not ingested, or a parameter that is wrong: nothing was spent.
+        BudgetError
+            The budget does not suffice: nothing was spent.
+        RefusedError
+            The noise would bury everything, or ``store`` is of another run.
+        """
+        if in_memory(values_of(X)):
+            raise BadInputError(
+                "private rows are not taken from memory, as their budget is bound to what was ingested: run `npmdask "
+                "ingest` and `npmdask ledger grant`, and give the path of the store"
+            )
+        if self.neighboring_relation not in RELATIONS:
+            raise BadInputError(
+                f"neighboring_relation = {self.neighboring_relation!r}: of rows it is one of {', '.join(RELATIONS)}; "
+                "others are of npmdask.top_k(..., privacy=npmdask.Privacy(...))"
+            )
+        if self.store is None:
+            raise BadInputError(
+                "store = None: name a folder; what a fit spends is spent for good, and only its store can go on with it"
+            )
+        promise = Privacy(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            neighboring_relation=self.neighboring_relation,
+            clip_norm=self.row_norm,
+            ledger=self.ledger,
+            dataset=self.dataset,
+        )
+        request = Request(
+            target_rank=self.n_components, privacy=promise, max_steps=self.max_steps, seed=seed_of(self.random_state)
+        )
+        problem = make_problem(open_source(X), request)
+        with RunStore(self.store, private=True) as run:
+            released = drive(problem, run, Resources(memory=parse_memory(self.memory)), None)
+        for said in released.warnings:
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+        # Functions of the release alone, from here on.
+        self.components_ = np.ascontiguousarray((released.basis * fix_signs(released.basis)).T)
+        self.values_, self.value_stddevs_ = released.values, released.value_stddevs
+        self.statement_ = released.statement
+        self.n_components_, self.n_features_in_ = self.components_.shape
+        return self
+
+    def transform(self, X: Any) -> Block:
+        """
+        Get the scores of rows along the released components; of private rows they are not protected.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, in memory, lazy, or the path or URL of a store; of rows that have a budget it warns.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Scores, in memory, without noise.
+
+        Raises
+        ------
+        BadInputError
+            Rows of another width, or before ``fit``.
+        """
+        self._require_fit()
+        if not in_memory(values_of(X)):
+            for said in unprotected(open_stream(X, Reading()).budget):
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
+        return super().transform(X)
