@@ -20,8 +20,7 @@ import npmdask
 
 ROOT = Path(__file__).resolve().parents[1]
 FACES = tuple(
-    "npmdask" + room
-    for room in ("", ".accounting", ".anndata", ".experiments", ".prefect", ".theory", ".xarray")
+    "npmdask" + room for room in ("", ".accounting", ".anndata", ".experiments", ".prefect", ".theory", ".xarray")
 )
 # Where the quotes stand is a matter of style (GL01, GL02); an extended summary and "See Also" are written where they
 # say something (ES01, SA01).

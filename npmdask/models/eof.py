@@ -9,7 +9,6 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.models.estimator import run_store
 from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.predicted_steps import drive
@@ -18,6 +17,7 @@ from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.readers.lazy import rows_of_a_block
 from npmdask.storage.source import open_source
+from npmdask.streaming.estimator import run_store
 
 LATITUDES = ("lat", "latitude", "nav_lat")
 
