@@ -504,7 +504,7 @@ def config_of_source(
     """
     if "algorithm.target_rank" not in changes:
         if source != "-" and not (is_remote(source) or is_registered(source)):
-            local_path(source, "an array that is analysed", SCHEMES)  # a place that nothing can be at is said first
+            local_path(source, "an array that is analysed", SCHEMES)  # refuses a place that nothing can be at
         raise BadInputError(
             f"{source} is a source of data: say how many components, as in `npmdask run {source} -k 10` (a "
             "configuration is a file whose name ends in .toml)"

@@ -164,7 +164,7 @@ class Archive:
 
 @contextmanager
 def written(target: Path) -> Iterator[None]:
-    """Around writing of ``target``: what a file system has against it is said."""
+    """Around writing of ``target``: turn what a file system has against it into a sentence."""
     try:
         yield
     except OSError as error:

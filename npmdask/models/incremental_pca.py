@@ -150,7 +150,7 @@ class IncrementalPCA(CentredComponents):
         return self
 
     def _forget(self) -> None:
-        """Be as before the first batch; which parameters are wrong is said by the first one."""
+        """Be as before the first batch; the first one tells which parameters are wrong."""
         for name in ("components_", "n_samples_seen_"):
             self.__dict__.pop(name, None)
 

@@ -51,7 +51,7 @@ def said_in_a_sentence(function: Made) -> Made:
 
 
 class Step(Task[P, R]):
-    """A task that, when it is called, returns its result or raises its error, also one that is said in a sentence.
+    """A task that, when it is called, returns its result or raises its error, also one that is a sentence of ours.
 
     A task of Prefect would return a State in place of such an error.
     """

@@ -148,7 +148,7 @@ class PlainRelease:
         self._survey(len(history))
 
     def _keep_labels(self) -> None:
-        """What rows and columns are called, for whoever reads the answer; not of runs on the way to another's."""
+        """What rows and columns are called; not of runs on the way to another's."""
         problem, store = self._problem, self._session.store
         whole = problem.derived is None and problem.rule.until_share is None
         if whole and problem.source.labels is not None and store.part_meta("labels") is None:

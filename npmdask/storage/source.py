@@ -272,7 +272,7 @@ def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
 def _copied(source: str | Path, file: Path, array: str | None, kind: str | None) -> Source:
     """What a file of another format holds, from the store that it is read into.
 
-    It has no SHA-256 of its own, and no budget is bound to it: private runs ask for a store that somebody ingested.
+    It has no SHA-256 of its own, and no budget is bound to it: private runs ask for a store that was ingested.
     """
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
     store = copy_of(file, array, own)
