@@ -165,8 +165,10 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         try:
             found = validate_data(self, given, reset=first, accept_sparse=True, dtype=dtype, ensure_min_samples=least)
         except (ValueError, RuntimeError) as error:
-            theirs = str(error)
-            raise BadInputError(f"{ours} ({theirs.splitlines()[0]})" if ours else theirs) from error
+            theirs, first_line = str(error), str(error).splitlines()[0]
+            if "NaN" in first_line or "infinity" in first_line:  # further lines name estimators of scikit-learn
+                theirs = f"{first_line.rstrip('.')}: fill these values in, or drop their rows"
+            raise BadInputError(f"{ours} ({first_line})" if ours else theirs) from error
         if ours is not None and np.asanyarray(held).dtype != object:  # a mask, which scikit-learn does not see
             raise ours
         return found

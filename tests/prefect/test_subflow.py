@@ -113,7 +113,16 @@ def test_a_sub_flow_that_is_killed_goes_on_and_steps_run_one_by_one(theirs: Thei
     steps = {name for (name,) in theirs.ask("select name from task_run where name like '%: %' and {since}")}
     assert {f"{step}: pca of samples.zarr, k = 10" for step in ("validate", "plan", "iterate")} <= steps
     assert {"report: steps", "report: first"} <= steps
-    ours = ["run", str(theirs.folder / "samples.zarr"), "-k", "10", "--center", "--memory", "8GiB", "--quiet"]  # this process holds all tests
+    ours = [
+        "run",
+        str(theirs.folder / "samples.zarr"),
+        "-k",
+        "10",
+        "--center",
+        "--memory",
+        "8GiB",
+        "--quiet",
+    ]  # this process holds all tests
     assert npmdask([*ours, "--store", str(theirs.folder / "plain")]) == 0
     assert committed(theirs.folder / "runs" / "steps") == committed(theirs.folder / "plain")
     kept = theirs.folder / "prefect" / "storage"
