@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,8 +27,8 @@ class EOF:
     """
     Find the empirical orthogonal functions of a DataArray that need not fit in memory.
 
-    The words are those of xeofs. Grid points without data at the first time (land, in a field of the sea) are left out
-    and come back as NaN; a value that is missing at another time is refused, with its place.
+    The words are those of xeofs. Grid points without data at any time (land, in a field of the sea) are left out and
+    come back as NaN; a value that is missing at some times only is refused.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class EOF:
         if not len(self._kept):
             raise BadInputError(f"no grid point has a value at the first place of {dim!r}: there is nothing to analyse")
         self._weights = _roots_of_cosines(self._grid) if self.use_coslat else None
-        self._fitted = self._rows(X)
+        self._fitted = self._rows(X, _only_land)
         request = Request(
             target_rank=self.n_modes, center=True, scale=self.standardize, tol=self.tol, seed=self.random_state
         )
@@ -149,7 +150,7 @@ class EOF:
         xarray.DataArray, shape (n, n_modes)
             Along the dimension of samples.
         """
-        self._solved  # noqa: B018  (refuses before fit)
+        self._require_fit()
         return self._scored(self._fitted)
 
     def transform(self, X: Any) -> Any:
@@ -171,11 +172,11 @@ class EOF:
         BadInputError
             Another grid, or values that are missing.
         """
-        self._solved  # noqa: B018  (refuses before fit)
+        self._require_fit()
         grid, known = _grid_of(X, self._sample), self._grid
         if dict(grid.sizes) != dict(known.sizes):
             raise BadInputError(f"the grid is {dict(grid.sizes)}, and the modes have {dict(known.sizes)}")
-        return self._scored(self._rows(X))
+        return self._scored(self._rows(X, _kept_points))
 
     def explained_variance(self) -> Any:
         """
@@ -210,10 +211,13 @@ class EOF:
         """
         return self._by_mode(self._solved.singular_values, "singular_values")
 
-    @property
-    def _solved(self) -> Solution:
+    def _require_fit(self) -> None:
         if not hasattr(self, "solution_"):
             raise BadInputError("EOF knows nothing yet: call fit first")
+
+    @property
+    def _solved(self) -> Solution:
+        self._require_fit()
         return self.solution_
 
     @property
@@ -228,16 +232,36 @@ class EOF:
         coords = {"mode": self._modes, **({self._sample: rows[self._sample]} if self._sample in rows.coords else {})}
         return type(self._grid)(values, dims=(self._sample, "mode"), coords=coords, name="scores")
 
-    def _rows(self, X: Any) -> Any:
-        """The grid points that have data, weighted, of every sample; lazy, so that nothing is copied."""
+    def _rows(self, X: Any, taken: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Any:
+        """The grid points that have data, ``taken`` from each block, weighted; lazy, so that nothing is copied."""
         X = X.transpose(self._sample, *self._grid.dims)
         lazy = X if X.chunks is not None else X.chunk({self._sample: rows_of_a_block(X.shape, X.dtype)})
         weighted = lazy if self._weights is None else lazy * self._weights
         if len(self._kept) == self._grid.size:
             return weighted
-        flat = weighted.data.reshape(len(X), -1)[:, self._kept]
+        flat = weighted.data.reshape(len(X), -1).rechunk({1: -1})
+        sizes = (flat.chunks[0], (len(self._kept),))
+        flat = flat.map_blocks(taken, self._kept, dtype=flat.dtype, chunks=sizes, meta=np.empty((0, 0), flat.dtype))
         samples = {self._sample: X[self._sample]} if self._sample in X.coords else {}
         return type(X)(flat, dims=(self._sample, "point"), coords={**samples, "point": self._kept})
+
+
+def _kept_points(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The grid points that have data."""
+    return rows[:, kept]
+
+
+def _only_land(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The same, if all others have none at these times: a point that has data later is not left out unseen."""
+    others = np.ones(rows.shape[1], bool)
+    others[kept] = False
+    found = np.argwhere(np.isfinite(rows[:, others]))
+    if len(found):
+        raise ValueError(
+            f"grid point {np.flatnonzero(others)[found[0, 1]]} has no value at the first time and one later: fill gaps "
+            "in first, or leave the point out at all times"
+        )
+    return rows[:, kept]
 
 
 def _grid_of(X: Any, dim: str) -> Any:

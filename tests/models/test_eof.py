@@ -95,8 +95,13 @@ def test_a_value_that_is_missing_once_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"holds nan at row|not finite"):
         EOF(2).fit(data)
     data[:, 2, 3] = np.nan
-    data[7, 2, 3] = 280.0  # it has a value, once
     assert EOF(2).fit(data).components().isnull().sum() == 2
+    for when in (7, 119):  # missing at first, it has a value later: in the first block, and in the last
+        gappy = data.copy()
+        gappy[when, 2, 3] = 280.0
+        for given in (gappy, gappy.chunk({"time": 50, "lat": 2})):
+            with pytest.raises(BadInputError, match="grid point 15 has no value at the first time and one later"):
+                EOF(2).fit(given)
     model = EOF(2).fit(field())
     with pytest.raises(BadInputError, match=r"holds nan at row|not finite"):
         model.transform(data)
