@@ -61,8 +61,9 @@ class LabelledFile:
         """Columns of a table with a line for each column of the data: its names, and its part in each component."""
         basis, axes = self._arrays["basis"], self.axes
         places = np.unravel_index(np.arange(len(basis)), [axis.size for axis in axes])
-        found = {axis.name: axis.places[at] for axis, at in zip(axes, places, strict=True)}
-        return found | {f"component{i + 1}": basis[:, i] for i in range(basis.shape[1])}
+        parts = {f"component{i + 1}": basis[:, i] for i in range(basis.shape[1])}
+        names = [f"{axis.name}_" if axis.name in parts else axis.name for axis in axes]
+        return {name: axis.places[at] for name, axis, at in zip(names, axes, places, strict=True)} | parts
 
     def write(self, place: Path) -> list[str]:
         """Write the file at ``place``; returns the names in it."""
@@ -112,8 +113,9 @@ class AnnDataFile(LabelledFile):
         with extra(None):
             import anndata
             import pandas as pd
-        names = self.table()
-        index = pd.Index(next(iter(names.values())).astype(str).astype(object))
+        if len(self.axes) > 1:
+            raise BadInputError(f"{self._target}: an AnnData has names of genes, not a grid: export it as .nc")
+        index = pd.Index(self.axes[0].places.astype(str).astype(object))
         found = anndata.AnnData(var=pd.DataFrame(index=index), obs=pd.DataFrame(index=pd.Index([], dtype=object)))
         found.varm["PCs"] = self._arrays["basis"]
         found.uns["pca"] = {"values": self._arrays["values"]}

@@ -20,7 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.left_vectors import left_factor
 from npmdask.storage.kinds import real_array
-from npmdask.storage.labels import Labels, as_dataset
+from npmdask.storage.labels import Labels, as_dataset, axis_of
 
 SHOWN = 5  # values that a line shows
 
@@ -428,7 +428,7 @@ class Solution:
         if type(adata).__name__ != "AnnData":
             raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: scores(rows) takes all others")
         named = [axis.values for axis in self.labels.columns if axis.values is not None]
-        if named and not np.array_equal(named[0], np.asarray(adata.var_names, dtype=np.str_)):
+        if named and not np.array_equal(named[0], axis_of("var", adata.var_names.to_numpy()).places):
             raise BadInputError(
                 "the AnnData has other genes than the data of the run: give adata[:, solution.labels.columns[0].values]"
             )

@@ -78,15 +78,15 @@ def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
     if library == "pandas" and kind in ("DataFrame", "Series"):
         table = given.to_frame() if kind == "Series" else given
         counted = type(table.index).__name__ == "RangeIndex" and (table.index.start, table.index.step) == (0, 1)
-        rows = () if counted else (axis_of(table.index.name or "row", table.index),)
-        return Labels(rows, (axis_of(table.columns.name or "column", list(table.columns)),))
+        rows = () if counted else (axis_of(table.index.name or "row", table.index.to_numpy()),)
+        return Labels(rows, (axis_of(table.columns.name or "column", table.columns.to_numpy()),))
     if library == "dask" and hasattr(given, "dtypes") and type(given).__module__ != "dask.delayed":
         return of_columns(list(given.columns))
     if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
         named = given.columns if library == "polars" else given.schema.names
         return of_columns(list(named))
     if library == "anndata" and kind == "AnnData":
-        return Labels((axis_of("obs", given.obs_names),), (axis_of("var", given.var_names),))
+        return Labels((axis_of("obs", given.obs_names.to_numpy()),), (axis_of("var", given.var_names.to_numpy()),))
     return None
 
 

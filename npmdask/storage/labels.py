@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -127,9 +127,10 @@ def as_dataset(
     """
     with extra(None):
         import xarray as xr
-    axes = axes or (Axis("column", len(basis)),)
-    dims, shape = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
-    along = "component" if "component" not in dims else "mode"  # the data may have a dimension of this name
+    taken = {"component", "components", *beside, *over}  # the data may have a dimension of one of these names
+    axes = [replace(axis, name=f"{axis.name}_" if axis.name in taken else axis.name) for axis in axes]
+    axes = axes or [Axis("column", len(basis))]
+    dims, shape, along = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes), "component"
     data: dict[str, Any] = {"components": ((along, *dims), basis.T.reshape(-1, *shape))}
     data |= {name: (along, values) for name, values in beside.items()}
     data |= {name: (dims, np.asarray(values).reshape(shape)) for name, values in over.items()}

@@ -61,6 +61,12 @@ def test_a_grid(tmp_path: Path) -> None:
         assert held["rows.time"].tolist() == list(range(300)) and held["left_basis"].shape == (300, 2)
 
 
+def test_a_grid_is_no_list_of_genes(tmp_path: Path) -> None:
+    npmdask.top_k(grid(), 2, dim="time", store=tmp_path / "run")
+    with pytest.raises(BadInputError, match=r"has names of genes, not a grid: export it as \.nc"):
+        export(tmp_path / "run", tmp_path / "x.h5ad")
+
+
 def test_genes(tmp_path: Path) -> None:
     given = anndata.AnnData(sp.csr_matrix(np.abs(X).round()))
     given.var_names = GENES

@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MissingExtraError
+from npmdask.manage.report import export
 from npmdask.storage.labels import LONGEST, Labels, axis_of
 from tests.conftest import write_zarr
 
@@ -219,6 +220,26 @@ def test_names_that_are_not_text() -> None:
     assert [len(v) for v in npmdask.top_k(long, 1).labels.columns[0].values] == [LONGEST, 1]  # type: ignore[union-attr]
     years = pd.DataFrame(rows()[:, :3], columns=[2001, 2002, 2003])
     assert npmdask.top_k(years, 1).labels.columns[0].values.tolist() == [2001, 2002, 2003]  # type: ignore[union-attr]
+
+
+def test_times_of_a_table_are_times() -> None:
+    times = pd.date_range("2001-01-01", periods=400, freq="D", name="day")
+    labels = npmdask.top_k(pd.DataFrame(rows(), index=times), 1, center=True).labels
+    assert labels.rows[0].name == "day"
+    np.testing.assert_array_equal(labels.rows[0].values, times.to_numpy())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["values", "mean", "component", "components", "component1"])
+def test_a_dimension_may_have_any_name(name: str, tmp_path: Path) -> None:
+    table = pd.DataFrame(rows(), columns=pd.Index(GENES, name=name))
+    found = npmdask.top_k(table, 2, center=True, kind="samples", store=tmp_path / "run")
+    dataset = found.to_xarray()
+    (dim,) = set(dataset.components.dims) - {"component"}
+    assert dataset[dim].values.tolist() == GENES and dataset["values"].shape == (2,)
+    export(tmp_path / "run", tmp_path / "x.csv")
+    written = pd.read_csv(tmp_path / "x.csv")
+    assert written.iloc[:, 0].tolist() == GENES and written.shape == (24, 3)
+    np.testing.assert_allclose(written["component1"], found.basis[:, 0])
 
 
 @pytest.mark.parametrize("values", [["a", "é\n\0b", ""], [1.5, np.nan], np.array(["2001-01", "NaT"], "M8[s]"), [3, 4]])
