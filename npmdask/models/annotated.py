@@ -89,7 +89,7 @@ def pca(
         raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: npmdask.PCA takes all others")
     adata = adata.copy() if copy else adata
     used, named = _mask(adata, mask_var)
-    rows = _values(adata if used is None else adata[:, used], layer)
+    rows = _values(adata, layer, used)
     most = min(rows.shape) - 1
     asked = min(50, most) if n_comps is None else n_comps
     settings: dict[str, Any] = {"tol": tol, "memory": memory, "store": store, "random_state": random_state}
@@ -127,11 +127,17 @@ def _mask(adata: Any, asked: Mask) -> tuple[np.ndarray | None, str | None]:
     return asked, name
 
 
-def _values(adata: Any, layer: str | None) -> Any:
-    if layer is None:
-        if adata.X is None:
-            raise BadInputError("the AnnData has no X: give a layer, as layer='counts'")
-        return adata.X
-    if layer not in adata.layers:
+def _values(adata: Any, layer: str | None, used: np.ndarray | None) -> Any:
+    """X or a layer, of the genes that are used."""
+    if layer is None and adata.X is None:
+        raise BadInputError("the AnnData has no X: give a layer, as layer='counts'")
+    if layer is not None and layer not in adata.layers:
         raise BadInputError(f"layer = {layer!r} is not there: {closest(layer, list(adata.layers))}")
-    return adata.layers[layer]
+    held = adata.X if layer is None else adata.layers[layer]
+    if used is None:
+        return held
+    if adata.isbacked and layer is None:  # a view of it would be read into memory
+        from anndata.experimental import read_elem_lazy
+
+        return read_elem_lazy(getattr(held, "group", held))[:, np.flatnonzero(used)]
+    return held[:, used]

@@ -59,13 +59,18 @@ def test_layers_keys_copies_and_no_centring() -> None:
     agree(np.abs(found.obsm["mine"]), np.abs(oracle.transform(data.X * 2)))
 
 
-def test_a_file_that_is_backed(tmp_path: Path) -> None:
-    plain = cells()
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("mask", ["highly_variable", None])
+def test_a_file_that_is_backed_is_not_loaded(
+    mask: str | None, dense: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = cells(cells().X.toarray() if dense else None)
     with anndata.settings.override(allow_write_nullable_strings=True):
         plain.write_h5ad(tmp_path / "x.h5ad")
     backed = anndata.read_h5ad(tmp_path / "x.h5ad", backed="r")
-    npmdask.anndata.pca(backed, 4, mask_var=None)
-    npmdask.anndata.pca(plain, 4, mask_var=None)
+    monkeypatch.setattr(anndata.AnnData, "__getitem__", None)  # a view of a backed matrix is read when it is used
+    npmdask.anndata.pca(backed, 4, mask_var=mask)
+    npmdask.anndata.pca(plain, 4, mask_var=mask)
     agree(backed.obsm["X_pca"], plain.obsm["X_pca"])
     backed.file.close()
 
