@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,11 @@ def copy_of(file: Path, array: str | None, kind: str | None) -> Path:
     RefusedError
         It changed while it was read, or the disk is too small for the copy.
     """
-    asked = {"path": str(file.absolute()), "array": array, "kind": kind}
+    asked = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": version("npmdask")}
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     with _alone(folder):
-        seen = _look_of(file)
-        if seen is not None and _noted(folder) == {**asked, "look": seen} and (folder / DATA).is_dir():
+        seen, settled = look_of(file), _is_settled(file)
+        if settled and _noted(folder) == {**asked, "look": seen} and (folder / DATA).is_dir():
             return folder / DATA
         (folder / NOTE).unlink(missing_ok=True)
         logging.getLogger(TELLS).warning(
@@ -73,13 +74,13 @@ def copy_of(file: Path, array: str | None, kind: str | None) -> Path:
         try:
             ingest(file, folder / DATA, kind=kind, dataset=array, overwrite=True)
         except BadInputError as error:
-            if array is None and "choose one with dataset=" in str(error):
-                said = str(error).replace("choose one with dataset=", f"choose one as {file}/NAME")
-                raise BadInputError(said) from error
-            raise
-        if seen is not None and _look_of(file) != seen:
+            said = str(error).replace("choose one with dataset=", f"choose one as {file}/NAME")
+            said += "; `npmdask ingest` takes these options" if " (--" in said else ""
+            raise BadInputError(said) from error
+        if look_of(file) != seen:
             raise RefusedError(f"{file} changed while it was read: run again when it is written")
-        write_file_atomically(folder / NOTE, json.dumps({**asked, "look": seen}).encode(), 0o600)
+        if settled:
+            write_file_atomically(folder / NOTE, json.dumps({**asked, "look": seen}).encode(), 0o600)
     return folder / DATA
 
 
@@ -104,13 +105,19 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _look_of(file: Path) -> list[list[Any]] | None:
-    """Changes whenever the file does, or one in a folder; None while it is so new that it might change unseen."""
-    found = sorted(file.glob("*.parquet")) if file.is_dir() else [file]
-    stats = [(path, path.stat()) for path in found]
-    if any(time.time_ns() - stat.st_mtime_ns < FRESH for _, stat in stats):
-        return None
-    return [[path.name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for path, s in stats]
+def look_of(file: Path) -> list[list[Any]]:
+    """Changes whenever the file does, or one of a folder of Parquet files."""
+    stats = [(path.name, path.stat()) for path in _parts_of(file)]
+    return [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats]
+
+
+def _parts_of(file: Path) -> list[Path]:
+    return sorted(file.glob("*.parquet")) if file.is_dir() else [file]
+
+
+def _is_settled(file: Path) -> bool:
+    """Whether it is so old that it cannot change once more unseen."""
+    return all(time.time_ns() - part.stat().st_mtime_ns >= FRESH for part in _parts_of(file))
 
 
 def _noted(folder: Path) -> Any:

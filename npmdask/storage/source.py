@@ -19,7 +19,7 @@ from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_sparse, labels_of, rows_along, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
-from npmdask.storage.file_copies import copy_of, file_of
+from npmdask.storage.file_copies import copy_of, file_of, look_of
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
 from npmdask.storage.labels import Labels, axis_of
@@ -209,7 +209,7 @@ def _gridded(place: Path, dim: str) -> Any:
         stored = int(array.encoding.get("preferred_chunks", {}).get(dim, 1))
         rows = rows_of_a_block(array.shape, array.dtype, stored)
         # Named by the file and when it was written, so that another process knows the same rows again.
-        look = [] if root.is_dir() else [root.stat().st_size, root.stat().st_mtime_ns, root.stat().st_ino]
+        look = [] if root.is_dir() else look_of(root)  # of a Zarr store, each array is looked at
         seen = crc32c_bytes(json.dumps([str(root), str(array.name), dim, look]).encode())
         return array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-")
     except NpmdaskError:
