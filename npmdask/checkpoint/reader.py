@@ -101,7 +101,18 @@ def _files(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 CHECKPOINT_FORMAT = 2
-NO_LINKS = (*OWN, "entropy", "survey", "result", "locked", "start", "left.zarr", "releases", "search")  # of a store
+NO_LINKS = (
+    *OWN,
+    "entropy",
+    "labels",
+    "survey",
+    "result",
+    "locked",
+    "start",
+    "left.zarr",
+    "releases",
+    "search",
+)  # of a store
 REPLACED = ".replaced"  # a step of which a newer version is being written
 SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
 

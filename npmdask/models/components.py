@@ -8,6 +8,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.components import StoredComponents
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, in_memory
@@ -39,11 +40,13 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         """
         self._require_fit()
         held = self._looked_at(X, first=False, dtype=REAL)
+        mean, basis = self.mean_ if self.centred else None, self.components_.T / self._scale()
+        components = StoredComponents(basis=basis, mean=mean)
         if not in_memory(held):
-            return np.concatenate([self._scores(rows) for rows in self._in_batches(held)])
+            return components.all_scores(held)
         rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
         self._require_width(rows.shape)
-        return self._scores(rows)
+        return components.scores(rows)
 
     def inverse_transform(self, X: Any) -> Block:
         """
@@ -80,13 +83,6 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
     def _n_features_out(self) -> int:
         """How many columns scikit-learn names."""
         return len(self.components_)
-
-    def _scores(self, rows: Any) -> Block:
-        """Scores of rows, the mean taken off before where rows are dense, and off the products where they are not."""
-        weights, mean = self.components_.T / self._scale(), self.mean_ if self.centred else None
-        if mean is None:
-            return np.asarray(rows @ weights)
-        return np.asarray(rows @ weights - mean @ weights if is_sparse(rows) else (rows - mean) @ weights)
 
     def _scale(self) -> np.ndarray | float:
         """What scores are divided by."""

@@ -26,7 +26,6 @@ from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import REAL, batches, in_memory, run_store, seed_of
 from npmdask.streaming.source import Reading, open_stream
-from npmdask.streaming.transform import components_of
 
 
 class _OfRun(Components):
@@ -77,14 +76,11 @@ class _OfRun(Components):
             problem = make_problem(open_source(held, "sparse" if sparse else "samples"), request)
             with RunStore(store) as run:
                 solution = drive(problem, run, Resources(memory=parse_memory(self.memory)), None)
-            found = components_of(store)
         if not solution.answered:
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
-        values = np.maximum(solution.values, 0.0)  # what rounding leaves of zeros may be negative
         self.components_ = np.ascontiguousarray((solution.basis * fix_signs(solution.basis)).T)
-        self.singular_values_ = values if sparse else np.sqrt(values * n)
-        self.n_samples_ = n
-        self._finish(held, solution, found.mean)
+        self.singular_values_, self.n_samples_ = solution.singular_values, n
+        self._finish(held, solution)
         return self
 
     def _asked(self, n: int, d: int) -> int | float:
@@ -103,7 +99,7 @@ class _OfRun(Components):
             )
         return int(asked)
 
-    def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
+    def _finish(self, held: Any, solution: Solution) -> None:
         raise NotImplementedError
 
 
@@ -179,16 +175,13 @@ class PCA(CentredComponents, _OfRun):
         self.store = store
         self.random_state = random_state
 
-    def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
-        n, k = self.n_samples_, len(self.singular_values_)
-        variances = self.singular_values_**2 / (n - 1)
-        share, most = solution.explained_share, min(n, self.n_features_in_)
-        kept = float(variances.sum())
+    def _finish(self, held: Any, solution: Solution) -> None:
+        k, most = len(self.singular_values_), min(self.n_samples_, self.n_features_in_)
+        self.mean_, self.n_components_ = solution.mean, k
+        self.explained_variance_ = solution.explained_variance
+        self.explained_variance_ratio_ = solution.explained_variance_ratio
+        share, kept = solution.explained_share, float(self.explained_variance_.sum())
         total = kept / share if share else 0.0  # there is none where no variance is to be explained
-        assert mean is not None  # of a centred run
-        self.mean_, self.n_components_ = mean, k
-        self.explained_variance_ = variances
-        self.explained_variance_ratio_ = shares_of_variance(variances, total)
         self.noise_variance_ = max(total - kept, 0.0) / (most - k) if k < most else 0.0
 
 
@@ -254,7 +247,7 @@ class TruncatedSVD(_OfRun):
         self.store = store
         self.random_state = random_state
 
-    def _finish(self, held: Any, solution: Solution, mean: np.ndarray | None) -> None:
+    def _finish(self, held: Any, solution: Solution) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""
         moments, n = Moments(self.n_features_in_), self.n_samples_
         for rows in batches(open_stream(held, Reading()).stream):

@@ -75,7 +75,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     _model: Model | None = None
     _state: ModelState | None = None
     _info = StreamInfo(rows=0, rank=0, steps=0)
-    _results: list[StreamResult]  # of the state, once somebody has asked
+    _results: list[StreamResult]  # of the state, once they were asked for
 
     def __init__(
         self,

@@ -187,7 +187,7 @@ def test_who_reads_meanwhile_sees_whole_commits(tmp_path: Path, honest: Honest) 
 def test_a_reader_that_loses_every_race_goes_on_while_the_run_does(
     tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files that were named a moment ago are gone, again and again; it is told from files that are lost."""
+    """Files that were named a moment ago are gone, again and again; files that are lost are another matter."""
     process = start("run", config(tmp_path, steps=60), NPMDASK_CACHE=str(tmp_path / "writer"))
     fetch, lost, races = mirror.fetch_files, [0], [1]
 

@@ -146,7 +146,7 @@ def test_a_fit_with_a_store_is_not_done_twice(tmp_path: Path) -> None:
         (lambda: npmdask.PCA(2).fit(da.from_array(X[:1])), "1 sample"),
         (lambda: npmdask.PCA(2).fit("nowhere.zarr"), "there is nothing at"),
         (lambda: npmdask.PCA(2).fit(X).transform(X[:, 1:]), "X has 14 features, but PCA is expecting 15"),
-        (lambda: npmdask.PCA(2).fit(X).transform(da.from_array(X[:, 1:])), "X has 14 features, but PCA is expecting"),
+        (lambda: npmdask.PCA(2).fit(X).transform(da.from_array(X[:, 1:])), "has 14 columns and the components have"),
         (lambda: npmdask.PCA(2).fit(X).inverse_transform(X), "2 columns are needed"),
         (lambda: npmdask.PCA(2).fit(np.where(X > 30, np.nan, X)), "NaN"),
         (lambda: npmdask.PCA(2).fit(pd.DataFrame({"a": ["x", "y"]})), "convert|no real numbers"),
