@@ -15,7 +15,7 @@ from npmdask.federated import centre as _centre  # noqa: F401  (registers runs w
 from npmdask.manage.kinds import kind_of
 from npmdask.models.dilation import Triplets, dilated, triplets_of
 from npmdask.numerics.units import parse_memory
-from npmdask.planning.plan import resolve_rank
+from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
@@ -202,7 +202,7 @@ def top_k(
     )
     begun = None if start is None else find_start(start, store)
     opened = open_source(source, kind, dim, spill)
-    problem = make_problem(opened, resolve_rank(request, opened, resources, store), start=begun)
+    problem = posed(request, opened, resources, store, begun)
     return solve(problem, store, resources, observer)
 
 
@@ -501,6 +501,7 @@ def deflate(
     with RunStore(path) as held:
         base = problem_of(held)
     locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
-    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank)
+    algorithm = "auto" if base.request.algorithm == "gram" else base.request.algorithm  # what is left takes blocks
+    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank, algorithm=algorithm)
     problem = make_problem(base.source, request, locked)
     return solve(problem, store, Resources(memory=parse_memory(memory), threads=threads, workers=workers), observer)

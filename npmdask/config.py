@@ -25,7 +25,7 @@ from npmdask.execution.memory import tree_rss
 from npmdask.federated.centre import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
-from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, resolve_rank
+from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.request import Privacy
@@ -349,8 +349,7 @@ class RunConfig(ConfigTable):
         if self.source.nodes is not None:
             self._require_threads()
             return make_problem(source, self.request(), start=self._begun())
-        request = resolve_rank(self.request(), source, self.resources(), self.run.store)
-        return make_problem(source, request, start=self._begun())
+        return posed(self.request(), source, self.resources(), self.run.store, self._begun())
 
     def _require_stored(self) -> None:
         """Refuse what only a stream knows, and what no private run may be."""

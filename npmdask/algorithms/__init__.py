@@ -3,6 +3,7 @@
 from typing import Any
 
 from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Seen, restored, state_fields
+from npmdask.algorithms.gram import GramKrylov
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_power import (
@@ -22,8 +23,10 @@ from npmdask.algorithms.tensor.power import TensorPower, restarts_for
 from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
 from npmdask.errors import BadInputError
 
-REGISTRY: dict[str, type[Any]] = {"power": PowerMethod, "krylov": BlockKrylov}
-OURS = frozenset({PowerMethod, BlockKrylov, TensorPower})  # what these say of their own results is proved and tested
+REGISTRY: dict[str, type[Any]] = {"power": PowerMethod, "krylov": BlockKrylov, "gram": GramKrylov}
+OURS = frozenset(
+    {PowerMethod, BlockKrylov, GramKrylov, TensorPower}
+)  # what these say of their own results is proved and tested
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
     "oja": Oja,
@@ -86,6 +89,7 @@ __all__ = [
     "BlockKrylov",
     "ConvexState",
     "FrequentDirections",
+    "GramKrylov",
     "Info",
     "KrylovState",
     "MiniBatchMSG",

@@ -26,6 +26,7 @@ class Query(NamedTuple):
     ``batch``: a summary of the images of some records instead (npmdask.privacy.dp_pca), and what is released of it.
 
     Of a tensor T of order 3 column l of the answer is ``T(I, u_l, u_l)``, of order 4 ``T(I, u_l, u_l, u_l)``.
+    ``whole``: A itself beside ``A @ block``, formed in this dtype: d x (d + p).
     ``scores``: of a tensor, the numbers ``T(u_l, ..., u_l)`` instead (1 x L).
     """
 
@@ -34,6 +35,7 @@ class Query(NamedTuple):
     image_norm: float | None = None
     batch: Any = None
     scores: bool = False
+    whole: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,8 @@ class Seen:
     ``degree``: the space holds every polynomial of this degree in A of a random start; None where there is no such
     start. ``powers``: it is A^degree of the start, and of a warm start's known columns, and nothing else. ``left_out``:
     norm of what these polynomials lack, as pairs that had converged were multiplied no further. ``missed``: see
-    :class:`Info`.
+    :class:`Info`. ``upper``: what the largest eigenvalues do not exceed (99 %), where the whole matrix was formed.
+    ``away``: the pairs are those of a matrix that is at most so far from A.
     """
 
     values: np.ndarray
@@ -72,6 +75,8 @@ class Seen:
     powers: bool = False
     left_out: float = 0.0
     missed: float = 0.0
+    upper: np.ndarray | None = None
+    away: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

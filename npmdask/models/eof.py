@@ -12,8 +12,8 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
+from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
-from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.readers.lazy import rows_of_a_block
@@ -118,9 +118,11 @@ class EOF:
         request = Request(
             target_rank=self.n_modes, center=True, scale=self.standardize, tol=self.tol, seed=self.random_state
         )
-        problem = make_problem(open_source(self._fitted, "samples", dim), request)
-        with run_store(self.store) as store, RunStore(store) as run:
-            self.solution_ = drive(problem, run, Resources(memory=parse_memory(self.memory)), None)
+        source, resources = open_source(self._fitted, "samples", dim), Resources(memory=parse_memory(self.memory))
+        with run_store(self.store) as store:
+            problem = posed(request, source, resources, store)
+            with RunStore(store) as run:
+                self.solution_ = drive(problem, run, resources, None)
         self._signs = fix_signs(self.solution_.basis)
         return self
 

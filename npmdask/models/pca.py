@@ -16,8 +16,8 @@ from npmdask.errors import BadInputError
 from npmdask.models.components import CentredComponents, Components, shares_of_variance
 from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
+from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
-from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.containers import is_sparse
@@ -73,9 +73,10 @@ class _OfRun(Components):
         asked = self._asked(n, d)
         with run_store(self.store) as store:
             request = Request(target_rank=asked, center=self.centred, tol=self.tol, seed=seed_of(self.random_state))
-            problem = make_problem(open_source(held, "sparse" if sparse else "samples"), request)
+            resources = Resources(memory=parse_memory(self.memory))
+            problem = posed(request, open_source(held, "sparse" if sparse else "samples"), resources, store)
             with RunStore(store) as run:
-                solution = drive(problem, run, Resources(memory=parse_memory(self.memory)), None)
+                solution = drive(problem, run, resources, None)
         if not solution.answered:
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         self.components_ = np.ascontiguousarray((solution.basis * fix_signs(solution.basis)).T)

@@ -17,6 +17,7 @@ from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, SparseGram
+from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
@@ -39,6 +40,7 @@ __all__ = [
     "ColumnMoments",
     "Dilation",
     "Gram",
+    "GramMatrix",
     "LeftProduct",
     "MixtureSpread",
     "MixtureTriples",

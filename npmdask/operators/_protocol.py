@@ -60,6 +60,8 @@ class BlockQuery(Protocol):
     def batch(self) -> Any: ...
     @property
     def scores(self) -> bool: ...
+    @property
+    def whole(self) -> str | None: ...
 
 
 class Operator(Protocol):
@@ -149,7 +151,7 @@ class OnePass:
 
 def beyond_product(query: BlockQuery) -> dict[str, Any]:
     """What is asked in ``query`` other than the plain product, by name."""
-    wanted = {name: getattr(query, name) for name in ("transposed", "image_norm", "batch", "scores")}
+    wanted = {name: getattr(query, name) for name in ("transposed", "image_norm", "batch", "scores", "whole")}
     return {name: value for name, value in wanted.items() if value is not None and value is not False}
 
 

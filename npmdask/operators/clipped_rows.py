@@ -40,9 +40,8 @@ from npmdask.operators.exact_sums import (
     require_prepared,
     round_to,
 )
-from npmdask.operators.gram import cut_rows
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
 
 # Records of bounded norm, on a grid: a function of each record alone, wherever and beside whatever it is stored.
 #

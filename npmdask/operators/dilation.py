@@ -28,9 +28,8 @@ from npmdask.operators._protocol import (
     tile_bytes,
     zeros_for_sum,
 )
-from npmdask.operators.gram import cut_numbers, cut_rows
 from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows
 
 
 @dataclass(frozen=True, kw_only=True)

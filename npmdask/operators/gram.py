@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
+    BlockQuery,
     BySlabs,
     Partial,
     Sums,
@@ -21,10 +22,11 @@ from npmdask.operators._protocol import (
     tile_bytes,
     zeros_for_sum,
 )
+from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,10 @@ class Gram(BySlabs):
     @property
     def block_rows(self) -> int:
         return self.reader.shape[1]
+
+    def asked(self, query: BlockQuery) -> Any:
+        """The operator that answers ``query``: itself, or all of the matrix."""
+        return _answering(self, query) or super().asked(query)
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, block = ReadStats(), self.view.on_columns(block)
@@ -117,6 +123,14 @@ class LeftProduct(Gram):
         return np.concatenate([self.view.on_columns(total.sums["back"]), total.sums["gram"]])
 
 
+def _answering(operator: Any, query: BlockQuery) -> GramMatrix | None:
+    """What forms all of the matrix, where that is asked."""
+    if query.whole is None:
+        return None
+    single = np.dtype(query.whole) == np.float32
+    return GramMatrix(reader=operator.reader, weight=operator.weight, view=operator.view, single=single)
+
+
 # A sparse matrix (CSR): ``A^T (A V)`` without filling in a zero.
 
 
@@ -140,6 +154,10 @@ class SparseGram(BySlabs):
     @property
     def block_rows(self) -> int:
         return self.reader.shape[1]
+
+    def asked(self, query: BlockQuery) -> Any:
+        """The operator that answers ``query``: itself, or all of the matrix."""
+        return _answering(self, query) or super().asked(query)
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, block = ReadStats(), self.view.on_columns(block)
@@ -169,28 +187,6 @@ class SparseGram(BySlabs):
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
         return self.reader.buffer_bytes + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
-
-
-def cut_numbers(fragments: list[Fragment]) -> list[int]:
-    """The numbers of the rows that the borders between runs cut, each once."""
-    return list(dict.fromkeys(fragment.row for fragment in fragments))
-
-
-def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:
-    """The rows that the borders between runs cut, put together again (fragments come in order)."""
-    numbers = {row: i for i, row in enumerate(cut_numbers(fragments))}
-    lengths = np.zeros(len(numbers) + 1, np.int64)
-    for fragment in fragments:
-        lengths[numbers[fragment.row] + 1] += len(fragment.data)
-    empty = [np.empty(0, reader.dtype)]
-    return csr_matrix(
-        (
-            np.concatenate([f.data for f in fragments] + empty),
-            np.concatenate([f.indices for f in fragments] + [np.empty(0, np.int64)]),
-            np.cumsum(lengths),
-        ),
-        shape=(len(numbers), reader.shape[1]),
-    )
 
 
 def row_strips(rows: csr_matrix, dtype: Any, height: int = SPARSE_ROWS) -> Iterator[csr_matrix]:

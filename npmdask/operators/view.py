@@ -37,6 +37,8 @@ class View:
     row_weight, column_weight : u (m) and v (d), not negative: ``A^T A`` is the sum of ``u_i a_i a_i^T``, and the inner
         product of two rows that of their entries times v.
     missing : what is done with entries that are not there: "refuse" is all that there is.
+    centred : rows are less their mean, also where ``shift`` is None, as a pass of
+        :class:`npmdask.operators.GramMatrix` is to find it.
 
     Raises
     ------
@@ -49,6 +51,7 @@ class View:
     row_weight: np.ndarray | None = None
     column_weight: np.ndarray | None = None
     missing: str = "refuse"
+    centred: bool = False
 
     def __post_init__(self) -> None:
         if self.missing != "refuse":
@@ -65,6 +68,7 @@ class View:
         """The view of centred and scaled columns, of these means and deviations (None where they are not known)."""
         known = scale and mean is not None and std is not None
         return cls(
+            centred=center,
             shift=mean if center else None,
             scale=column_scale(mean, std, sparse=sparse) if known else None,  # type: ignore[arg-type]
         )

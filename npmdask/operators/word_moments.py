@@ -43,9 +43,9 @@ from npmdask.operators._protocol import (
     require_finite,
     split_rows,
 )
-from npmdask.operators.gram import SPARSE_ROWS, cut_rows, row_strips
+from npmdask.operators.gram import SPARSE_ROWS, row_strips
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
 
 FEWEST_WORDS = 3
 HALF_LENGTH = 100.0  # words of a document that counts half as much as a very long one

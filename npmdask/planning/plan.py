@@ -1,7 +1,7 @@
-"""What a run will do and need, said before it starts: facts put together, and the choice of iteration_rank = "auto".
+"""What a run will do and need, said before it starts: facts put together, and the choice of what is "auto".
 
-``make_plan`` is pure. ``plan_run`` measures for it, ``resolve_rank`` chooses p once: what a store's run.json
-holds is kept, whatever a later measurement says, because p decides the bits of the result.
+``make_plan`` is pure. ``plan_run`` measures for it, ``posed`` chooses algorithm and p once: what a store's run.json
+holds is kept, whatever a later measurement says, because both decide the bits of the result.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from npmdask.algorithms import TensorPower
 from npmdask.checkpoint.store import RunStore
+from npmdask.errors import MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan, largest_rank, tree_rss
 from npmdask.execution.reduction import runs_of
@@ -22,8 +23,8 @@ from npmdask.numerics.units import time_text
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.row_sample import sample_said
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
-from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.problem import Problem, Request
+from npmdask.runs.build import ELSEWHERE, default_rank, make_problem
+from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
@@ -192,7 +193,56 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     return max(0.0, passes) * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
 
 
-def resolve_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
+WIDEST = 2048  # columns of a matrix that is formed: its eigenvectors take the time of a few passes beyond
+TALL = 16  # rows for each column, below which they take longer than the passes that are saved
+LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
+
+
+def posed(
+    request: Request,
+    source: Source,
+    resources: Resources,
+    store: str | Path | None = None,
+    start: Start | None = None,
+) -> Problem:
+    """The problem of a request, with everything chosen that was left open.
+
+    Raises
+    ------
+    BadInputError, RefusedError
+        As :func:`npmdask.runs.build.make_problem`.
+    """
+    if request.algorithm == "auto" and start is None:
+        request = replace(request, algorithm=_route(request, source, resources, store))
+    return make_problem(source, _with_rank(request, source, resources, store), start=start)
+
+
+def _route(request: Request, source: Source, resources: Resources, store: str | Path | None) -> str:
+    """ "gram" where one pass that forms A^T A is the fastest way, and the memory suffices; else "auto".
+
+    A function of what is public of the data and of the memory; a store that has a run keeps its algorithm.
+    """
+    plain = request.privacy is None and request.operator is None and request.mechanism == "none"
+    whole = isinstance(request.target_rank, int) and request.low_rank_tol is None and request.options is None
+    of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE
+    if not (plain and whole and of_rows):
+        return "auto"
+    held = _held_run(store)
+    if held is not None:
+        return "gram" if held["name"] == "gram" else "auto"
+    rows, columns = source.shape
+    if columns > WIDEST or rows < TALL * columns or source.reader.nbytes < LARGE:
+        return "auto"
+    rank = None if request.iteration_rank == "auto" else request.iteration_rank
+    problem = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
+    try:
+        memory_for(needs_of(problem), resources, tree_rss())
+    except MemoryRefusedError:
+        return "auto"
+    return "gram"
+
+
+def _with_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
     """``iteration_rank = "auto"`` as a number; any other request as it is.
 
     A store that has a run keeps its p. A new run gets as many columns as cost no time: the arithmetic takes as
@@ -204,9 +254,12 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
         return request  # of a private run nothing is measured: make_problem says why "auto" is refused
     if isinstance(request.target_rank, float):
         return replace(request, iteration_rank=None)  # a share: the search decides
-    held = _held_rank(store)
+    held = _held_run(store)
     if held is not None:
-        return replace(request, iteration_rank=held if held >= request.target_rank else None)
+        rank = int(held["iteration_rank"])
+        return replace(request, iteration_rank=rank if rank >= request.target_rank else None)
+    if request.algorithm == "gram":
+        return replace(request, iteration_rank=None)  # one pass, whatever it is
     problem = make_problem(source, replace(request, iteration_rank=None))
     base = tree_rss()
     memory = memory_for(needs_of(problem), resources, base)
@@ -215,10 +268,10 @@ def resolve_rank(request: Request, source: Source, resources: Resources, store: 
     return replace(request, iteration_rank=max(chosen, default_rank(int(request.target_rank), source.shape[1])))
 
 
-def _held_rank(store: str | Path | None) -> int | None:
-    """p of the run in ``store``, if there is one."""
+def _held_run(store: str | Path | None) -> dict[str, Any] | None:
+    """What the run in ``store`` is done by, if there is one."""
     spec = RunStore(store).read_spec() if store is not None else None
-    return None if spec is None else int(spec["algorithm"]["iteration_rank"])
+    return None if spec is None else spec["algorithm"]
 
 
 # What the decomposition of a stored tensor will read and need, said before it starts; nothing is measured.

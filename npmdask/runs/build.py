@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import OURS, Algorithm, Question, TensorPower, restarts_for
+from npmdask.algorithms import OURS, Algorithm, GramKrylov, Question, TensorPower, restarts_for
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
@@ -170,6 +170,8 @@ def make_problem(
         seed=request.seed,
     )
     algorithm = _algorithm(request, question)
+    if isinstance(algorithm, GramKrylov):
+        _require_gram(source, share, locked, start)
     if type(algorithm) not in OURS:
         refuse_low_rank(
             request.low_rank_tol, f"{algorithm.name} is an algorithm from outside, whose steps prove nothing"
@@ -391,6 +393,17 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
         )
 
 
+def _require_gram(source: Source, share: float | None, locked: Locked | None, start: Start | None) -> None:
+    """What a matrix that is formed at first cannot be, and what it does not go on with."""
+    if source.kind not in ("samples", "matrix", "sparse"):
+        raise BadInputError(
+            f'algorithm = "gram" forms A^T A, and {source.path} is of kind {source.kind}: leave algorithm out'
+        )
+    if share is not None or locked is not None or start is not None:
+        asked = "a share of the variance" if share is not None else "deflation" if locked is not None else "a start"
+        raise RefusedError(f'{asked} takes passes with blocks of columns: leave algorithm = "gram" out')
+
+
 def _require_options(source: Source, request: Request) -> None:
     if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
         raise for_matrices_only(source.path)
@@ -407,7 +420,7 @@ def _require_options(source: Source, request: Request) -> None:
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    ours = ("auto", "power", "krylov")  # others say themselves which options they have
+    ours = ("auto", "power", "krylov", "gram")  # others say themselves which options they have
     if request.options is not None and request.algorithm in ours and source.kind != "tensor":
         others = ", ".join((*RECORD_ORACLES, TENSOR))
         raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")

@@ -137,6 +137,7 @@ class PlainRelease:
         self._trace: float | None = None
         self._history: list[dict[str, Any]] = []
         self._record = ReadStats()  # of the last pass
+        self._moments: dict[str, np.ndarray] = {}  # of the columns, where that pass found them
 
     def open(self, history: list[dict[str, Any]]) -> None:
         """Survey the columns, if that is needed and not done yet."""
@@ -169,6 +170,9 @@ class PlainRelease:
         """
         problem, asked = self._problem, self._operator.asked(query)
         product, self._record, seconds = self._session.one_pass(f"step {step}", asked, query.block)
+        if query.whole is not None:
+            self._moments = {"column_mean": product[:, -2], "column_std": product[:, -1]}
+            product = product[:, :-2]
         require_scale(problem, product, first=not self._history)
         released = problem.mechanism.release(product, block=query.block, entropy=problem.request.seed, step=step)
         return Released(
@@ -196,7 +200,7 @@ class PlainRelease:
         if known and step > 1:
             return
         if not known:
-            self._keep_survey(self._record, {})
+            self._keep_survey(self._record, self._moments)
         # The operator is made as a resumed run makes it: its sums, and so the bits, must be the same.
         self._survey(step)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from npmdask.algorithms import (
     Algorithm,
+    GramKrylov,
     PrivateAlternating,
     Query,
     Result,
@@ -232,13 +233,18 @@ class Problem:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
         nothing = np.zeros(self.d)
         first, later = (self.operator(nothing, nothing + 1, first=first) for first in (True, False))
+        if isinstance(self.algorithm, GramKrylov):
+            return [first.asked(self.algorithm.first_query), later]
         alternating = isinstance(self.algorithm, PrivateAlternating)
         return [first, later.asked(Query(block=np.zeros((0, 0)), transposed=alternating))]
 
     @property
     def needs_moments(self) -> bool:
-        """Whether column means are needed and were not recorded at ingest: one more pass."""
-        wanted = self.request.center or self.request.scale or self.share is not None
+        """Whether column means are needed and were not recorded at ingest: one more pass, unless one that forms the
+        matrix finds them.
+        """
+        center = self.request.center and not isinstance(self.algorithm, GramKrylov)
+        wanted = center or self.request.scale or self.share is not None
         return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
 
     def spec(self) -> dict[str, Any]:

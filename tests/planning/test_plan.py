@@ -366,11 +366,10 @@ def test_auto_keeps_to_the_memory_limit_and_to_the_columns(tmp_path: Path, monke
     source = open_source(write_zarr(tmp_path / "wide", np.ones((64, 30_000), np.float32), compressors=None))
     asked = Request(target_rank=3, iteration_rank="auto")
     base = planning.tree_rss()
-    chosen = planning.resolve_rank(asked, source, Resources(memory=base + 260 * 2**20, threads=1), None)
-    free = planning.resolve_rank(asked, source, Resources(threads=1), None)
-    assert isinstance(chosen.iteration_rank, int)
-    assert 13 <= chosen.iteration_rank < 100
-    assert free.iteration_rank == 128
+    chosen = planning.posed(asked, source, Resources(memory=base + 260 * 2**20, threads=1))
+    free = planning.posed(asked, source, Resources(threads=1))
+    assert 13 <= chosen.algorithm.iteration_rank < 100
+    assert free.algorithm.iteration_rank == 128
 
 
 @pytest.mark.slow

@@ -18,13 +18,12 @@ import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget
 from npmdask.errors import BadInputError
 from npmdask.operators import OF_LAYOUT
-from npmdask.operators.gram import cut_rows
 from npmdask.privacy.ledger.ledger import Ledger
 from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
 from npmdask.privacy.ledger.status import Status
 from npmdask.privacy.neighbors import make_relation, protected
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
 from npmdask.storage.safe_open import note
 from npmdask.storage.source import BUDGET_MARK, Source, open_source
 

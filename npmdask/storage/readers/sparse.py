@@ -321,3 +321,25 @@ def open_csr(
     if previous != reader.entries:
         raise BadInputError(f"{reader.where}/indptr ends at {previous}, but there are {reader.entries} entries")
     return replace(reader, slab_first_row=first_row)
+
+
+def cut_numbers(fragments: list[Fragment]) -> list[int]:
+    """The numbers of the rows that the borders between runs cut, each once."""
+    return list(dict.fromkeys(fragment.row for fragment in fragments))
+
+
+def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:
+    """The rows that the borders between runs cut, put together again (fragments come in order)."""
+    numbers = {row: i for i, row in enumerate(cut_numbers(fragments))}
+    lengths = np.zeros(len(numbers) + 1, np.int64)
+    for fragment in fragments:
+        lengths[numbers[fragment.row] + 1] += len(fragment.data)
+    empty = [np.empty(0, reader.dtype)]
+    return csr_matrix(
+        (
+            np.concatenate([f.data for f in fragments] + empty),
+            np.concatenate([f.indices for f in fragments] + [np.empty(0, np.int64)]),
+            np.cumsum(lengths),
+        ),
+        shape=(len(numbers), reader.shape[1]),
+    )

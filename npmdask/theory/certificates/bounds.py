@@ -50,6 +50,7 @@ class Evidence:
     multiplied : how often what the space is made of was multiplied by A before; 0: it is as random as the start.
     columns : random ones of the start that the space holds powers of; 0: none (deflation, noise in between).
     known : a warm start gave columns beside these. ``missed``: an eigenvalue so large it may hide from them (99 %).
+    formed : bounds of the largest eigenvalues of a matrix that was formed (npmdask.algorithms.Seen.upper).
     degree, powers : see npmdask.algorithms.Seen.
     rounding : absolute error that rounding can make in an eigenvalue.
     start_rounding : absolute error of the products that formed the space (larger, where some were in float32), and
@@ -68,6 +69,7 @@ class Evidence:
     columns: int = 0
     known: bool = False
     missed: float = 0.0
+    formed: np.ndarray | None = None
     degree: int | None = None
     powers: bool = False
     rounding: float = 0.0
@@ -176,6 +178,11 @@ def _grounds(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
     """For each ground tau (m + 1 values): tau[j] bounds the (j + 1)-th largest |lambda|."""
     tau = _from_trace(evidence)
     yield ALWAYS, tau
+    if evidence.formed is not None:
+        last = len(evidence.formed) - 1
+        tau = np.minimum(tau, evidence.formed[np.minimum(np.arange(len(tau)), last)])
+        yield START, tau
+        return
     if evidence.columns and evidence.degree is not None:
         tau = np.minimum(tau, _from_start(evidence))
         yield START, tau

@@ -1,0 +1,146 @@
+"""All of ``A`` in one pass, where d x d numbers fit into memory: its leading pairs follow without another.
+
+Line by line::
+
+    Input: symmetric, non-negative A (d x d), dimensions k <= p, tolerance tol
+    1. X random orthonormal (d x p), Q its first r columns              GramKrylov.init
+    2. G ~ A, formed from the data (in float32 or float64), and
+       Y = A Q in float64, in the same pass                             GramKrylov.query
+    3. The p + 1 leading eigenpairs of G                                _leading
+    4. ||A - G|| <= e: Q is independent of E = A - G, so that with
+       probability 1 - delta it holds 1 / sqrt(1 + t^2) of the
+       direction that E stretches most, and
+       e = sqrt(1 + t^2) ||Y - G Q||                                    _distance
+    5. ||A v_i - theta_i v_i|| <= ||G v_i - theta_i v_i|| + e, and
+       lambda_i <= theta_i + e for all i <= p + 1 (Weyl): none missed   GramKrylov._whole
+    6. Where that is above tol: block Krylov from v_1, ..., v_p         BlockKrylov
+    Output: the k leading pairs
+
+The bound of line 4: Halko, Martinsson and Tropp, SIAM Review 53 (2011) 217, section 4.3, of an orthonormal Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.linalg import eigh
+
+from npmdask.algorithms.base import Info, Query, Question, Result, Seen
+from npmdask.algorithms.krylov import BlockKrylov, KrylovState
+from npmdask.errors import RefusedError
+from npmdask.numerics.subspaces import Block
+from npmdask.theory.certificates.random_start import tangents
+
+PROBES = 8  # r: columns that are multiplied beside; each makes the bound tighter, and the pass longer
+BLIND = 1e-4  # delta: of so many runs Q may hold less of that direction
+SINGLE_TOL = 1e-7  # float32 reaches this at best: of a smaller tolerance it would be a pass for nothing
+SINGLE_COLUMNS = 1024  # up to there float64 takes no longer than the reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class GramState(KrylovState):
+    """That of block Krylov, and ``upper``: bounds of the p + 1 largest eigenvalues, inf before the first pass.
+
+    ``away``: the bound e of what the pass formed.
+    """
+
+    upper: np.ndarray
+    away: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GramKrylov(BlockKrylov):
+    """The leading pairs of a non-negative matrix that is formed in one pass, without noise.
+
+    Parameters
+    ----------
+    single : form it of float32 tiles.
+    """
+
+    name: ClassVar[str] = "gram"
+    can_be_played: ClassVar[bool] = False
+
+    single: bool = False
+
+    @classmethod
+    def make(cls, question: Question, options: Mapping[str, Any]) -> GramKrylov:
+        """For a question; in float32 where the data are, many columns make float64 slow, and tol allows it."""
+        if question.random_columns:
+            raise RefusedError('a run that begins with an earlier one cannot form A^T A at first: use "krylov"')
+        single = question.single and question.d > SINGLE_COLUMNS and question.tol >= SINGLE_TOL
+        return cls(
+            target_rank=question.target_rank, iteration_rank=question.iteration_rank, tol=question.tol, single=single
+        )
+
+    @property
+    def first_query(self) -> Query:
+        """What the first pass is asked, without its block."""
+        return Query(np.zeros((0, 0)), whole="float32" if self.single else "float64")
+
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> GramState:
+        """Line 1."""
+        held = super().init(d, rng=rng)
+        more = {f.name: getattr(held, f.name) for f in fields(held)}
+        return GramState(**more, upper=np.full(self.iteration_rank + 1, np.inf))
+
+    def query(self, state: KrylovState) -> Query:
+        """Line 2; later on line 2a of block Krylov."""
+        return super().query(state) if state.step else self.first_query._replace(block=state.block[:, :PROBES])
+
+    def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
+        """Lines 3 to 5; later on lines 2b to 2d of block Krylov."""
+        return super().update(state, released) if state.step else self._whole(state, released)
+
+    def _whole(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
+        assert isinstance(state, GramState)
+        d, k, p = len(state.block), self.target_rank, self.iteration_rank
+        matrix, image = released[:, :d], released[:, d:]
+        values, vectors = _leading(matrix, min(p + 1, d))
+        away = _distance(matrix, state.block[:, : image.shape[1]], image)
+        upper = np.append(values, np.zeros(p + 1 - len(values))) + away
+        values, vectors = values[:p], vectors[:, :p]
+        products = matrix @ vectors
+        norms = np.linalg.norm(products - vectors * values, axis=0) + away
+        basis, images = np.zeros_like(state.basis), np.zeros_like(state.products)
+        basis[:, :p], images[:, :p] = vectors, products
+        after = replace(
+            state,
+            step=1,
+            block=vectors,
+            basis=basis,
+            products=images,
+            ritz_values=values[:k],
+            residual_norms=norms[:k],
+            upper=upper,
+            away=away,
+        )
+        return after, Info(ritz_values=values[:k], residual_norms=norms[:k], asymmetry=0.0, precision="float64")
+
+    def _seen(self, state: KrylovState) -> Seen:
+        """The pairs and the bounds of line 5; pairs of G are those of a matrix that is ``away`` from A."""
+        assert isinstance(state, GramState)
+        known = replace(super()._seen(state), degree=None, left_out=0.0, upper=state.upper)
+        return replace(known, away=state.away) if state.step == 1 else known
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> GramState:
+        """The state of a checkpoint."""
+        held: dict[str, Any] = {**arrays, **scalars}
+        return GramState(**held)
+
+
+def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, Block]:
+    """Line 3: so many eigenvalues, the largest first, and their vectors."""
+    d = len(matrix)
+    values, vectors = eigh(matrix, subset_by_index=[d - count, d - 1], check_finite=False)
+    return values[::-1], np.ascontiguousarray(vectors[:, ::-1])
+
+
+def _distance(matrix: np.ndarray, probes: Block, image: Block) -> float:
+    """Line 4: what ||A - G|| does not exceed."""
+    tangent = float(tangents(len(matrix), probes.shape[1], BLIND)[0])
+    return float(np.linalg.norm(image - matrix @ probes, 2)) * float(np.hypot(1.0, tangent))

@@ -1,0 +1,222 @@
+"""A run that forms the matrix in one pass: right where it says so, whatever the data, and cheaper than blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import npmdask
+from npmdask.algorithms import GramKrylov, gram, state_fields
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.random import generator
+from npmdask.storage.ingest import ingest
+from tests.conftest import often
+
+Rows = Callable[[np.random.Generator, int, int], np.ndarray]
+
+
+def normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Rows whose eigenvectors lie along no axis, with a spectrum that falls like a power."""
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    return (rng.standard_normal((n, d)) * np.arange(1, d + 1) ** -rng.uniform(0.1, 3)) @ turn
+
+
+def clusters(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Leading values that are (nearly) the same."""
+    sizes = np.append(1 + 10 ** -rng.uniform(1, 12) * rng.random(d // 2), np.full(d - d // 2, rng.uniform(0.1, 0.99)))
+    u, v = (np.linalg.qr(rng.standard_normal((rows, d)))[0] for rows in (max(n, d), d))
+    return ((u * sizes) @ v.T)[:n]
+
+
+def rare(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """A few rows alone carry the largest direction, which no sample would hold."""
+    x = normal(rng, n, d)
+    few = rng.choice(n, int(rng.integers(1, 4)), replace=False)
+    x[few] = rng.standard_normal(d) * np.linalg.norm(x) / np.sqrt(d) * rng.uniform(0.5, 3)
+    return x
+
+
+def scales(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Columns over twelve decades, all of them far from zero."""
+    return normal(rng, n, d) * 10 ** rng.uniform(-6, 6, d) + 10 ** rng.uniform(-3, 6, d)
+
+
+def classes(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Sorted rows: every part of a pass has a mean of its own."""
+    means = rng.standard_normal((7, d)) * 10 ** rng.uniform(0, 4)
+    return normal(rng, n, d) + np.repeat(means, -(-n // 7), axis=0)[:n]
+
+
+def counts(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    return rng.poisson(rng.gamma(0.3, 2.0, d), (n, d)).astype(float)
+
+
+def deficient(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Fewer directions than are asked for, constant columns and copies among them."""
+    x = rng.standard_normal((n, 3)) @ rng.standard_normal((3, d))
+    x[:, 0] = 7.0
+    x[:, -1] = x[:, 1]
+    return x
+
+
+FAMILIES: tuple[Rows, ...] = (normal, clusters, rare, scales, classes, counts, deficient)
+
+
+def wrong(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is wrong about the run on problem ``seed``; nothing, if nothing is."""
+    rng = np.random.default_rng([22, seed])
+    family = FAMILIES[seed % len(FAMILIES)]
+    n, d = int(rng.integers(30, 1500)), int(rng.integers(12, 90))
+    dtype = rng.choice([np.float32, np.float64])
+    x, kind = family(rng, n, d).astype(dtype), str(rng.choice(["samples", "sparse"]))
+    center, tol = bool(rng.random() < 0.6), 10 ** -rng.uniform(3, 10)
+    monkeypatch.setattr(gram, "SINGLE_COLUMNS", int(rng.choice([0, 1024])))  # float32 or float64
+    monkeypatch.setattr(gram, "SINGLE_TOL", 0.0)
+    k = int(rng.integers(1, 6))
+    given: Any = sp.csr_matrix(x) if kind == "sparse" else x
+    solution = npmdask.top_k(
+        given, k, kind=kind, algorithm="gram", center=center, tol=tol, seed=seed, threads=1, max_steps=30
+    )
+    a = x.astype(np.longdouble) - (x.astype(np.longdouble).mean(axis=0) if center else 0)
+    matrix = np.asarray(a.T @ a / (n if kind == "samples" else 1), dtype=np.float64)
+    values = np.linalg.eigvalsh(matrix)[::-1]
+    found = solution.values if kind == "samples" else solution.values**2
+    # What rounding leaves of a matrix of this size and of the mean that is taken off it.
+    floor = 1e-13 * (values[0] + (np.trace(x.T.astype(float) @ x) / (n if kind == "samples" else 1) if center else 0))
+    about = f"{family.__name__}, {kind}, {n} x {d}, {dtype.__name__}, k = {k}, tol = {tol:.0e}, center = {center}"
+    if solution.converged:
+        off = np.linalg.norm(matrix @ solution.basis - solution.basis * found, axis=0)
+        if (off > 1.01 * tol * np.maximum(found, 0) + floor).any():
+            return f"{about}: residuals {off / found}"
+        if (found < values[:k] * (1 - 2 * tol) - floor).any():
+            return f"{about}: values {found} of {values[:k]}"
+    certificate: Any = solution.certificate
+    for level in certificate["levels"]:
+        errors = [np.inf if error is None else error for error in level["value_errors"]]
+        best = np.sqrt(np.maximum(values[:k], 0)) if kind == "sparse" else values[:k]
+        slack = floor / np.maximum(best, np.sqrt(floor)) if kind == "sparse" else floor
+        if (np.abs(solution.values - best) > np.array(errors) + slack).any():
+            return f"{about}: {level['ground']} claims {errors} of {solution.values - best}"
+    return ""
+
+
+def test_no_random_problem_is_wrong_and_called_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants that fail here: no bound of ||A - G|| in the residuals, means of the first rows kept, a lost last run."""
+    found = [said for seed in range(140) if (said := wrong(seed, monkeypatch))]
+    assert not found, found
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("part", range(10))
+def test_none_of_thousands_is(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [said for seed in range(300 * part, 300 * part + 300) if (said := wrong(seed, monkeypatch))]
+    assert not found, found
+
+
+@pytest.mark.parametrize("kind", ["samples", "sparse"])
+@pytest.mark.parametrize("center", [False, True])
+def test_one_pass_finds_means_and_components(kind: str, center: bool) -> None:
+    """Of a source that was never ingested, too: block Krylov takes one more for the means."""
+    x = normal(np.random.default_rng(0), 2000, 60)
+    given: Any = sp.csr_matrix(x) if kind == "sparse" else x
+    solution = npmdask.top_k(given, 4, kind=kind, center=center, algorithm="gram")
+    other = npmdask.top_k(given, 4, kind=kind, center=center, algorithm="krylov")
+    assert solution.total_data_passes == 1 < other.total_data_passes - 1
+    np.testing.assert_allclose(solution.values, other.values, rtol=1e-9)
+    np.testing.assert_allclose(solution.scores(x), other.scores(x), atol=1e-6)
+    assert solution.certificate is not None and solution.certificate["ground"] in ("always", "random start")
+    assert "right to 1" in solution.assurance
+
+
+def test_slow_spectra_take_no_more_passes() -> None:
+    """A gap of 5 % above a bulk takes block Krylov many."""
+    rng = np.random.default_rng(0)
+    sizes = np.append(np.full(5, 1.05), np.linspace(1, 0.5, 195)) ** 0.5
+    u, v = np.linalg.qr(rng.standard_normal((3000, 200)))[0], np.linalg.qr(rng.standard_normal((200, 200)))[0]
+    x = (u * sizes) @ v.T
+    one, many = (npmdask.top_k(x, 5, kind="samples", algorithm=name, tol=1e-6) for name in ("gram", "krylov"))
+    assert one.steps == 1 and many.steps > 10
+    assert np.linalg.norm(v[:, :5] - one.basis @ (one.basis.T @ v[:, :5]), 2) < 1e-9
+
+
+def test_float32_ends_in_float64_where_the_tolerance_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0)
+    x = normal(np.random.default_rng(1), 4000, 80).astype(np.float32)
+    steps = []
+    for tol in (1e-3, 1e-7):
+        solution = npmdask.top_k(x, 3, kind="samples", center=True, tol=tol, algorithm="gram")
+        assert solution.converged and solution.residual_norms.max() <= tol * solution.values.max()
+        steps.append(solution.steps)
+    assert steps[0] == 1 < steps[1]
+    a = x.astype(float) - x.mean(axis=0, dtype=float)
+    np.testing.assert_allclose(solution.values, np.linalg.eigvalsh(a.T @ a / 4000)[::-1][:3], rtol=1e-11)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(
+    single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0 if single else 1024)
+    x = normal(np.random.default_rng(2), 2000, 50).astype(np.float32)
+    asked: dict[str, Any] = {"kind": "samples", "center": True, "tol": 1e-7, "algorithm": "gram"}
+    np.save(tmp_path / "x.npy", x)
+    ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
+    whole = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "whole", **asked)
+    short = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "short", max_steps=1, **asked)
+    assert short.converged != single
+    if single:
+        assert "max_steps = 1" in short.outcome.sentence
+        again = npmdask.resume(tmp_path / "short", max_steps=10)
+        assert again.basis.tobytes() == whole.basis.tobytes() and again.values.tobytes() == whole.values.tobytes()
+    assert RunStore(tmp_path / "whole").read_spec()["algorithm"]["name"] == "gram"  # type: ignore[index]
+    more = npmdask.deflate(tmp_path / "whole", 2, store=tmp_path / "more")  # what follows takes blocks
+    a = x.astype(float) - x.mean(axis=0, dtype=float)
+    np.testing.assert_allclose(more.values, np.linalg.eigvalsh(a.T @ a / 2000)[::-1][:5], rtol=1e-6)
+
+
+def test_a_state_is_what_a_checkpoint_holds_of_it() -> None:
+    algorithm = GramKrylov(target_rank=2, iteration_rank=6)
+    state = algorithm.init(20, rng=generator(0, "start"))
+    again = algorithm.load(*state_fields(state))
+    assert all(np.array_equal(getattr(again, name), value) for name, value in state_fields(state)[0].items())
+
+
+@pytest.mark.parametrize(
+    "asked, error, said",
+    [
+        ({"kind": "symmetric"}, BadInputError, "forms A\\^T A, and .* is of kind symmetric"),
+        ({"k": 0.9}, RefusedError, "a share of the variance takes passes with blocks"),
+        ({"mechanism": "gaussian", "stddev": 0.1}, RefusedError, "use 'power' with a noise mechanism"),
+        ({"options": {"a": 1}}, BadInputError, "leave them out"),
+    ],
+)
+def test_what_it_cannot_do(asked: dict[str, Any], error: type[Exception], said: str) -> None:
+    x = np.random.default_rng(0).standard_normal((20, 20))
+    with pytest.raises(error, match=said):
+        npmdask.top_k(x + x.T, **{"k": 2, "kind": "samples", "algorithm": "gram", **asked})
+
+
+def test_a_start_is_not_for_it(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((60, 10))
+    npmdask.top_k(x, 2, kind="samples", store=tmp_path / "old")
+    with pytest.raises(RefusedError, match="begins with an earlier one"):
+        npmdask.top_k(x, 2, kind="samples", start=tmp_path / "old", algorithm="gram")
+
+
+@pytest.mark.parametrize("rows", often([100_000, 60_000], 0))
+def test_auto_forms_the_matrix_where_that_is_the_fastest_way(rows: int, tmp_path: Path) -> None:
+    """Many rows, few columns, enough memory; a store keeps what it was begun with."""
+    x = np.random.default_rng(0).standard_normal((rows, 180)).astype(np.float32 if rows > 90_000 else np.float64)
+    x *= np.geomspace(3, 1, 180).astype(x.dtype)
+    large = x.nbytes >= 128 * 2**20
+    asked: dict[str, Any] = {"kind": "samples", "center": True, "tol": 1e-4}
+    solution = npmdask.top_k(x, 3, store=tmp_path / "run", **asked)
+    assert (solution.steps == 1) == large
+    little = npmdask.top_k(x[:20_000], 3, **asked)
+    assert little.steps > 1
