@@ -17,8 +17,6 @@ from npmdask.operators._protocol import (
     as_dtype,
     least_run,
     require_finite,
-    strip_rows,
-    strips,
     tile_bytes,
 )
 from npmdask.operators.view import AS_STORED, View
@@ -26,7 +24,8 @@ from npmdask.storage.readers.dense import ReadStats, scratch
 from npmdask.storage.readers.sparse import Fragment, cut_rows
 
 SIDE = 512  # of the blocks in which the upper triangle is kept: products of this size are added inside the cache
-SINGLE = (1e-24, 1e36)  # of sums of squares: what float32 holds without losing the small, or the large
+STRIP_ROWS = 1024  # that are multiplied at once: fewer take longer to add up, more round more in float32
+SINGLE = (1e-20, 1e36)  # of the sum of all squares: what float32 holds without losing the small, or the large
 SUMS_READ = 64  # a run reads at least so many times the bytes of the sum that it returns,
 FEW_RUNS = 16  # but no more than leaves so many of them
 FINISHING = 5  # d x d arrays: the matrix, with its product, as it is returned and as it is decomposed
@@ -86,41 +85,57 @@ class GramMatrix(BySlabs):
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record, fragments)
 
-    def _tiles(self, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[list[Any]]:
-        """Some rows at a time, as parts with their columns."""
+    def _tiles(self, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[Any]:
+        """Some rows at a time: parts of dense ones with their columns, or a CSR block."""
         if self._of_csr:
             for piece in self.reader.blocks(slabs, record):
                 if isinstance(piece, Fragment):
                     fragments.append(piece)
                 else:
-                    yield from self._filled(piece)
+                    yield piece
             return
         for slab in self.reader.ahead(slabs):
             for _, tile in self.reader.tiles(slab, record):
                 yield tile
 
-    def _filled(self, rows: Any) -> Iterator[list[Any]]:
-        """CSR rows with their zeros, as tiles of one part."""
-        d, height = self.block_rows, strip_rows(self.block_rows, np.float64)
-        for start in range(0, rows.shape[0], height):
-            some = rows[start : start + height].astype(np.float64, copy=False)
-            held = scratch(("filled", d), (height, d), np.float64)[: some.shape[0]]
-            yield [(slice(0, d), some.toarray(out=held))]
+    def _strips(self, tiles: Iterator[Any], shift: np.ndarray) -> Iterator[np.ndarray]:
+        """Whole rows less their first mean, which ``shift`` is set to, in float64 and a reused buffer.
 
-    def _sum(self, tiles: Iterator[list[Any]], block: Block) -> Sums:
+        So many at a time that a product with them takes longer than to add it up, as far as that stays in the cache.
+        """
+        d, filled, first = self.block_rows, 0, True
+        held = scratch(("strip", d), (STRIP_ROWS, d), np.float64)
+        for tile in tiles:
+            rows = tile.shape[0] if self._of_csr else len(tile[0][1])
+            if first and not self._of_csr:
+                shift[:] = np.concatenate([values.mean(axis=0, dtype=np.float64) for _, values in tile])
+            first, start = False, 0
+            while start < rows:
+                taken = min(STRIP_ROWS - filled, rows - start)
+                out, part = held[filled : filled + taken], slice(start, start + taken)
+                if self._of_csr:
+                    tile[part].astype(np.float64, copy=False).toarray(out=out)
+                else:
+                    for columns, values in tile:
+                        out[:, columns] = values[part]
+                    out -= shift  # converted before: a subtraction that converts takes three times as long
+                filled, start = filled + taken, start + taken
+                if filled == STRIP_ROWS:
+                    yield held
+                    filled = 0
+        if filled:
+            yield held[:filled]
+
+    def _sum(self, tiles: Iterator[Any], block: Block) -> Sums:
         """The sums over some rows: about their own mean, or, of CSR, as they are (``mean`` is then their total)."""
         d, seen = self.block_rows, self.view.on_columns(block)
         gram, image = np.zeros(self._shape), np.zeros((d, block.shape[1]))
         shift, total, count = np.zeros(d), np.zeros(d), 0
-        for tile in tiles:
-            if not count and not self._of_csr:
-                shift = self._first_mean(tile)
-            for part in strips(len(tile[0][1]), d, np.float64):
-                rows = self._moved([(columns, values[part]) for columns, values in tile], shift)
-                self._add(gram, rows)
-                image += rows.T @ (rows @ seen)
-                total += rows.sum(axis=0)
-                count += len(rows)
+        for rows in self._strips(tiles, shift):
+            self._add(gram, rows)
+            image += ((rows @ seen).T @ rows).T
+            total += rows.sum(axis=0)
+            count += len(rows)
         sums = {"count": np.array([float(count)]), "mean": total, "gram": gram, "image": image}
         if count and not self._of_csr:
             away = total / count
@@ -128,24 +143,9 @@ class GramMatrix(BySlabs):
             sums["mean"] = shift + away
         return sums | {"met": sums["mean"] @ seen}
 
-    def _first_mean(self, tile: list[Any]) -> np.ndarray:
-        """Of the first rows of a run."""
-        return np.concatenate([values.mean(axis=0, dtype=np.float64) for _, values in tile])
-
-    def _moved(self, tile: list[Any], shift: np.ndarray) -> np.ndarray:
-        """Whole rows less ``shift`` in float64, in a reused buffer; of CSR, which lie in one already, as they are."""
-        if self._of_csr:
-            rows: np.ndarray = tile[0][1]
-            return rows
-        height, d = len(tile[0][1]), self.block_rows
-        out = scratch(("moved", d), (-(-height // 64) * 64, d), np.float64)[:height]
-        for columns, values in tile:
-            np.subtract(values, shift[columns], out=out[:, columns], dtype=np.float64)
-        return out
-
     def _add(self, gram: np.ndarray, rows: np.ndarray) -> None:
         """``gram += rows^T rows``, by blocks; in float64 where float32 would lose what is very small or large."""
-        if self.single and SINGLE[0] < float(np.einsum("ij,ij->j", rows, rows).max(initial=0.0)) < SINGLE[1]:
+        if self.single and SINGLE[0] < float(np.vdot(rows, rows)) < SINGLE[1]:
             rows = as_dtype(rows, np.float32, "single")
         for total, (left, right) in zip(gram, self._pairs, strict=True):
             a, b = rows[:, left], rows[:, right]
@@ -188,7 +188,7 @@ class GramMatrix(BySlabs):
         rows, d = self.reader.shape
         sums = dict(total.sums)
         if self._of_csr:
-            cut = self._sum(self._filled(cut_rows(self.reader, total.fragments)), block)
+            cut = self._sum(iter([cut_rows(self.reader, total.fragments)]), block)
             sums = {name: values + cut[name] for name, values in sums.items()}
             sums["mean"], sums["met"] = sums["mean"] / rows, sums["met"] / rows
             self._add_outer(sums, sums["mean"], sums["met"], -rows)
@@ -218,7 +218,7 @@ class GramMatrix(BySlabs):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         d = self.block_rows
-        strip = strip_rows(d, np.float64) * d * (8 + 4)
+        strip = STRIP_ROWS * d * (8 + 4 * self.single)
         if self._of_csr:
             reading = self.reader.buffer_bytes + max(self.reader.pointer_bytes(slabs) for slabs in runs)
         else:

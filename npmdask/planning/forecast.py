@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
+from npmdask.algorithms import GramKrylov
 from npmdask.numerics.units import time_text
 from npmdask.planning.simulated_convergence import FLOPS, simulate_run
 from npmdask.runs.build import default_rank
@@ -73,7 +74,8 @@ class Forecast:
         return {"steps": self._steps_line(), "bears": self._noise_line(), "suggest": self._advice()}
 
     def _steps_line(self) -> str:
-        where = "rehearsed on the spectrum" if self.how == "rehearsed" else "by formula"
+        how = {"rehearsed": "rehearsed on the spectrum", "formed": "the matrix is formed in the first"}
+        where = how.get(self.how, "by formula")
         noisy = f", relative residual {self.residual:.1e} there" if self.residual is not None else ""
         forms = f"the gap at k = {self.target_rank} alone: {_count(self.gap_steps)}, "
         forms += f"with p = {self.columns} columns (q = {self.best_rank}): {_count(self.rank_steps)}"
@@ -96,6 +98,8 @@ class Forecast:
         rank = f"target_rank = {k}"
         if self.better_rank is not None:
             rank = f"target_rank = {self.better_rank} (where the spectrum falls most; at {k} it hardly does)"
+        if self.how == "formed":
+            return rank
         if self.better_columns is None:
             return f"{rank}; iteration_rank = {self.columns}; max_steps = {self.steps}"
         took = "" if self.better_seconds is None else f", {time_text(self.better_seconds)} in all"
@@ -111,6 +115,8 @@ def predict_steps(
     """
     rule: Any = problem.rule if most is None else replace(problem.rule, max_steps=most)  # type: ignore[type-var]
     algorithm: Any = replace(problem.algorithm, iteration_rank=p)  # type: ignore[type-var]
+    if isinstance(algorithm, GramKrylov):  # whatever the values are
+        return StepPrediction(steps=algorithm.usual_steps, reached=True, residual=None, how="formed")
     stddev, locked = problem.mechanism.stddev, locked_values(problem)
     played = getattr(algorithm, "can_be_played", False)
     found = None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import TensorPower
+from npmdask.algorithms import GramKrylov, TensorPower
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas
@@ -32,11 +32,28 @@ from npmdask.storage.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
+class Route:
+    """A way to the answer: ``passes`` over the data, of which all ``bytes`` are read, and what else it takes."""
+
+    algorithm: str
+    passes: int
+    bytes: int
+    seconds: float
+    memory: int
+
+    def __str__(self) -> str:
+        passes = f"{self.passes} pass{'es' * (self.passes != 1)}"
+        memory = f"{self.memory / MIB:.0f} MiB"
+        return f"{self.algorithm}: {passes}, {_gb(self.bytes)}, about {time_text(self.seconds)}, {memory}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A run that has not started. ``steps`` and ``outlook`` are None where there is no spectrum to tell them from.
 
     ``passes`` counts everything that reads the data: ``other_passes`` are the survey of the columns and the left
-    singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here.
+    singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here. ``routes``:
+    by which the answer can be had, that of ``algorithm`` first.
     """
 
     source: str
@@ -66,6 +83,8 @@ class Plan:
     free_rank_steps: int | None
     free_rank_seconds: float | None
     outlook: Forecast | None
+    algorithm: str = ""
+    routes: tuple[Route, ...] = ()
 
     @property
     def passes(self) -> int | None:
@@ -111,9 +130,39 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     base = tree_rss()
     memory = memory_for(needs_of(problem), resources, base)
     wide = widest(problem, memory, base)
-    measured = measure_throughput(problem, memory, wide)
+    other = _other_route(problem, resources, base)
+    forming = next((p.algorithm for p in (problem, other) if p and isinstance(p.algorithm, GramKrylov)), None)
+    measured = measure_throughput(problem, memory, wide, whole=None if forming is None else forming.first_query)
     with single_threaded_blas():  # small matrices
-        return make_plan(problem, memory, measured, wide, spectrum)
+        plan = make_plan(problem, memory, measured, wide, spectrum)
+        if other is None or plan.seconds is None:
+            return plan
+        there = make_plan(other, memory_for(needs_of(other), resources, base), measured, wide, spectrum)
+        return replace(plan, routes=tuple(_route_of(each) for each in (plan, there)))
+
+
+def _other_route(problem: Problem, resources: Resources, base: int) -> Problem | None:
+    """The same question by blocks of columns where the matrix would be formed, or the other way round, if it can be."""
+    request, formed = problem.request, isinstance(problem.algorithm, GramKrylov)
+    if not _may_form(request, problem.source) or problem.start is not None or problem.locked is not None:
+        return None
+    other = make_problem(problem.source, replace(request, algorithm="krylov" if formed else "gram"))
+    try:
+        memory_for(needs_of(other), resources, base)
+    except MemoryRefusedError:
+        return None
+    return other
+
+
+def _route_of(plan: Plan) -> Route:
+    assert plan.passes is not None and plan.total_bytes is not None and plan.seconds is not None
+    return Route(
+        algorithm=plan.algorithm,
+        passes=plan.passes,
+        bytes=plan.total_bytes,
+        seconds=plan.seconds,
+        memory=plan.memory.predicted_peak,
+    )
 
 
 def make_plan(
@@ -164,6 +213,7 @@ def make_plan(
         free_rank_steps=more,
         free_rank_seconds=seconds(more, free),
         outlook=outlook,
+        algorithm=algorithm.name,
     )
 
 
@@ -186,6 +236,10 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     if steps is None:
         return None
     now = problem.algorithm.iteration_rank
+    if isinstance(problem.algorithm, GramKrylov) and measured.formed is not None:
+        nbytes = _operator(problem).pass_bytes
+        more = (steps + other - 1) * measured.later(0, fine=True)
+        return (measured.formed + more) * nbytes + DECOMPOSING * problem.d**3
     fine = steps if steps >= problem.rule.max_steps else min(steps, 2 + steps // 6) + other
     first = measured.late + measured.column * (p - now)
     coarse = max(0, steps + other - 1 - fine)
@@ -195,6 +249,8 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
 
 WIDEST = 2048  # columns of a matrix that is formed: its eigenvectors take the time of a few passes beyond
 TALL = 16  # rows for each column, below which they take longer than the passes that are saved
+MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and nobody wants to wait for its vectors
+DECOMPOSING = 1e-10  # seconds of d^3: of the leading vectors of the matrix, measured at d = 2048
 LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
 
 
@@ -222,10 +278,7 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
 
     A function of what is public of the data and of the memory; a store that has a run keeps its algorithm.
     """
-    plain = request.privacy is None and request.operator is None and request.mechanism == "none"
-    whole = isinstance(request.target_rank, int) and request.low_rank_tol is None and request.options is None
-    of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE
-    if not (plain and whole and of_rows):
+    if not _may_form(request, source):
         return "auto"
     held = _held_run(store)
     if held is not None:
@@ -240,6 +293,14 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
     except MemoryRefusedError:
         return "auto"
     return "gram"
+
+
+def _may_form(request: Request, source: Source) -> bool:
+    """Whether the question is one that a matrix which is formed answers."""
+    plain = request.privacy is None and request.operator is None and request.mechanism == "none"
+    whole = isinstance(request.target_rank, int) and request.low_rank_tol is None and request.options is None
+    of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE
+    return plain and whole and of_rows and source.dimension <= MOST_FORMED
 
 
 def _with_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
@@ -365,6 +426,7 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "reading": f"{plan.reading.how}: {plan.reading.why}",
         "chunks": _chunks(plan),
         "columns": _columns(plan),
+        **({"routes": "; ".join(map(str, plan.routes))} if plan.routes else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
@@ -427,6 +489,8 @@ def _chunks(plan: Plan) -> str:
 
 def _columns(plan: Plan) -> str:
     now, free = f"iteration_rank = {plan.iteration_rank}", plan.free_rank
+    if plan.algorithm == "gram":
+        return f"{now}, of which the number of passes does not depend where the matrix is formed"
     if free <= plan.iteration_rank:
         return f"{now}; more would cost time: the arithmetic takes as long as the reading, or memory is short"
     costs = "the arithmetic takes no longer than the reading" if plan.cached else "costs no time here"

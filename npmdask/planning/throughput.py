@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 import psutil
 
+from npmdask.algorithms import Query
+from npmdask.algorithms.gram import PROBES
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan
 from npmdask.execution.reduction import runs_of
@@ -29,6 +31,7 @@ from npmdask.runs.problem import Problem
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
 MOST_COLUMNS = 128
+TOGETHER = 8  # chunks whose matrix is added up once, as that of a run is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ class Throughput:
     of the early and of the late steps. ``again``, ``late_again``: the same chunks once more, so from the page cache.
     ``column``: what one more column costs. ``reading``: reading alone, without a column, as the passes of the run will
     find the chunks: from the page cache if ``cached`` (the store fits into the free memory of the machine).
+    ``formed``: of a pass that forms the matrix, where one can; else None.
     ``step_seconds``: of a step outside its pass (QR, Rayleigh-Ritz). ``sample`` is None if none could be drawn.
     """
 
@@ -54,6 +58,7 @@ class Throughput:
     cached: bool
     step_seconds: float
     sample: Sample | None
+    formed: float | None = None
 
     def later(self, more: int, *, fine: bool = False) -> float:
         """Seconds a byte of a pass that is not the first, with so many more columns than were measured.
@@ -70,10 +75,13 @@ class Throughput:
         return int(min(self.reading / self.column, MOST_COLUMNS)) // 4 * 4
 
 
-def measure_throughput(problem: Problem, plan: MemoryPlan, wide: int, *, budget: float = SECONDS) -> Throughput:
+def measure_throughput(
+    problem: Problem, plan: MemoryPlan, wide: int, *, whole: Query | None = None, budget: float = SECONDS
+) -> Throughput:
     """Measure for at most ``budget`` seconds (more only if a single chunk takes longer).
 
-    ``wide``: the largest number of columns that ``plan`` leaves memory for.
+    ``wide``: the largest number of columns that ``plan`` leaves memory for. ``whole``: what a pass that forms the
+    matrix is asked.
 
     Raises
     ------
@@ -89,6 +97,7 @@ def measure_throughput(problem: Problem, plan: MemoryPlan, wide: int, *, budget:
     with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
         stopwatch = _Stopwatch(operator, pool, threads)
         rates = _rates(problem, stopwatch, wide, start, budget)
+        formed = None if whole is None else _forming(operator.asked(whole), pool, threads)
         # In a thread of the pool: its buffers are given back when the pool ends.
         sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until).result()
         step = _step_seconds(problem)
@@ -98,6 +107,7 @@ def measure_throughput(problem: Problem, plan: MemoryPlan, wide: int, *, budget:
         bytes_read=stopwatch.bytes_read,
         sample=sample,
         step_seconds=step,
+        formed=formed,
         **rates,
     )
 
@@ -132,6 +142,19 @@ def _again(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: An
         at[columns] = stopwatch.run(known, columns, dtype, time.perf_counter() + share)[0]
     slope = (at[many] - at[few]) / max(many - few, 1)
     return at[p], max(slope, 0.02 * at[many] / many)  # never nothing: noise of the clock must not make it free
+
+
+def _forming(operator: Operator, pool: ThreadPoolExecutor, threads: int) -> float:
+    """Seconds a byte of a pass that forms the matrix, from some chunks for each thread, which it adds up once."""
+    block = generator(0, "measurement").standard_normal((operator.block_rows, PROBES))
+    edges = [min(TOGETHER * i, operator.units) for i in range(threads + 1)]
+
+    def form(units: range) -> int:
+        return int(operator.partial(units, block).record.bytes_read)
+
+    begin = time.perf_counter()
+    nbytes = sum(pool.map(form, [range(a, b) for a, b in pairwise(edges) if a < b]))
+    return (time.perf_counter() - begin) / max(nbytes, 1)
 
 
 class _Stopwatch:

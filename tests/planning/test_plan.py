@@ -86,7 +86,7 @@ def test_the_lines_for_people(tmp_path: Path, capsys: Any) -> None:
     assert main(["plan", str(configure(tmp_path))]) == 0
     out = capsys.readouterr().out
     assert [line.split("  ")[0] for line in out.splitlines()] == [
-        "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns",
+        "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns", "routes",
         "steps", "bears", "suggest",
     ]  # fmt: skip
     assert re.search(r"about \d+ \(estimated from a sample of \d+ rows from \d+ places?, 1 of them", out)
