@@ -10,7 +10,7 @@ tests = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$$
   TMPDIR="$$folder" $(BIN)/python -m pytest $(1)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env lanes peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -38,6 +38,9 @@ check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(call tests,-m "not slow and not heavy" -x -n 2 tests)
+
+lanes: env          ## tests of the core with the oldest and the newest versions that the metadata allow; needs the network
+	@$(BIN)/python -m infra.lanes $(if $(PYTHON_NEWEST),--python $(PYTHON_NEWEST))
 
 peers: $(PEERS)     ## the packages that `make bench` compares with, in an environment of their own
 

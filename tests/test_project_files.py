@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
+from infra.lanes import TESTS as LANES
+from infra.lanes import asked, lowest
 from infra.make_locks import closure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -181,6 +184,53 @@ def only(asked: list[str], folder: Path) -> None:
             top = Path(file.parts[0])
             if top.name not in ("..", "__pycache__") and not (folder / top).exists():
                 (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+@pytest.mark.slow
+def test_the_source_distribution_is_whole_and_builds_the_same_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """Installed from a source distribution, npmdask has every file that the wheel has, and nothing of this machine."""
+    build = "import hatchling.build as b, sys; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
+
+    def built(kind: str, place: Path) -> Path:
+        done = subprocess.run(
+            [sys.executable, "-c", build, kind, str(tmp_path)], cwd=place, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return tmp_path / done.stdout.split()[-1]
+
+    sdist = built("sdist", ROOT)
+    assert sdist.stat().st_size < 10 * 2**20
+    with tarfile.open(sdist) as packed:
+        packed.extractall(tmp_path, filter="data")
+        names = {name.split("/")[1] for name in packed.getnames() if "/" in name}
+    assert {"README.md", "LICENSE", "pyproject.toml", "npmdask", "tests", "docs"} <= names
+    assert not {".venv", ".git", "runs", ".import_linter_cache", ".mypy_cache"} & names
+    with zipfile.ZipFile(built("wheel", tmp_path / sdist.name.removesuffix(".tar.gz"))) as again:
+        assert sorted(again.namelist()) == sorted(wheel.namelist())
+
+
+def test_the_conda_recipe_asks_for_what_the_wheel_asks_for() -> None:
+    """Names are conda-forge's: dask there brings what `dask-core` does not, and what the core needs none of."""
+    recipe = yaml.safe_load((ROOT / "infra" / "conda" / "recipe.yaml").read_text())
+    told = {PROJECT["name"]: recipe["context"]["name"], PROJECT["version"]: recipe["context"]["version"]}
+    assert all(ours == theirs for ours, theirs in told.items())
+    asked = dict(line.split(maxsplit=1) for line in recipe["requirements"]["run"])
+    assert asked.pop("python") == PROJECT["requires-python"]
+    asked["dask"] = asked.pop("dask-core")
+    ours = [re.fullmatch(r"([\w-]+)(\S*)", text) for text in PROJECT["dependencies"]]
+    assert asked == {found[1]: found[2] for found in ours if found}
+    (entry,) = recipe["build"]["python"]["entry_points"]
+    assert dict([entry.split(" = ")]) == PROJECT["scripts"]
+    assert (ROOT / recipe["about"]["license_file"]).is_file() and recipe["about"]["license"] == PROJECT["license"]
+
+
+def test_every_requirement_has_a_lowest_version() -> None:
+    """So that `make lanes` tests the oldest ones that are promised."""
+    assert {lowest(text).split("==")[0].split("[")[0] for text in asked()} >= {"numpy", "zarr", "dask"}
+    assert lowest("numpy>=2.2") == "numpy==2.2.*" and lowest("a[b]>=1.2.3,<2") == "a[b]==1.2.3"
+    with pytest.raises(ValueError, match="has no lowest version"):
+        lowest("numpy<3")
+    assert all((ROOT / file).is_file() for file in LANES)
 
 
 @pytest.mark.slow
