@@ -96,8 +96,10 @@ def top_k(
         Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
     algorithm : str, default "auto"
-        "krylov" (restarted block Krylov, a third of the passes on slow spectra), "power" (the noisy power method, the
-        only one for noise), or "auto": the first without noise, the second with it. With ``privacy`` also
+        "gram" (A^T A is formed in one pass, where d x d numbers fit), "krylov" (restarted block Krylov, a third of the
+        passes of subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or
+        "auto": "gram" for large data of up to 2048 columns where the memory suffices, else "krylov", and "power" with
+        noise (docs/passes.md). With ``privacy`` also
         "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private oracles of records, one direction after the other:
         docs/kdppca.md).
     options : dict, optional

@@ -101,9 +101,9 @@ class AlgorithmTable(ConfigTable):
 
     name: str = Field(
         "auto",
-        description="krylov (auto without noise), power; private, of records: k-dp-pca, k-dp-ojas, k-dp-power; of a "
-        "tensor: tensor-power (auto); of a stream: spm (auto), oja, msg, rmsg, mb-msg, ...; of its third moment: "
-        "online-tensor-power",
+        description="gram (one pass), krylov, power (auto with noise); private, of records: k-dp-pca, k-dp-ojas, "
+        "k-dp-power; of a tensor: tensor-power (auto); of a stream: spm (auto), oja, msg, rmsg, mb-msg, ...; of its "
+        "third moment: online-tensor-power",
         json_schema_extra=lambda schema: schema.update({"enum": [*algorithm_names()]}),
     )
     target_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(

@@ -23,7 +23,8 @@ def measure(context: Context) -> Measured:
     source, store = context.data["main"], context.folder / "overhead"
     cache.warm(source)
     config = context.folder / "overhead.toml"
-    lines = ["[source]", f'path = "{source}"', "[algorithm]", f"target_rank = {K}", "[stop]", "tol = 1e-6"]
+    lines = ["[source]", f'path = "{source}"', "[algorithm]", 'name = "krylov"', f"target_rank = {K}"]
+    lines += ["[stop]", "tol = 1e-6"]
     config.write_text("\n".join([*lines, "[run]", 'memory = "1GiB"', ""]))
     command = [sys.executable, "-m", "flows.npm", str(config), "--store", str(store), "--json"]
     facts = last_json(command, folder=context.folder)

@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -101,6 +102,7 @@ def _files(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 CHECKPOINT_FORMAT = 2
+NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # there is no file of this name, and there may never be
 NO_LINKS = (
     *OWN,
     "entropy",
@@ -129,9 +131,9 @@ class StoreReader:
             spec = json.loads((self.path / "run.json").read_text())
             if not isinstance(spec, dict) or not all(isinstance(spec.get(table), dict) for table in SPEC_TABLES):
                 raise ValueError("tables are missing")
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in NOWHERE:
+                return None
             raise BadInputError(f"{self.path / 'run.json'} is damaged ({error}); start again in a new store") from error
         _require_format(self.path, spec["version"])
         return spec

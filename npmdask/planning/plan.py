@@ -251,6 +251,7 @@ WIDEST = 2048  # columns of a matrix that is formed: its eigenvectors take the t
 TALL = 16  # rows for each column, below which they take longer than the passes that are saved
 MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and nobody wants to wait for its vectors
 DECOMPOSING = 1e-10  # seconds of d^3: of the leading vectors of the matrix, measured at d = 2048
+SPARE = 32 * 2**20  # bytes by which the processes may grow until the plan of the run is made
 LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
 
 
@@ -280,16 +281,16 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
     """
     if not _may_form(request, source):
         return "auto"
-    held = _held_run(store)
-    if held is not None:
-        return "gram" if held["name"] == "gram" else "auto"
     rows, columns = source.shape
     if columns > WIDEST or rows < TALL * columns or source.reader.nbytes < LARGE:
         return "auto"
+    held = _held_run(store)
+    if held is not None:
+        return "gram" if held["name"] == "gram" else "auto"
     rank = None if request.iteration_rank == "auto" else request.iteration_rank
     problem = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
     try:
-        memory_for(needs_of(problem), resources, tree_rss())
+        memory_for(needs_of(problem), resources, tree_rss() + SPARE)
     except MemoryRefusedError:
         return "auto"
     return "gram"

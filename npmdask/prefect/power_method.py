@@ -58,7 +58,7 @@ def npm(
     kind: Annotated[str | None, said("how to read the data: samples, matrix, symmetric, sparse")] = None,
     center: Annotated[bool | None, said("subtract the column means, on the fly")] = None,
     scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
-    algorithm: Annotated[str | None, said("krylov or power; the better one if left out")] = None,
+    algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
     operator: Annotated[str | None, said("an operator of yours, by its registered name")] = None,
     tol: Annotated[float | None, said("relative residual to reach")] = None,
     memory: Memory = None,
@@ -88,7 +88,7 @@ def npm(
     scale : bool, optional
         Divide by the standard deviations of the columns.
     algorithm : str, optional
-        "krylov" or "power"; the first without noise if left out.
+        "gram", "krylov" or "power"; the best one if left out.
     operator : str, optional
         An operator of yours, by its registered name.
     tol : float, optional
