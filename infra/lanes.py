@@ -2,8 +2,8 @@
 
 ``python -m infra.lanes``. The lock holds one set of versions; users have others. ``oldest`` takes the lowest minor
 version that every direct dependency names in ``pyproject.toml`` (and its last patch), on this Python; ``newest`` what
-pip finds today, on this Python or another (``--python``). npmdask is installed from its source distribution, built here, in
-an environment of its own that is deleted afterwards. Needs the network.
+pip finds today, on this Python or another (``--python``). npmdask is installed from its source distribution, built
+here, in an environment of its own that is deleted afterwards. Needs the network.
 """
 
 from __future__ import annotations
