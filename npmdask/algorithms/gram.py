@@ -96,7 +96,9 @@ class GramKrylov(BlockKrylov):
 
     def query(self, state: KrylovState) -> Query:
         """Line 2; later on line 2a of block Krylov."""
-        return super().query(state) if state.step else self.first_query._replace(block=state.block[:, :PROBES])
+        if state.step:
+            return super().query(state=state)
+        return self.first_query._replace(block=state.block[:, :PROBES])
 
     def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
         """Lines 3 to 5; later on lines 2b to 2d of block Krylov."""

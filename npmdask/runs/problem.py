@@ -37,7 +37,7 @@ class Request:
 
     target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
-    algorithm: str = "auto"  # auto: krylov without noise, power with it; or an oracle of records
+    algorithm: str = "auto"  # auto: see planning.posed; or an oracle of records
     options: dict[str, Any] | None = None  # of an oracle of records, or of the tensor power method
     max_steps: int | None = None  # 200, but a private run must say it
     tol: float | None = None

@@ -53,10 +53,11 @@ def data(folder: Path) -> Path:
     return write_zarr(folder / "x.zarr", x, (2000, 300), compressors=None)
 
 
-def config(folder: Path, store: str, **run: object) -> Path:
+def config(folder: Path, store: str, algorithm: str = "auto", **run: object) -> Path:
     lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in run.items())
     (folder / f"{store}.toml").write_text(
         f'[source]\npath = "x.zarr"\nkind = "samples"\n[algorithm]\ntarget_rank = 5\niteration_rank = 8\n'
+        f'name = "{algorithm}"\n'
         f'[run]\nstore = "{store}"\n{lines}\n'
     )
     return folder / f"{store}.toml"
@@ -119,11 +120,12 @@ def wait_for_workers(machines: Machines, source: str, count: int) -> Cluster:
 
 def test_a_lost_scheduler_is_a_resume(tmp_path: Path, machines: Machines) -> None:
     data(tmp_path)
-    npmdask.top_k(tmp_path / "x.zarr", 5, iteration_rank=8, kind="samples", store=tmp_path / "local")
+    asked: dict[str, Any] = {"iteration_rank": 8, "kind": "samples", "algorithm": "krylov"}  # of many passes
+    npmdask.top_k(tmp_path / "x.zarr", 5, store=tmp_path / "local", **asked)
     machines.scheduler()
     machines.worker()
     wait_for_workers(machines, str(tmp_path / "x.zarr"), 1).close()
-    run = npmdask_run("run", config(tmp_path, "far", cluster=machines.address))
+    run = npmdask_run("run", config(tmp_path, "far", algorithm="krylov", cluster=machines.address))
     wait_for_steps(tmp_path / "far", 3, run)
     machines.end()
     _, said = run.communicate(timeout=120)

@@ -48,7 +48,7 @@ from tests.streaming.test_components import rows_of as rows_of_components
 
 __all__ = ["sites"]
 
-MATRICES = {"power", "krylov"}  # without privacy: their certificates are tested in a room of their own
+MATRICES = {"power", "krylov", "gram"}  # without privacy: their certificates are tested in a room of their own
 Made = Callable[[Path], dict[str, Any]]  # makes a run in a folder below; returns its summary
 
 
