@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 
 import npmdask
 from npmdask.algorithms import GramKrylov, gram, state_fields
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.memory import tree_rss
 from npmdask.numerics.random import generator
+from npmdask.planning import plan
+from npmdask.planning.plan import posed
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
-from tests.conftest import often
+from npmdask.storage.source import open_source
 
 Rows = Callable[[np.random.Generator, int, int], np.ndarray]
 
@@ -209,14 +215,30 @@ def test_a_start_is_not_for_it(tmp_path: Path) -> None:
         npmdask.top_k(x, 2, kind="samples", start=tmp_path / "old", algorithm="gram")
 
 
-@pytest.mark.parametrize("rows", often([100_000, 60_000], 0))
-def test_auto_forms_the_matrix_where_that_is_the_fastest_way(rows: int, tmp_path: Path) -> None:
-    """Many rows, few columns, enough memory; a store keeps what it was begun with."""
-    x = np.random.default_rng(0).standard_normal((rows, 180)).astype(np.float32 if rows > 90_000 else np.float64)
-    x *= np.geomspace(3, 1, 180).astype(x.dtype)
-    large = x.nbytes >= 128 * 2**20
-    asked: dict[str, Any] = {"kind": "samples", "center": True, "tol": 1e-4}
-    solution = npmdask.top_k(x, 3, store=tmp_path / "run", **asked)
-    assert (solution.steps == 1) == large
-    little = npmdask.top_k(x[:20_000], 3, **asked)
-    assert little.steps > 1
+def chosen(shape: tuple[int, int], memory: int | None = None, **request: Any) -> str:
+    """What ``auto`` takes for data of this shape, of which nothing is read."""
+    array = zarr.create_array({}, shape=shape, dtype="f4", chunks=(1024, shape[1]))
+    asked = Request(**{"target_rank": 3, **request})
+    return str(posed(asked, open_source(array, "samples"), Resources(memory=memory)).algorithm.name)
+
+
+def test_auto_forms_the_matrix_where_that_is_the_fastest_way() -> None:
+    """Many rows, few columns, enough memory, and a question that such a matrix answers."""
+    assert chosen((65_536, 2048)) == "gram"
+    assert chosen((65_536, 2048), memory=tree_rss() + 250 * 2**20) == "krylov", "the sums alone take 200 MiB"
+    assert chosen((65_536, 2048), memory=tree_rss() + 600 * 2**20) == "gram"
+    assert chosen((65_536, 2048), algorithm="krylov") == "krylov"
+    assert chosen((30_000, 2048)) == chosen((65_536, 2049)) == chosen((10_000, 500)) == "krylov"
+    assert chosen((65_536, 2048), mechanism="gaussian", stddev=1.0) == "power"
+    assert chosen((65_536, 2048), target_rank=0.9) == chosen((65_536, 2048), low_rank_tol=0.1) == "krylov"
+
+
+def test_a_store_keeps_what_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = normal(np.random.default_rng(3), 2000, 40)
+    asked: dict[str, Any] = {"kind": "samples", "store": tmp_path / "run", "tol": 1e-6}
+    before = npmdask.top_k(x, 3, **asked)
+    monkeypatch.setattr(plan, "LARGE", 0)
+    assert npmdask.top_k(x, 3, kind="samples").steps == 1
+    after = npmdask.top_k(x, 3, **asked)
+    assert after.steps == before.steps > 1 and after.data_passes == 0
+    assert after.basis.tobytes() == before.basis.tobytes()
