@@ -26,7 +26,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.linalg import eigh
 
 from npmdask.algorithms.base import Info, Query, Question, Result, Seen
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
@@ -38,6 +37,7 @@ PROBES = 16  # r: columns that are multiplied beside; each makes the bound tight
 BLIND = 1e-3  # delta: of so many runs Q may hold less of that direction
 SINGLE_TOL = 1e-7  # float32 reaches this at best: of a smaller tolerance it would be a pass for nothing
 SINGLE_OFTEN = 1e-6  # this it reaches in about half of all problems
+SMALL = 512  # columns up to which all eigenvectors are had sooner than SciPy is loaded
 SINGLE_COLUMNS = 1024  # up to there float64 takes no longer than the reading
 
 
@@ -144,6 +144,11 @@ class GramKrylov(BlockKrylov):
 def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, Block]:
     """Line 3: so many eigenvalues, the largest first, and their vectors."""
     d = len(matrix)
+    if d <= SMALL:
+        values, vectors = np.linalg.eigh(matrix)
+        return values[: -count - 1 : -1], np.ascontiguousarray(vectors[:, : -count - 1 : -1])
+    from scipy.linalg import eigh  # half a second of a short program
+
     values, vectors = eigh(matrix, subset_by_index=[d - count, d - 1], check_finite=False)
     return values[::-1], np.ascontiguousarray(vectors[:, ::-1])
 
