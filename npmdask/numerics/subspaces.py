@@ -15,6 +15,8 @@ from npmdask.numerics.domains import LARGEST, counts
 
 Block = NDArray[np.floating]
 
+TRIES = 4  # with other random columns, of which one is enough but for bad luck
+WHOLE = 0.5  # of a column that is orthogonal to the others already, all is left by a second orthonormalisation
 ROWS_AT_ONCE = 4096  # of a tall block that is changed in place: in cache for the ranks that are usual
 
 
@@ -99,14 +101,23 @@ def _project_out(block: Block, against: Block | None) -> Block:
 
 
 def _complete(q: Block, lost: NDArray[np.bool_], completion: np.random.Generator, against: Block | None) -> Block:
-    """Replace the lost columns by random ones, keep the others, orthonormalise twice ("twice is enough"), in place."""
-    q[:, lost] = completion.standard_normal((q.shape[0], int(lost.sum())))
-    order = np.argsort(lost, kind="stable")  # kept columns first: QR leaves them as they are
-    for _ in range(2):
-        basis, r = tall_qr(_project_out(q[:, order], against))
-        basis *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
-        q[:, order] = basis
-        del basis
+    """Replace the lost columns by random ones, keep the others, orthonormalise twice ("twice is enough"), in place.
+
+    Twice is not enough of a column that is nearly in the span of those before it, and of which rounding has made most:
+    where no direction is left beside ``against`` but a few, QR may put any other in its place. It is lost, too, then.
+    """
+    for _ in range(TRIES):
+        q[:, lost] = completion.standard_normal((q.shape[0], int(lost.sum())))
+        order = np.argsort(lost, kind="stable")  # kept columns first: QR leaves them as they are
+        for _ in range(2):
+            basis, r = tall_qr(_project_out(q[:, order], against))
+            basis *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
+            q[:, order] = basis
+            del basis
+        lost = np.zeros_like(lost)
+        lost[order] = np.abs(np.diagonal(r)) < WHOLE
+        if not lost.any():
+            break
     return q
 
 

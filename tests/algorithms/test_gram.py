@@ -14,7 +14,7 @@ import zarr
 import npmdask
 from npmdask.algorithms import GramKrylov, gram, state_fields
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.memory import tree_rss
 from npmdask.numerics.random import generator
 from npmdask.planning import plan
@@ -118,6 +118,13 @@ def test_no_random_problem_is_wrong_and_called_converged(monkeypatch: pytest.Mon
     assert not found, found
 
 
+def test_columns_that_are_rounding_where_no_direction_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13 residuals of size 1e-8 in the 13 directions beside the first block: one came out inside of it, and Ritz values
+    were above all eigenvalues, within bounds of 1e-13.
+    """
+    assert not wrong(1181, monkeypatch)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("part", range(10))
 def test_none_of_thousands_is(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +155,7 @@ def test_slow_spectra_take_no_more_passes() -> None:
     x = (u * sizes) @ v.T
     one, many = (npmdask.top_k(x, 5, kind="samples", algorithm=name, tol=1e-6) for name in ("gram", "krylov"))
     assert one.steps == 1 and many.steps > 10
+    assert one.outcome.sentence.startswith("converged after 1 step: every relative residual")
     assert np.linalg.norm(v[:, :5] - one.basis @ (one.basis.T @ v[:, :5]), 2) < 1e-9
 
 
@@ -206,6 +214,13 @@ def test_what_it_cannot_do(asked: dict[str, Any], error: type[Exception], said: 
     x = np.random.default_rng(0).standard_normal((20, 20))
     with pytest.raises(error, match=said):
         npmdask.top_k(x + x.T, **{"k": 2, "kind": "samples", "algorithm": "gram", **asked})
+
+
+def test_a_matrix_that_does_not_fit_is_refused_with_what_would() -> None:
+    wide = zarr.create_array({}, shape=(2000, 9000), chunks=(500, 9000), dtype="f4")
+    said = r'memory = 1024MiB is too small: one thread needs \d+ MiB .*, or algorithm = "krylov"'
+    with pytest.raises(MemoryRefusedError, match=said):
+        npmdask.top_k(wide, 3, kind="samples", algorithm="gram", memory="1GiB")
 
 
 def test_a_start_is_not_for_it(tmp_path: Path) -> None:
