@@ -279,7 +279,8 @@ class ResidualRule:
     def _converged(self, view: StepView) -> str:
         worst = float(self.relative(view).max(initial=0.0))
         rank = int((~self._is_zero(view)).sum())
-        said = f"converged after {view.step} steps: every relative residual is at most {worst:.1e} (tol {self.tol:.1e})"
+        steps = f"{view.step} step{'s' * (view.step != 1)}"
+        said = f"converged after {steps}: every relative residual is at most {worst:.1e} (tol {self.tol:.1e})"
         if rank < len(view.ritz_values):
             limit = 4 * DOUBLE_EPS * self.d**0.5
             below = f"{limit**0.5 if self.squared else limit:.0e}"

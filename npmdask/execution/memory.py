@@ -12,7 +12,7 @@ import psutil
 
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import Operator
+from npmdask.operators import GramMatrix, Operator
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -273,14 +273,17 @@ def _too_little(
     """What does not fit, and everything that would: memory, ranks, chunks, processes."""
     mib, limit = 2**20, plan.limit or 0
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
-    rank = largest_rank(plan, operator, p, state_blocks, base, locked)
+    formed = isinstance(operator, GramMatrix)
+    if formed:
+        remedies.append('or algorithm = "krylov", which forms no matrix of columns x columns')
+    rank = 0 if formed else largest_rank(plan, operator, p, state_blocks, base, locked)
     if rank:
         # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).
         default = rank - 10 if rank >= 64 else min(rank // 2, rank - 10)
         room = f"target_rank up to {default} if it is left out, " if default > 0 else ""
         room = f" ({room}up to {rank} if it is given)" if columns == "an iteration_rank" else ""
         remedies.append(f"or {columns} of at most {rank}{room}")
-    rows = _chunk_rows_that_fit(plan, operator, p + locked, state_blocks, base)
+    rows = 0 if formed else _chunk_rows_that_fit(plan, operator, p + locked, state_blocks, base)
     if rows:
         remedies.append(f"or chunks of at most {rows} rows (`npmdask ingest SRC DEST --chunks {rows} COLUMNS`)")
     if plan.workers:
