@@ -105,7 +105,7 @@ def test_a_sub_flow_that_is_killed_goes_on_and_steps_run_one_by_one(theirs: Thei
     assert npmdask([*ours, *(word for change in SAME for word in ("--set", change))]) == 0
     assert committed(store) == committed(theirs.folder / "alone")
     events = [json.loads(line) for line in (store / "telemetry.jsonl").read_text().splitlines()]
-    assert len({event["pid"] for event in events}) == 2
+    assert 2 <= len({event["pid"] for event in events}) <= 4, "the one that was killed, and the reruns above"
 
     (theirs.folder / "steps.py").write_text(recipe("steps.py"))
     theirs.do(theirs.folder / "steps.py")
