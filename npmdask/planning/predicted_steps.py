@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import PowerMethod, TensorPower
+from npmdask.algorithms import GramKrylov, PowerMethod, TensorPower
 from npmdask.algorithms.stopping import ResidualRule
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Cluster, Executor
@@ -156,6 +156,8 @@ def _why_not(problem: Problem) -> str:
         return "the operator is the dilation of the data, of which no sample is drawn"
     if problem.derived is not None:
         return "the operator is made of moments, of which there is no sample"
+    if isinstance(problem.algorithm, GramKrylov):
+        return "one pass forms the matrix, whatever its spectrum"
     played = getattr(problem.algorithm, "can_be_played", False)
     if type(problem.rule) not in (ResidualRule, LowRankRule) or not played:
         return "it stops by more than residuals"
