@@ -437,7 +437,8 @@ def deflate(
     Find further components of a finished run without starting over.
 
     The power method on A restricted to the complement of what is found (its vectors are locked); the answer
-    holds the old and the new components, by falling magnitude, from one Rayleigh-Ritz.
+    holds the old and the new components, by falling magnitude, from one Rayleigh-Ritz. Where the finished run formed
+    the matrix (``algorithm="gram"``), one more such pass finds all of them.
 
     Parameters
     ----------
@@ -502,8 +503,12 @@ def deflate(
         raise RefusedError(f"{path} did not converge ({meta['outcome']['sentence']}); deflating it would add its error")
     with RunStore(path) as held:
         base = problem_of(held)
-    locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
-    algorithm = "auto" if base.request.algorithm == "gram" else base.request.algorithm  # what is left takes blocks
-    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank, algorithm=algorithm)
-    problem = make_problem(base.source, request, locked)
+    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank)
+    if request.algorithm == "gram":
+        # One pass finds all of them. Products with vectors of a matrix that was formed in float32 are not exact, and a
+        # run that took them as they are would be sure of more digits than it has.
+        problem = make_problem(base.source, replace(request, target_rank=len(arrays["values"]) + more))
+    else:
+        locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
+        problem = make_problem(base.source, request, locked)
     return solve(problem, store, Resources(memory=parse_memory(memory), threads=threads, workers=workers), observer)
