@@ -126,6 +126,7 @@ class LeftProduct(Gram):
 def _answering(operator: Any, query: BlockQuery) -> GramMatrix | None:
     """What forms all of the matrix, where that is asked."""
     if query.whole is None:
+        assert not operator.view.to_centre, "the means are not known: only a pass that forms the matrix finds them"
         return None
     single = np.dtype(query.whole) == np.float32
     return GramMatrix(reader=operator.reader, weight=operator.weight, view=operator.view, single=single)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
@@ -51,6 +52,10 @@ class GramMatrix(BySlabs):
     weight: float = 1.0
     view: View = AS_STORED
     single: bool = False
+
+    def __post_init__(self) -> None:
+        if self.view.row_weight is not None:
+            raise BadInputError("a matrix of weighted rows is not formed: use products with a block, of Gram")
 
     @property
     def _of_csr(self) -> bool:
@@ -198,7 +203,7 @@ class GramMatrix(BySlabs):
             out[left, right], out[right, left] = found, found.T
         mean, deviation = sums["mean"], np.sqrt(np.maximum(np.diagonal(out[:, :d]), 0.0) / rows)
         matrix, image = out[:, :d], sums["image"]
-        if not self.view.centred:
+        if not self.view.centres:
             root = np.sqrt(rows) * mean
             matrix += np.outer(root, root)
             image = image + np.outer(rows * mean, sums["met"])

@@ -37,8 +37,7 @@ class View:
     row_weight, column_weight : u (m) and v (d), not negative: ``A^T A`` is the sum of ``u_i a_i a_i^T``, and the inner
         product of two rows that of their entries times v.
     missing : what is done with entries that are not there: "refuse" is all that there is.
-    centred : rows are less their mean, also where ``shift`` is None, as a pass of
-        :class:`npmdask.operators.GramMatrix` is to find it.
+    to_centre : rows are less their mean, which is to be found: by :class:`npmdask.operators.GramMatrix`, and no other.
 
     Raises
     ------
@@ -51,7 +50,7 @@ class View:
     row_weight: np.ndarray | None = None
     column_weight: np.ndarray | None = None
     missing: str = "refuse"
-    centred: bool = False
+    to_centre: bool = False
 
     def __post_init__(self) -> None:
         if self.missing != "refuse":
@@ -68,8 +67,8 @@ class View:
         """The view of centred and scaled columns, of these means and deviations (None where they are not known)."""
         known = scale and mean is not None and std is not None
         return cls(
-            centred=center,
             shift=mean if center else None,
+            to_centre=center and mean is None,
             scale=column_scale(mean, std, sparse=sparse) if known else None,  # type: ignore[arg-type]
         )
 
@@ -80,6 +79,11 @@ class View:
         if self.column_weight is not None:
             block = (block * np.sqrt(self.column_weight)[:, None]).astype(block.dtype, copy=False)
         return block if self.scale is None else (block / self.scale[:, None]).astype(block.dtype, copy=False)
+
+    @property
+    def centres(self) -> bool:
+        """Whether rows are less their mean."""
+        return self.to_centre or self.shift is not None
 
     @property
     def of_stored_rows(self) -> bool:

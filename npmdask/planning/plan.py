@@ -131,8 +131,8 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     memory = memory_for(needs_of(problem), resources, base)
     wide = widest(problem, memory, base)
     other = _other_route(problem, resources, base)
-    forming = next((p.algorithm for p in (problem, other) if p and isinstance(p.algorithm, GramKrylov)), None)
-    measured = measure_throughput(problem, memory, wide, whole=None if forming is None else forming.first_query)
+    forming = next((p for p in (problem, other) if p and isinstance(p.algorithm, GramKrylov)), None)
+    measured = measure_throughput(problem, memory, wide, forming=forming)
     with single_threaded_blas():  # small matrices
         plan = make_plan(problem, memory, measured, wide, spectrum)
         if other is None or plan.seconds is None:
@@ -144,7 +144,8 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
 def _other_route(problem: Problem, resources: Resources, base: int) -> Problem | None:
     """The same question by blocks of columns where the matrix would be formed, or the other way round, if it can be."""
     request, formed = problem.request, isinstance(problem.algorithm, GramKrylov)
-    if not _may_form(request, problem.source) or problem.start is not None or problem.locked is not None:
+    further = (problem.start, problem.locked, problem.derived)
+    if not _may_form(request, problem.source) or any(one is not None for one in further):
         return None
     other = make_problem(problem.source, replace(request, algorithm="krylov" if formed else "gram"))
     try:
@@ -249,7 +250,8 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
 
 WIDEST = 2048  # columns of a matrix that is formed: its eigenvectors take the time of a few passes beyond
 TALL = 16  # rows for each column, below which they take longer than the passes that are saved
-MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and nobody wants to wait for its vectors
+FILLED = 800  # products with an entry of a sparse row that take as long as one of the d^2 of its part of the matrix
+MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and its vectors take minutes
 DECOMPOSING = 1e-10  # seconds of d^3: of the leading vectors of the matrix, measured at d = 2048
 SPARE = 32 * 2**20  # bytes by which the processes may grow until the plan of the run is made
 LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
@@ -284,11 +286,14 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
     rows, columns = source.shape
     if columns > WIDEST or rows < TALL * columns or source.reader.nbytes < LARGE:
         return "auto"
+    rank = None if request.iteration_rank == "auto" else request.iteration_rank
+    problem = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
+    entries = getattr(source.reader, "entries", rows * columns)
+    if entries * problem.algorithm.iteration_rank * FILLED < rows * columns**2:
+        return "auto"
     held = _held_run(store)
     if held is not None:
         return "gram" if held["name"] == "gram" else "auto"
-    rank = None if request.iteration_rank == "auto" else request.iteration_rank
-    problem = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
     try:
         memory_for(needs_of(problem), resources, tree_rss() + SPARE)
     except MemoryRefusedError:

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import psutil
 
-from npmdask.algorithms import Query
 from npmdask.algorithms.gram import PROBES
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan
@@ -31,7 +30,7 @@ from npmdask.runs.problem import Problem
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
 MOST_COLUMNS = 128
-TOGETHER = 8  # chunks whose matrix is added up once, as that of a run is
+FORMED = 64 * 2**20  # bytes of chunks, or one, whose matrix is formed and added up once, as that of a run is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +75,12 @@ class Throughput:
 
 
 def measure_throughput(
-    problem: Problem, plan: MemoryPlan, wide: int, *, whole: Query | None = None, budget: float = SECONDS
+    problem: Problem, plan: MemoryPlan, wide: int, *, forming: Problem | None = None, budget: float = SECONDS
 ) -> Throughput:
     """Measure for at most ``budget`` seconds (more only if a single chunk takes longer).
 
-    ``wide``: the largest number of columns that ``plan`` leaves memory for. ``whole``: what a pass that forms the
-    matrix is asked.
+    ``wide``: the largest number of columns that ``plan`` leaves memory for. ``forming``: the same question where the
+    matrix is formed, for which there is memory for one thread at least.
 
     Raises
     ------
@@ -97,7 +96,8 @@ def measure_throughput(
     with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
         stopwatch = _Stopwatch(operator, pool, threads)
         rates = _rates(problem, stopwatch, wide, start, budget)
-        formed = None if whole is None else _forming(operator.asked(whole), pool, threads)
+        # With one thread, for which there is memory: two form twice as much in the same time.
+        formed = None if forming is None else pool.submit(_forming, forming.sides()[0]).result() / threads
         # In a thread of the pool: its buffers are given back when the pool ends.
         sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until).result()
         step = _step_seconds(problem)
@@ -144,16 +144,12 @@ def _again(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: An
     return at[p], max(slope, 0.02 * at[many] / many)  # never nothing: noise of the clock must not make it free
 
 
-def _forming(operator: Operator, pool: ThreadPoolExecutor, threads: int) -> float:
-    """Seconds a byte of a pass that forms the matrix, from some chunks for each thread, which it adds up once."""
+def _forming(operator: Operator) -> float:
+    """Seconds a byte of one thread of a pass that forms the matrix."""
     block = generator(0, "measurement").standard_normal((operator.block_rows, PROBES))
-    edges = [min(TOGETHER * i, operator.units) for i in range(threads + 1)]
-
-    def form(units: range) -> int:
-        return int(operator.partial(units, block).record.bytes_read)
-
+    units = max(1, operator.units * FORMED // max(operator.pass_bytes, FORMED))
     begin = time.perf_counter()
-    nbytes = sum(pool.map(form, [range(a, b) for a, b in pairwise(edges) if a < b]))
+    nbytes = operator.partial(range(units), block).record.bytes_read
     return (time.perf_counter() - begin) / max(nbytes, 1)
 
 

@@ -199,7 +199,8 @@ class PlainRelease:
         known = self._operator.reader.checksums is not None
         if known and step > 1:
             return
-        if not known:
+        found = bool(self._moments) and self._source.column_mean is None
+        if found or not known:
             self._keep_survey(self._record, self._moments)
         # The operator is made as a resumed run makes it: its sums, and so the bits, must be the same.
         self._survey(step)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
 import npmdask.operators.gram_matrix as formed
+from npmdask.algorithms import Query
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import pack, runs_of, unpack
-from npmdask.operators import GramMatrix, View
+from npmdask.operators import Gram, GramMatrix, View
 from npmdask.operators.view import column_scale
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
@@ -27,7 +28,7 @@ from tests.operators.test_operators import ignore, write_csr
 def expected(x: np.ndarray, view: View, weight: float, block: np.ndarray) -> np.ndarray:
     """What a pass gives, from all rows at once in float64."""
     x = x.astype(np.float64)
-    a = x - x.mean(0) * view.centred
+    a = x - x.mean(0) * view.centres
     a = a if view.scale is None else a / view.scale
     matrix = weight * a.T @ a
     return np.concatenate([matrix, matrix @ block, x.mean(0)[:, None], x.std(0)[:, None]], axis=1)
@@ -42,7 +43,7 @@ def require_close(found: np.ndarray, wanted: np.ndarray, tol: float) -> None:
 
 def view_of(x: np.ndarray, center: bool, scale: bool, sparse: bool) -> View:
     std = column_scale(x.mean(0), x.std(0), sparse=sparse) if scale else None
-    return View(centred=center, scale=std)
+    return View(to_centre=center, scale=std)
 
 
 @pytest.mark.slow
@@ -107,7 +108,7 @@ def test_nothing_cancels_where_means_are_a_million_deviations(tmp_path: Path) ->
     x = rng.standard_normal((3000, 20)) * np.geomspace(1, 1e-2, 20) + 1e6 * rng.standard_normal(20)
     x[1500:] += 3.0  # and the mean of the first rows is not that of the last ones
     reader: Any = open_source(write_zarr(tmp_path / "x", x, (100, 20))).reader
-    operator = GramMatrix(reader=reader, weight=1 / 3000, view=View(centred=True))
+    operator = GramMatrix(reader=reader, weight=1 / 3000, view=View(to_centre=True))
     found = Threads(2).run_pass(operator, np.eye(20)[:, :3], ignore)[0][:, :20]
     exact = np.cov(x.astype(np.longdouble).T, bias=True).astype(float)
     assert np.abs(found - exact).max() < 1e-9 * np.abs(exact).max()
@@ -120,6 +121,14 @@ def test_what_float32_cannot_square_is_multiplied_in_float64(size: float, tmp_pa
     found = Threads(1).run_pass(GramMatrix(reader=reader, single=True), np.eye(12)[:, :2], ignore)[0][:, :12]
     exact = x.astype(float).T @ x.astype(float)
     np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-12 * exact.max())
+
+
+def test_what_it_is_not_for(tmp_path: Path) -> None:
+    reader: Any = open_source(write_zarr(tmp_path / "x", np.ones((30, 5)), (10, 5))).reader
+    with pytest.raises(BadInputError, match="a matrix of weighted rows is not formed"):
+        GramMatrix(reader=reader, view=View(row_weight=np.ones(30)))
+    with pytest.raises(AssertionError, match="the means are not known"):
+        Gram(reader=reader, view=View(to_centre=True)).asked(Query(np.ones((5, 1))))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -143,7 +152,7 @@ def test_the_same_bits_in_threads_and_in_processes_and_after_a_kill(sparse: bool
         patch.setattr(protocol, "RUN_BYTES", 10_000)
         patch.setattr(protocol, "COLUMN_BYTES", 1)
         patch.setattr(formed, "SUMS_READ", 1)
-        operator, block = GramMatrix(reader=reader, view=View(centred=True)), rng.standard_normal((60, 4))
+        operator, block = GramMatrix(reader=reader, view=View(to_centre=True)), rng.standard_normal((60, 4))
         runs = runs_of(operator)
         assert len(runs) > 4
         one, two = (Threads(threads).run_pass(operator, block, ignore)[0] for threads in (1, 2))
@@ -170,7 +179,7 @@ def test_the_same_bits_in_threads_and_in_processes_and_after_a_kill(sparse: bool
 def test_the_same_bits_in_worker_processes(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((60_000, 80))
     reader: Any = open_source(write_zarr(tmp_path / "x", x, (1000, 80))).reader
-    operator, block = GramMatrix(reader=reader, view=View(centred=True)), np.eye(80)[:, :3]
+    operator, block = GramMatrix(reader=reader, view=View(to_centre=True)), np.eye(80)[:, :3]
     here = Threads(2).run_pass(operator, block, ignore)[0]
     with_workers = Processes(2, 1)
     try:
