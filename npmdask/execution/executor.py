@@ -108,7 +108,8 @@ class _Futures:
             self.tasks[node] = future
         else:
             halves = [self.submit(half) for half in node.children(len(self._runs))]
-            future = submit(_join, self._whole, *halves, pure=False, priority=10 + node.level)
+            key = (f"join-{self._token}", *node)
+            future = submit(_join, self._whole, *halves, pure=False, key=key, priority=10 + node.level)
         self.futures[node] = future
         return future
 

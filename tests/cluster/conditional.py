@@ -1,5 +1,7 @@
-"""An S3 server that honours conditions: rclone's, which does not, behind a door that looks at what is there before it
-lets a PUT through. ``python -m tests.cluster.conditional PORT PORT_OF_RCLONE FOLDER``; FOLDER is what rclone serves.
+"""An S3 server that honours conditions and shows whole objects only: rclone's, which does neither, behind a door that
+looks at what is there before it lets a PUT through, and keeps readers out meanwhile.
+
+``python -m tests.cluster.conditional PORT PORT_OF_RCLONE FOLDER``; FOLDER is what rclone serves.
 
 The file FOLDER/../faults says what goes wrong on purpose: ``STATUS n`` answers every PUT with that status, ``LOSE n``
 lets every n-th PUT through and hangs up without an answer.
@@ -46,7 +48,8 @@ class Door(BaseHTTPRequestHandler):
 
     def other(self) -> None:
         body = self.body()
-        status, headers, content = self.forwarded(body)
+        with LOCKS[self.path]:  # rclone would answer with the half of an object that is being replaced
+            status, headers, content = self.forwarded(body)
         self.answer(status, content, headers)
 
     do_GET = do_HEAD = do_POST = do_DELETE = other

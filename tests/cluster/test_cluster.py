@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 import npmdask
+import npmdask.execution.executor as executor_module
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.execution.executor import Cluster, Threads
-from npmdask.execution.reduction import runs_of
+from npmdask.execution.reduction import TreeNode, runs_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
 from npmdask.planning import predicted_steps
@@ -72,6 +73,7 @@ def test_a_worker_killed_in_a_pass_costs_its_tasks_only(
     tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 2**20)
+    monkeypatch.setattr(executor_module, "TASKS_PER_SLOT", 16)  # a run a task
     machines.scheduler()
     for _ in range(3):
         machines.worker()
@@ -81,27 +83,32 @@ def test_a_worker_killed_in_a_pass_costs_its_tasks_only(
     block = np.linalg.qr(np.random.default_rng(0).standard_normal((300, 6)))[0]
     expected, record = Threads(2).run_pass(Gram(reader=source.reader), block, ignore)
     executor = wait_for_workers(machines, source.path, 3)
-    victim = machines.workers[0]
-    killed: list[int] = []
+    victim, client = machines.workers[0], executor._client
+    address = next(where for where, pid in client.run(os.getpid).items() if pid == victim.pid)
+    held: list[set[int]] = []
 
     def kill_one(_: object) -> None:
-        mine = tmp_path / "counts" / str(victim.pid)
         time.sleep(0.3)  # until every worker has begun something
-        if not killed and mine.exists():
+        if not held and (tmp_path / "counts" / str(victim.pid)).exists():
+            os.kill(victim.pid, signal.SIGSTOP)
+            time.sleep(0.2)  # what it has told the scheduler arrives
+            nodes = [TreeNode(*key[1:]) for key in client.has_what([address])[address] if isinstance(key, tuple)]
+            held.append({run for node in nodes for run in node.runs(30)})
             victim.kill()
-            killed.append(len(mine.read_text().splitlines()))
 
     try:
         product, told = executor.run_pass(operator, block, kill_one)
     finally:
         executor.close()
-    assert killed, "the worker was killed in the middle of the pass"
+    assert held, "the worker was killed in the middle of the pass"
     assert (product == expected).all()
     assert told == record
     done = sum(len(file.read_text().splitlines()) for file in (tmp_path / "counts").iterdir())
     assert len(runs_of(operator)) == 30
-    # what was under way there was not counted yet, and a busy machine moves a task that has begun elsewhere
-    assert done - 30 <= killed[0] + 5, "only what the dead worker had done was done again"
+    # what was under way anywhere may be done again, once for the operator and once for the block: where the dead
+    # worker alone had one of them, the scheduler begins every task again that waits for it
+    print("again", done - 30, "held", len(held[0]))
+    assert done - 30 <= len(held[0]) + 2 * 3, "only what the dead worker held was done again"
 
 
 def wait_for_workers(machines: Machines, source: str, count: int) -> Cluster:
