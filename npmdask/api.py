@@ -98,8 +98,8 @@ def top_k(
     algorithm : str, default "auto"
         "gram" (A^T A is formed in one pass, where d x d numbers fit), "krylov" (restarted block Krylov, a third of the
         passes of subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or
-        "auto": "gram" for large data of up to 2048 columns where the memory suffices, else "krylov", and "power" with
-        noise (docs/passes.md). With ``privacy`` also
+        "auto": of large data the faster of "gram" and "krylov", measured where that is worth its time, else "krylov",
+        and "power" with noise (docs/passes.md); a store that has a run keeps its way. With ``privacy`` also
         "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private oracles of records, one direction after the other:
         docs/kdppca.md).
     options : dict, optional

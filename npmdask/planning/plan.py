@@ -21,13 +21,15 @@ from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
-from npmdask.planning.row_sample import sample_said
+from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
+from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import ELSEWHERE, default_rank, make_problem
 from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
+from npmdask.storage.object_url import is_remote
 from npmdask.storage.source import Source
 
 
@@ -53,7 +55,7 @@ class Plan:
 
     ``passes`` counts everything that reads the data: ``other_passes`` are the survey of the columns and the left
     singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here. ``routes``:
-    by which the answer can be had, that of ``algorithm`` first.
+    by which the answer can be had, that of ``algorithm`` first, and ``why`` it is taken.
     """
 
     source: str
@@ -85,6 +87,7 @@ class Plan:
     outlook: Forecast | None
     algorithm: str = ""
     routes: tuple[Route, ...] = ()
+    why: str = ""
 
     @property
     def passes(self) -> int | None:
@@ -130,29 +133,46 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     base = tree_rss()
     memory = memory_for(needs_of(problem), resources, base)
     wide = widest(problem, memory, base)
-    other = _other_route(problem, resources, base)
-    forming = next((p for p in (problem, other) if p and isinstance(p.algorithm, GramKrylov)), None)
+    others = _other_routes(problem, resources, base)
+    forming = next((p for p in (problem, *others) if isinstance(p.algorithm, GramKrylov)), None)
     measured = measure_throughput(problem, memory, wide, forming=forming)
     with single_threaded_blas():  # small matrices
         plan = make_plan(problem, memory, measured, wide, spectrum)
-        if other is None or plan.seconds is None:
+        if not others or plan.seconds is None:
             return plan
-        there = make_plan(other, memory_for(needs_of(other), resources, base), measured, wide, spectrum)
-        return replace(plan, routes=tuple(_route_of(each) for each in (plan, there)))
+        there = [make_plan(p, memory_for(needs_of(p), resources, base), measured, wide, spectrum) for p in others]
+        routes = tuple(_route_of(each) for each in (plan, *there) if each.seconds is not None)
+        return replace(plan, routes=routes, why=_why(routes))
 
 
-def _other_route(problem: Problem, resources: Resources, base: int) -> Problem | None:
-    """The same question by blocks of columns where the matrix would be formed, or the other way round, if it can be."""
-    request, formed = problem.request, isinstance(problem.algorithm, GramKrylov)
+def _other_routes(problem: Problem, resources: Resources, base: int) -> list[Problem]:
+    """The same question by the other algorithms that answer it, as far as there is memory for them."""
+    request, found = problem.request, list[Problem]()
     further = (problem.start, problem.locked, problem.derived)
     if not _may_form(request, problem.source) or any(one is not None for one in further):
-        return None
-    other = make_problem(problem.source, replace(request, algorithm="krylov" if formed else "gram"))
-    try:
-        memory_for(needs_of(other), resources, base)
-    except MemoryRefusedError:
-        return None
-    return other
+        return found
+    for name in ROUTES:
+        if name == problem.algorithm.name:
+            continue
+        other = make_problem(problem.source, replace(request, algorithm=name))
+        try:
+            memory_for(needs_of(other), resources, base)
+        except MemoryRefusedError:
+            continue
+        found.append(other)
+    return found
+
+
+def _why(routes: tuple[Route, ...]) -> str:
+    """Why the first of ``routes`` is taken, or what is faster, where it was asked for by name or by a rule."""
+    first, rest = routes[0], [route for route in routes[1:] if route.algorithm != "power"]
+    if not rest:
+        return f"{first.algorithm}: nothing else fits into the memory"
+    second = min(rest, key=lambda route: route.seconds)
+    ratio = second.seconds / max(first.seconds, 1e-9)
+    if ratio >= 1:
+        return f"{first.algorithm}: {second.algorithm} is expected to take {ratio:.2g} times as long"
+    return f"{first.algorithm}, although {second.algorithm} is expected to take {ratio:.2g} of its time"
 
 
 def _route_of(plan: Plan) -> Route:
@@ -248,13 +268,18 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     return max(0.0, passes) * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
 
 
-WIDEST = 2048  # columns of a matrix that is formed: its eigenvectors take the time of a few passes beyond
-TALL = 16  # rows for each column, below which they take longer than the passes that are saved
+ROUTES = ("gram", "krylov", "power")
+WIDEST = 2048  # columns of a matrix that is formed without a look at the clock
+SURE = 512  # up to so many it is formed sooner than a block of columns is multiplied a few times, on any machine
+TALL = 16  # rows for each column, below which its eigenvectors take longer than the passes that are saved
 FILLED = 800  # products with an entry of a sparse row that take as long as one of the d^2 of its part of the matrix
 MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and its vectors take minutes
 DECOMPOSING = 1e-10  # seconds of d^3: of the leading vectors of the matrix, measured at d = 2048
 SPARE = 32 * 2**20  # bytes by which the processes may grow until the plan of the run is made
 LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
+TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
+TIMING = 0.5  # seconds of it
+USUAL = 10  # steps of block Krylov, where no sample says how many
 
 
 def posed(
@@ -277,28 +302,58 @@ def posed(
 
 
 def _route(request: Request, source: Source, resources: Resources, store: str | Path | None) -> str:
-    """ "gram" where one pass that forms A^T A is the fastest way, and the memory suffices; else "auto".
+    """Choose "gram", where one pass that forms A^T A is the fastest way and the memory suffices; else "auto".
 
-    A function of what is public of the data and of the memory; a store that has a run keeps its algorithm.
+    Most data are decided by what is public of them. What is large and has 512 to 8192 columns is measured: reading,
+    multiplying, forming, and the spectrum of a sample, which says how many passes blocks take. What a store was
+    begun with is kept.
     """
     if not _may_form(request, source):
-        return "auto"
-    rows, columns = source.shape
-    if columns > WIDEST or rows < TALL * columns or source.reader.nbytes < LARGE:
-        return "auto"
-    rank = None if request.iteration_rank == "auto" else request.iteration_rank
-    problem = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
-    entries = getattr(source.reader, "entries", rows * columns)
-    if entries * problem.algorithm.iteration_rank * FILLED < rows * columns**2:
         return "auto"
     held = _held_run(store)
     if held is not None:
         return "gram" if held["name"] == "gram" else "auto"
+    rows, columns = source.shape
+    if rows < TALL * columns or source.reader.nbytes < LARGE:
+        return "auto"
+    rank = None if request.iteration_rank == "auto" else request.iteration_rank
+    formed = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
+    base = tree_rss()
     try:
-        memory_for(needs_of(problem), resources, tree_rss() + SPARE)
+        memory_for(needs_of(formed), resources, base + SPARE)
     except MemoryRefusedError:
         return "auto"
-    return "gram"
+    if columns > SURE and _worth_timing(source, resources):
+        blocks = make_problem(source, replace(request, algorithm="krylov", iteration_rank=rank))
+        return "gram" if _forms_sooner(formed, blocks, resources, base) else "auto"
+    entries = getattr(source.reader, "entries", rows * columns)
+    nearly_empty = entries * formed.algorithm.iteration_rank * FILLED < rows * columns**2
+    return "auto" if columns > WIDEST or nearly_empty else "gram"
+
+
+def _worth_timing(source: Source, resources: Resources) -> bool:
+    """Whether this process can measure what a run will do, in a small share of the time that the run takes."""
+    here = resources.cluster is None and not is_remote(source.path)
+    return here and source.reader.nbytes >= TIMED and source.reader.layout in ("dense", "csr")
+
+
+def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources, base: int) -> bool:
+    """Whether the matrix is formed sooner than blocks of columns are multiplied as often as they have to be."""
+    p = blocks.algorithm.iteration_rank
+    memory = memory_for(needs_of(blocks), resources, base)
+    allowed = SampleBudget(side=max(SIDE, 4 * p), places=PLACES, nbytes=MEMORY, flops=GRAM_FLOPS)
+    measured = measure_throughput(blocks, memory, p, forming=formed, budget=TIMING, allowed=allowed)
+    steps = USUAL
+    with single_threaded_blas():
+        sample = measured.sample
+        if sample is not None and np.isfinite(sample.spectrum).all() and not why_too_small(sample, 4 * p, ""):
+            steps = predict_steps(blocks, sample.eigenvalues, p, flops=REHEARSAL_FLOPS).steps
+    other = int(blocks.kind == "matrix")
+    by_blocks = _all_seconds(blocks, measured, steps, other + int(blocks.needs_moments), p)
+    once = predict_steps(formed, np.zeros(0), p).steps
+    at_once = _all_seconds(formed, measured, once, other + int(formed.needs_moments), p)
+    assert by_blocks is not None and at_once is not None
+    return at_once <= by_blocks
 
 
 def _may_form(request: Request, source: Source) -> bool:
@@ -433,6 +488,7 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "chunks": _chunks(plan),
         "columns": _columns(plan),
         **({"routes": "; ".join(map(str, plan.routes))} if plan.routes else {}),
+        **({"takes": plan.why} if plan.why else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
     }
     return [f"{name:9} {said}" for name, said in table.items()]

@@ -1,8 +1,9 @@
 """A few seconds of this machine on the store that is to be analysed: how fast it is read, multiplied, and a sample.
 
 The chunks are read through the operator's own ``partial``, with as many threads as the run will have, so that
-what is measured is what a pass does. Nothing is written. What is found here decides no bit of a result, with one
-exception that is written down once: ``iteration_rank = "auto"`` (see :mod:`npmdask.planning.plan`).
+what is measured is what a pass does. Nothing is written. What is found here decides no bit of a result, with two
+exceptions that are written down once: ``algorithm = "auto"`` and ``iteration_rank = "auto"`` (see
+:mod:`npmdask.planning.plan`).
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from npmdask.execution.reduction import runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.operators import Operator
-from npmdask.planning.row_sample import Sample, draw_sample
+from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample
 from npmdask.runs.problem import Problem
 
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
 MOST_COLUMNS = 128
-FORMED = 64 * 2**20  # bytes of chunks, or one, whose matrix is formed and added up once, as that of a run is
+FORMED = 64 * 2**20  # bytes of chunks at most, or one, whose matrix is formed and added up once, as that of a run is
+LEAST_FORMED = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +77,18 @@ class Throughput:
 
 
 def measure_throughput(
-    problem: Problem, plan: MemoryPlan, wide: int, *, forming: Problem | None = None, budget: float = SECONDS
+    problem: Problem,
+    plan: MemoryPlan,
+    wide: int,
+    *,
+    forming: Problem | None = None,
+    budget: float = SECONDS,
+    allowed: SampleBudget | None = None,
 ) -> Throughput:
     """Measure for at most ``budget`` seconds (more only if a single chunk takes longer).
 
     ``wide``: the largest number of columns that ``plan`` leaves memory for. ``forming``: the same question where the
-    matrix is formed, for which there is memory for one thread at least.
+    matrix is formed, for which there is memory for one thread at least. ``allowed``: what the sample may cost.
 
     Raises
     ------
@@ -98,8 +106,9 @@ def measure_throughput(
         rates = _rates(problem, stopwatch, wide, start, budget)
         # With one thread, for which there is memory: two form twice as much in the same time.
         formed = None if forming is None else pool.submit(_forming, forming.sides()[0]).result() / threads
+        until = max(until, time.perf_counter() + SAMPLE * budget)  # what came before may have taken longer
         # In a thread of the pool: its buffers are given back when the pool ends.
-        sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until).result()
+        sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until, allowed).result()
         step = _step_seconds(problem)
     return Throughput(
         seconds=time.perf_counter() - start,
@@ -147,7 +156,8 @@ def _again(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: An
 def _forming(operator: Operator) -> float:
     """Seconds a byte of one thread of a pass that forms the matrix."""
     block = generator(0, "measurement").standard_normal((operator.block_rows, PROBES))
-    units = max(1, operator.units * FORMED // max(operator.pass_bytes, FORMED))
+    few = max(LEAST_FORMED, min(FORMED, operator.pass_bytes // 64))
+    units = max(1, operator.units * few // max(operator.pass_bytes, few))
     begin = time.perf_counter()
     nbytes = operator.partial(range(units), block).record.bytes_read
     return (time.perf_counter() - begin) / max(nbytes, 1)

@@ -25,12 +25,13 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.memory import plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan as planning
-from npmdask.planning.plan import plan_run
+from npmdask.planning.plan import plan_lines, plan_run, posed
 from npmdask.planning.row_sample import spectrum_of
-from npmdask.planning.throughput import Throughput, spread_positions
+from npmdask.planning.throughput import Throughput, measure_throughput, spread_positions
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
+from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
@@ -86,7 +87,7 @@ def test_the_lines_for_people(tmp_path: Path, capsys: Any) -> None:
     assert main(["plan", str(configure(tmp_path))]) == 0
     out = capsys.readouterr().out
     assert [line.split("  ")[0] for line in out.splitlines()] == [
-        "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns", "routes",
+        "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns", "routes", "takes",
         "steps", "bears", "suggest",
     ]  # fmt: skip
     assert re.search(r"about \d+ \(estimated from a sample of \d+ rows from \d+ places?, 1 of them", out)
@@ -395,3 +396,72 @@ def test_no_run_takes_less_than_no_time() -> None:
     steep: Any = SimpleNamespace(late=1e-9, column=1e-9, step_seconds=1e-6, later=lambda more, fine=False: 1e-9 * more)
     seconds = planning._all_seconds(problem, steep, 3, 0, 2)
     assert seconds is not None and 0 < seconds < 1e-3
+
+
+# algorithm = "auto" of large data
+
+
+def _timed(monkeypatch: pytest.MonkeyPatch, forming: float) -> None:
+    """Let small data count as large, and the clock say that to form the matrix takes as long as ``forming`` passes.
+
+    Chunks, sample and rehearsal are real; of the clock alone no test may depend.
+    """
+    for name in ("TIMED", "LARGE", "SURE", "DECOMPOSING"):
+        monkeypatch.setattr(planning, name, 0)
+
+    def measured(*args: Any, **options: Any) -> Throughput:
+        found = measure_throughput(*args, **options)
+        rates = dict.fromkeys(("early", "late", "again", "late_again"), 1e-9)
+        return replace(found, **rates, column=1e-13, step_seconds=0.0, formed=forming * 1e-9)
+
+    monkeypatch.setattr(planning, "measure_throughput", measured)
+
+
+def _rows(decay: float) -> np.ndarray:
+    x = np.random.default_rng(0).standard_normal((2000, 60)) * decay ** np.arange(60)
+    return x @ np.linalg.qr(np.random.default_rng(1).standard_normal((60, 60)))[0]
+
+
+def _chosen(x: np.ndarray, **resources: Any) -> str:
+    asked = Request(target_rank=3, iteration_rank=5, tol=1e-6)
+    return str(posed(asked, open_source(x, "samples"), Resources(**resources)).algorithm.name)
+
+
+@pytest.mark.parametrize(
+    "forming, steep, slow", [(1, "gram", "gram"), (9, "krylov", "gram"), (999, "krylov", "krylov")]
+)
+def test_auto_measures_what_is_large(forming: float, steep: str, slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks need 5 passes of the steep spectrum and about 20 of the slow one: the sample tells them apart."""
+    _timed(monkeypatch, forming)
+    assert (_chosen(_rows(0.5)), _chosen(_rows(0.97))) == (steep, slow)
+
+
+def test_nothing_is_measured_where_the_workers_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine says nothing of them; and a store that has a run knows its way."""
+    _timed(monkeypatch, 999)
+    assert _chosen(_rows(0.5), cluster="tcp://127.0.0.1:1") == "gram"
+
+
+def test_a_resume_goes_the_way_that_was_measured_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = _rows(0.9)
+    asked: dict[str, Any] = {"kind": "samples", "tol": 1e-6, "store": tmp_path / "run"}
+    _timed(monkeypatch, 1)
+    before = npmdask.top_k(x, 3, **asked)
+    _timed(monkeypatch, 999)
+    after = npmdask.top_k(x, 3, **asked)
+    assert before.steps == 1 and after.data_passes == 0
+    assert after.basis.tobytes() == before.basis.tobytes()
+    assert npmdask.top_k(x, 3, kind="samples", tol=1e-6).steps > 1
+
+
+def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", _rows(0.9))
+    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
+    problem = posed(Request(target_rank=3), open_source(tmp_path / "x.zarr"), Resources())
+    plan = plan_run(problem, Resources())
+    assert [route.algorithm for route in plan.routes] == ["krylov", "gram", "power"]
+    krylov, gram, power = plan.routes
+    assert gram.passes == 1 < krylov.passes < power.passes
+    ratio = gram.seconds / krylov.seconds
+    assert plan.why.startswith("krylov: gram is expected to take" if ratio >= 1 else "krylov, although gram is")
+    assert f"{ratio:.2g}" in plan.why and any(line.startswith("takes     krylov") for line in plan_lines(plan))
