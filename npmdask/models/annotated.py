@@ -132,7 +132,8 @@ def _values(adata: Any, layer: str | None, used: np.ndarray | None) -> Any:
     if layer is None and adata.X is None:
         raise BadInputError("the AnnData has no X: give a layer, as layer='counts'")
     if layer is not None and layer not in adata.layers:
-        raise BadInputError(f"layer = {layer!r} is not there: {closest(layer, list(adata.layers))}")
+        known = [name for name in adata.layers if name is not None]  # None is X, from AnnData 0.13 on
+        raise BadInputError(f"layer = {layer!r} is not there: {closest(layer, known)}")
     held = adata.X if layer is None else adata.layers[layer]
     if used is None:
         return held
