@@ -56,7 +56,7 @@ def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, 
     if spec is None:
         store.write_spec(wanted | here | once | {"environment": environment()})
         return []
-    _require_same(wanted, spec, store.place)
+    _require_same(wanted, spec, store.place, once.get("source"))
     if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
     before = spec.get("environment", {})
@@ -68,8 +68,8 @@ def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, 
     ]
 
 
-def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str) -> None:
-    """Refuse a checkpoint that was made from something else, naming every field that differs.
+def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
+    """Refuse a checkpoint that was made from something else, naming every field that differs, and other data.
 
     Raises
     ------
@@ -90,6 +90,8 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str) -> 
         hint = ""
         if wanted["data"]["fingerprint"] != found.get("data", {}).get("fingerprint"):
             hint = " (of a plain store, times count too; ingest data that move)"
+            if source is not None and found.get("source", source) != source:
+                hint = f" (the data were {found['source']}, and are {source})"
         remedy = "`npmdask resume STORE` to go on with the old parameters"
         if wanted["version"] != found.get("version"):
             remedy = f"npmdask {found.get('version', {}).get('npmdask')} to go on with this one"

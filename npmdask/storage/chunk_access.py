@@ -29,6 +29,7 @@ from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, LostError, NpmdaskError
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.snapshots import is_of_icechunk, reason_of, snapshot_of
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
 MOST_PACKED = 8  # times the decoded size: a file that is larger holds something else
@@ -540,6 +541,12 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
             f"chunk {chunk} of {where} cannot be fetched ({first_line(error)}): check the network, the "
             "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"
         )
+    if is_of_icechunk(error):
+        gone = "not found" in str(error)  # and will be so the next time
+        return (BadInputError if gone else LostError)(
+            f"chunk {chunk} of {where} cannot be fetched ({reason_of(error)}): check the storage of the repository, "
+            "then resume; everything committed is kept"
+        )
     if isinstance(error, OSError) and error.strerror:
         error = ValueError(error.strerror)
     said, remedy = str(error) or type(error).__name__, "restore it from a backup or ingest the source again"
@@ -586,6 +593,8 @@ def first_line(error: BaseException) -> str:
 def location(node: Any) -> str:
     """Where an array or group lies, as a person would write it."""
     store, name = node.store_path.store, node.path
+    if (snapshot := snapshot_of(store)) is not None:
+        return "/".join(part for part in (f"icechunk snapshot {snapshot}", name) if part)
     if isinstance(store, zarr.storage.ObjectStore):
         inner = store.store
         bucket = getattr(inner, "config", {}).get("bucket", "")

@@ -17,6 +17,7 @@ from npmdask.storage.checksum import crc32c
 from npmdask.storage.conventions import require_undecoded
 from npmdask.storage.labels import Labels, axis_of, of_columns
 from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
+from npmdask.storage.snapshots import is_of_icechunk, node_of
 
 SHOWN = 5  # names of columns that a sentence lists
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
@@ -28,12 +29,14 @@ def values_of(given: Any, dim: str | int | None = None) -> Any:
     Parameters
     ----------
     given : of pandas or Polars a DataFrame or Series, of PyArrow a Table or RecordBatch, of xarray a DataArray or
-        Dataset, of AnnData its annotated matrix, of Dask an array or DataFrame, of h5py a dataset or a CSR group.
+        Dataset, of AnnData its annotated matrix, of Dask an array or DataFrame, of h5py a dataset or a CSR group, of
+        icechunk a session or its store.
     dim : the dimension that rows lie along, by name or number, of what has more than two: the others are a row.
 
     Returns
     -------
-    numpy.ndarray, a SciPy sparse matrix, rows that are computed or read when they are asked for, or ``given``
+    numpy.ndarray, a SciPy sparse matrix, rows that are computed or read when they are asked for, a Zarr array or group,
+    or ``given``
 
     Raises
     ------
@@ -55,6 +58,13 @@ def values_of(given: Any, dim: str | int | None = None) -> Any:
         given = _rows_first(given, dim, "the array")
         given = given.reshape(len(given), -1)
         return mapped_rows(given) if isinstance(given, np.memmap) else given
+    if is_of_icechunk(given):
+        if dim is not None:
+            raise BadInputError(
+                f"dim = {dim!r} is for arrays with names: give xarray.open_zarr(session.store, consolidated=False, "
+                "chunks={})['name'] instead of the session"
+            )
+        return node_of(given)
     if dim is not None:
         raise BadInputError(f"dim = {dim!r} is for arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):

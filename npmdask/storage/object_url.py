@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError, Later, LostError
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import first_line, no_answer, of_an_object_store
 from npmdask.storage.safe_open import open_node
+from npmdask.storage.snapshots import snapshot_of
 
 store = Later("obstore.store", "objects")
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
@@ -68,7 +69,8 @@ def open_remote(url: str) -> Any:
         reason = first_line(error)
         raise (LostError if no_answer(error) else BadInputError)(
             f"{url} cannot be opened as a Zarr store ({reason}): check the address, the credentials in the environment "
-            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL"
+            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL; "
+            "of an icechunk repository give a session, in Python"
         ) from error
 
 
@@ -80,7 +82,9 @@ def objects(node: Any) -> list[tuple[str, int, str]]:
 
 
 def outside(node: Any, facts: dict[str, Any]) -> str:
-    """Fingerprint of what can be seen without reading: layout; names, sizes, times or tags of the files or objects."""
+    """Fingerprint of what can be seen without reading: layout; names, sizes, times or tags of the files or objects; of
+    a snapshot of icechunk its id and the place in it.
+    """
     held = node.store_path.store
     root = getattr(held, "root", None)
     if root is not None:
@@ -88,6 +92,8 @@ def outside(node: Any, facts: dict[str, Any]) -> str:
         files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
         stats = ((str(f.relative_to(folder)), f.stat()) for f in files if f.exists())  # a link may lead nowhere
         facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
+    elif (snapshot := snapshot_of(held)) is not None:
+        facts = {**facts, "snapshot": snapshot, "place": node.path}
     elif isinstance(held, zarr.storage.ObjectStore):
         facts = {**facts, "objects": objects(node)}
     elif isinstance(held, zarr.storage.FsspecStore):  # as Dask opens a path

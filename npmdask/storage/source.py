@@ -32,6 +32,7 @@ from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
 from npmdask.storage.safe_open import open_node, require_no_pickle
+from npmdask.storage.snapshots import arrays_in, in_repository, is_of_icechunk, open_repository
 from npmdask.storage.symmetric_tensor import packed_in_memory
 
 IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
@@ -174,18 +175,18 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
-    given = _gridded(Path(source), str(dim)) if gridded else source
+    given, place = _gridded(Path(source), str(dim)) if gridded else (source, "")
     labels = None if isinstance(given, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(given, dim)
     opened = _opened(given, kind, dim, spill)
     if gridded:
-        opened = replace(opened, path=str(local_path(source, "a file with a grid")), dim=str(dim))
+        opened = replace(opened, path=place, dim=str(dim))
     labels = labels or opened.labels
     return replace(opened, labels=None if labels is None else labels.fitting(opened.shape))
 
 
-def _gridded(place: Path, dim: str) -> Any:
-    """The variable along ``dim`` of a file or Zarr store that xarray opens, decoded and not read; ``FILE/NAME`` names
-    one of several.
+def _gridded(place: Path, dim: str) -> tuple[Any, str]:
+    """The variable along ``dim`` of a file or Zarr store that xarray opens, decoded and not read, and the path that
+    leads to it; ``FILE/NAME`` names one of several.
 
     Raises
     ------
@@ -196,27 +197,37 @@ def _gridded(place: Path, dim: str) -> Any:
     """
     with extra(None):
         import xarray as xr
-    place = local_path(place, "a file with a grid")
-    root = next((path for path in (place, *place.parents) if path.is_file() or _is_zarr_group(path)), None)
-    if root is None:
-        raise BadInputError(f"there is no file and no Zarr group at {place}, in which {dim!r} could be a dimension")
-    name = place.relative_to(root).as_posix()
+    place, look = local_path(place, "a file with a grid"), []  # of a Zarr store, each array is looked at
     try:
-        if root.is_dir():
+        if (inside := in_repository(place)) is not None:
+            node, path = open_repository(*inside[:2], "")
+            root, place = Path(path), Path(path, inside[2])
+            found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
+        elif (root := _file_or_group(place)).is_dir():
             open_node(root)  # refuses what would have to be unpickled
-        found = xr.open_zarr(root, chunks=None) if root.is_dir() else xr.open_dataset(root)
+            found = xr.open_zarr(root, chunks=None)
+        else:
+            found, look = xr.open_dataset(root), look_of(root)
+        name = place.relative_to(root).as_posix()
         array = rows_along(found if name == "." else found[name], dim)
         stored = int(array.encoding.get("preferred_chunks", {}).get(dim, 1))
         rows = rows_of_a_block(array.shape, array.dtype, stored)
         # Named by the file and when it was written, so that another process knows the same rows again.
-        look = [] if root.is_dir() else look_of(root)  # of a Zarr store, each array is looked at
         seen = crc32c_bytes(json.dumps([str(root), str(array.name), dim, look]).encode())
-        return array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-")
+        return array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-"), str(place)
     except NpmdaskError:
         raise
     except Exception as error:  # each of its engines has errors of its own
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise BadInputError(f"xarray cannot open {place} ({said})") from error
+
+
+def _file_or_group(place: Path) -> Path:
+    """What ``place`` is, or lies in: a file or a Zarr group. Raises BadInputError where there is neither."""
+    for path in (place, *place.parents):
+        if path.is_file() or _is_zarr_group(path):
+            return path
+    raise BadInputError(f"there is no file and no Zarr group at {place}, in which there could be a grid")
 
 
 def _is_zarr_group(path: Path) -> bool:
@@ -233,7 +244,8 @@ def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | P
         source = values_of(source, dim)
         if isinstance(source, BlockRows):
             return _computed(source, kind, spill)
-        source = source if is_sparse(source) else _array_of(source)
+        held = is_sparse(source) or isinstance(source, zarr.Array | zarr.Group)
+        source = source if held else _array_of(source)
     elif dim is not None:
         raise BadInputError(
             f"dim = {dim!r} is for arrays that a program holds: open {source} with xarray, as "
@@ -266,7 +278,8 @@ def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
     """The file that a path leads to, and the array in it; None of everything else."""
     if is_remote(source) or str(source).startswith(IN_MEMORY):
         return None
-    return file_of(local_path(source, "an array that is opened", SCHEMES))
+    path = local_path(source, "an array that is opened", SCHEMES)
+    return None if in_repository(path) else file_of(path)
 
 
 def _copied(source: str | Path, file: Path, array: str | None, kind: str | None) -> Source:
@@ -322,7 +335,7 @@ def _array_of(given: Any) -> np.ndarray:
         raise BadInputError(
             f"data of type {type(given).__name__} are not accepted: give the path or URL of a Zarr store, a zarr.Array "
             "or zarr.Group, a NumPy or Dask array of real numbers, lists of rows, a SciPy sparse matrix, a table of "
-            "pandas, Polars or PyArrow, an xarray.DataArray, an AnnData or a dataset of h5py"
+            "pandas, Polars or PyArrow, an xarray.DataArray, an AnnData, a dataset of h5py or a session of icechunk"
         )
     return real_array(given, "the values")
 
@@ -346,7 +359,8 @@ def _open_node(source: Any) -> tuple[Any, str]:
         return sparse_in_memory(source)
     if isinstance(source, zarr.Array | zarr.Group):
         require_no_pickle(source)
-        return source, location(source)
+        opened_by_a_program = is_of_icechunk(source.store_path.store)
+        return source, (IN_MEMORY if opened_by_a_program else "") + location(source)
     if is_remote(source):
         return open_remote(source), source
     if str(source).startswith(IN_MEMORY):
@@ -355,6 +369,8 @@ def _open_node(source: Any) -> tuple[Any, str]:
             "same function again, with the same data and store"
         )
     path = local_path(source, "an array that is opened", SCHEMES)
+    if (inside := in_repository(path)) is not None:
+        return open_repository(*inside)
     make = f"make one with `npmdask ingest {path} {path.with_suffix('.zarr').name}`"
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
@@ -530,9 +546,13 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
     arrays = [name for name, array in group.arrays() if array.ndim == dimensions]
     if len(arrays) == 1:
         return _plain(group[arrays[0]], f"{path}/{arrays[0]}", kind)
-    names = ", ".join(sorted(arrays)) or "none"
+    names, name = ", ".join(sorted(arrays)) or "none", f"{path}/NAME"
+    if is_of_icechunk(group.store_path.store):
+        names = names if arrays else f"none; further down {arrays_in(group)}"
+        session = "zarr.open_array(session.store, path='NAME', mode='r')"
+        name = session if path.startswith(IN_MEMORY) else name
     raise BadInputError(
-        f"{path} is a group with {len(arrays)} {said}-dimensional arrays ({names}): name one, as {path}/NAME"
+        f"{path} is a group with {len(arrays)} {said}-dimensional arrays ({names}): name one, as {name}"
     )
 
 

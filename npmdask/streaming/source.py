@@ -18,6 +18,7 @@ from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.lazy import BlockRows
+from npmdask.storage.snapshots import is_of_icechunk
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams import Directory, IteratorRows, Stream, ZarrRows, standard_input
 from npmdask.storage.streams.directory import is_complete
@@ -116,7 +117,8 @@ def _is_store(source: Any) -> bool:
 def _in_memory(source: Any) -> bool:
     """Whether the numbers are gone with this process."""
     if isinstance(source, zarr.Array | zarr.Group):
-        return isinstance(source.store_path.store, zarr.storage.MemoryStore)
+        store = source.store_path.store
+        return isinstance(store, zarr.storage.MemoryStore) or is_of_icechunk(store)
     return isinstance(source, np.ndarray | BlockRows) or is_sparse(source)
 
 
