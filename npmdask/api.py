@@ -72,7 +72,8 @@ def top_k(
         A Zarr store by path, URL or object (a group: CSR as AnnData writes it); in memory, a NumPy array or lists of
         rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, an ``xarray.DataArray``, an AnnData. Never
         all in memory: an array or DataFrame of Dask, a lazy DataArray, a memory map, a dataset of h5py, a backed
-        AnnData, whose rows are computed or read a block at a time in every pass (docs/lazy.md).
+        AnnData, whose rows are computed or read a block at a time in every pass; a session of icechunk; a
+        ``LinearOperator`` of SciPy, of which products only are asked (docs/lazy.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are refused.
     k : int or float

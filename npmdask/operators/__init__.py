@@ -18,6 +18,7 @@ from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
+from npmdask.operators.matrix_free import MatrixFree
 from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
@@ -25,7 +26,13 @@ from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, Samp
 from npmdask.operators.view import View
 from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 
-OF_LAYOUT = {"dense": Gram, "csr": SparseGram, "triangle": Triangle, "tensor": PackedTensor}  # plain products
+OF_LAYOUT = {  # plain products
+    "dense": Gram,
+    "csr": SparseGram,
+    "triangle": Triangle,
+    "tensor": PackedTensor,
+    "matrix-free": MatrixFree,
+}
 
 __all__ = [
     "OF_LAYOUT",
@@ -42,6 +49,7 @@ __all__ = [
     "Gram",
     "GramMatrix",
     "LeftProduct",
+    "MatrixFree",
     "MixtureSpread",
     "MixtureTriples",
     "Operator",

@@ -82,6 +82,10 @@ class Gram(BySlabs):
     def finish(self, total: Partial, block: Block) -> Block:
         return self.view.on_columns(total.sums["product"] * self.weight)
 
+    def left_product(self, target: Any, expected: np.ndarray | None) -> LeftProduct:
+        """The pass that keeps ``A @ block``."""
+        return LeftProduct(target=target, expected=expected, reader=self.reader, weight=self.weight, view=self.view)
+
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         return tile_bytes(self.reader, p) + 3 * self.block_rows * p * 8

@@ -360,7 +360,8 @@ def _may_form(request: Request, source: Source) -> bool:
     """Whether the question is one that a matrix which is formed answers."""
     plain = request.privacy is None and request.operator is None and request.mechanism == "none"
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None and request.options is None
-    of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE
+    of_rows = source.kind in ("samples", "matrix", "sparse") and source.reader.layout != "matrix-free"
+    of_rows = of_rows and type(source.reader) not in ELSEWHERE
     return plain and whole and of_rows and source.dimension <= MOST_FORMED
 
 

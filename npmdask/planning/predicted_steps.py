@@ -152,6 +152,8 @@ def _why_not(problem: Problem) -> str:
     source = problem.source
     if problem.nodes is not None:
         return "the data lie with the nodes"
+    if source.reader.layout == "matrix-free":
+        return "a linear operator has no rows to draw a sample of"
     if problem.derived is not None and problem.derived.certified:
         return "the operator is the dilation of the data, of which no sample is drawn"
     if problem.derived is not None:

@@ -138,6 +138,8 @@ def make_problem(
     """
     request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
+    if source.reader.layout == "matrix-free":
+        _require_products_only(source, request)
     if request.operator is not None:
         return _derived_problem(source, request, locked or start)
     made = ELSEWHERE.get(type(source.reader))
@@ -402,6 +404,24 @@ def _require_gram(source: Source, share: float | None, locked: Locked | None, st
     if share is not None or locked is not None or start is not None:
         asked = "a share of the variance" if share is not None else "deflation" if locked is not None else "a start"
         raise RefusedError(f'{asked} takes passes with blocks of columns: leave algorithm = "gram" out')
+
+
+def _require_products_only(source: Source, request: Request) -> None:
+    """What needs rows or entries, of which a linear operator has none."""
+    asked = {
+        "center": request.center,
+        "scale": request.scale,
+        "a share of the variance": isinstance(request.target_rank, float),
+        'algorithm = "gram"': request.algorithm == "gram",
+        "privacy": request.privacy is not None,
+        "operator": request.operator is not None,
+    }
+    for name, wanted in asked.items():
+        if wanted:
+            raise RefusedError(
+                f"{name} needs rows or entries, and {source.path.removeprefix('memory, ')} has products only: leave it "
+                "out, or give the matrix itself"
+            )
 
 
 def _require_options(source: Source, request: Request) -> None:

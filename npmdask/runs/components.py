@@ -63,6 +63,11 @@ class StoredComponents:
             Rows of another width, or scores that are not finite.
         """
         opened = open_source(source, dim=dim)
+        if opened.reader.layout == "matrix-free":
+            raise BadInputError(
+                f"{opened.path.removeprefix('memory, ')} has no rows, whose scores are asked for: those that it was "
+                "made of are left_basis * singular_values"
+            )
         if len(opened.shape) != 2 or opened.shape[1] != self.d:
             raise BadInputError(
                 f"{opened.path} has {opened.shape[-1]} columns and the components have {self.d}: give rows of the "

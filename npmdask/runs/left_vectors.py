@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def rebuild_left(operator: Gram, arrays: Arrays, folder: Path, one_pass: Pass) -
 
 def _left_product(operator: Gram, k: int, folder: Path, expected: np.ndarray | None = None) -> LeftProduct:
     z = _left_array(folder, operator.reader.shape[0], k, operator.reader.chunks[0])
-    return LeftProduct(target=z, expected=expected, **{f.name: getattr(operator, f.name) for f in fields(operator)})
+    return operator.left_product(z, expected)
 
 
 def flush_left(folder: Path, slabs: Iterable[int]) -> None:

@@ -236,6 +236,14 @@ def is_sparse(given: Any) -> bool:
     return bool(issparse(given))  # a view of an AnnData, too
 
 
+def is_linear_operator(given: Any) -> bool:
+    """Whether this is a LinearOperator of scipy.sparse.linalg, which is not imported to find that out."""
+    return any(
+        base.__name__ == "LinearOperator" and base.__module__.startswith("scipy.sparse.linalg")
+        for base in type(given).__mro__
+    )
+
+
 def sparse_in_memory(given: Any) -> tuple[zarr.Group, str]:
     """A group in memory that holds a SciPy sparse matrix as CSR, and where it is, by its content.
 

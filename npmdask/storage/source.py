@@ -17,7 +17,7 @@ import zarr
 from npmdask.errors import BadInputError, NpmdaskError, closest, extra
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
-from npmdask.storage.containers import is_sparse, labels_of, rows_along, sparse_in_memory, values_of
+from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, rows_along, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.file_copies import copy_of, file_of, look_of
 from npmdask.storage.formats.compressed import gene_labels
@@ -28,6 +28,7 @@ from npmdask.storage.paths import local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
+from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
@@ -240,6 +241,8 @@ def _is_zarr_group(path: Path) -> bool:
 def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None) -> Source:
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
+    if is_linear_operator(source):
+        return _matrix_free(source, kind, rows=dim is not None or spill is not None)
     if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
         source = values_of(source, dim)
         if isinstance(source, BlockRows):
@@ -329,13 +332,28 @@ def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> So
     return opened
 
 
+def _matrix_free(operator: Any, kind: str | None, *, rows: bool) -> Source:
+    """A linear operator; ``rows``: something was said of rows that it has not."""
+    if rows or kind not in (None, "matrix", "symmetric"):
+        asked = "dim and spill are" if rows else f"kind = {kind!r} is"
+        raise BadInputError(
+            f"{asked} for data with rows, and the {type(operator).__name__} has products only: leave it out (singular "
+            "triplets), or say kind = 'symmetric' (eigenpairs of a self-adjoint one)"
+        )
+    reader: Any
+    reader, printed = open_linear_operator(operator, self_adjoint=kind == "symmetric")
+    path = f"{IN_MEMORY}{reader.where}, products {printed[:8]}"
+    return Source(path=path, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
+
+
 def _array_of(given: Any) -> np.ndarray:
     """What lies in memory, as an array of real numbers."""
     if not isinstance(given, np.ndarray | list | tuple) and not hasattr(given, "__array__"):
         raise BadInputError(
             f"data of type {type(given).__name__} are not accepted: give the path or URL of a Zarr store, a zarr.Array "
             "or zarr.Group, a NumPy or Dask array of real numbers, lists of rows, a SciPy sparse matrix, a table of "
-            "pandas, Polars or PyArrow, an xarray.DataArray, an AnnData, a dataset of h5py or a session of icechunk"
+            "pandas, Polars or PyArrow, an xarray.DataArray, an AnnData, a dataset of h5py, a session of icechunk or a "
+            "LinearOperator of SciPy"
         )
     return real_array(given, "the values")
 

@@ -12,7 +12,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.storage.containers import is_sparse, values_of
+from npmdask.storage.containers import is_linear_operator, is_sparse, values_of
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.object_url import SCHEMES, is_remote
@@ -82,6 +82,8 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
         Nothing there, or options that the source does not know.
     """
     source = values_of(source)
+    if is_linear_operator(source):  # which could be called, as what makes an iterator
+        raise BadInputError(f"the {type(source).__name__} has no rows, which a stream takes: use npmdask.top_k")
     in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
     if in_hand or is_remote(source) or _is_store(source):
         return _stored(open_source(source), reading, seed, named=not _in_memory(source))
