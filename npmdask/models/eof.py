@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+import dask
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
+from npmdask.operators.view import column_scale
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
@@ -37,7 +39,8 @@ class EOF:
     use_coslat : bool, default False
         Weight every grid point by the square root of the cosine of its latitude, so that areas count equally.
     standardize : bool, default False
-        Divide every grid point by its standard deviation; not together with ``use_coslat``.
+        Divide every grid point by its standard deviation, and only then weight it, as xeofs does. Points whose values
+        are constant stay as they are. With ``use_coslat`` the deviations take a pass of their own.
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     store : str or Path, optional
@@ -106,17 +109,21 @@ class EOF:
         BadInputError
             No DataArray, no such dimension, no latitude, or values that are missing at some times only.
         """
-        if self.standardize and self.use_coslat:
-            raise BadInputError("standardize and use_coslat do not go together yet: leave one of them out")
         self._sample, self._grid = dim, _grid_of(X, dim)
         first = np.asarray(self._grid.values, np.float64).ravel()
         self._kept = np.flatnonzero(np.isfinite(first))
         if not len(self._kept):
             raise BadInputError(f"no grid point has a value at the first place of {dim!r}: there is nothing to analyse")
         self._weights = _roots_of_cosines(self._grid) if self.use_coslat else None
+        if self.standardize and self.use_coslat:  # deviations of weighted points would take the weights out again
+            self._weights = self._weights / _deviations(self._lazy(X), dim)
         self._fitted = self._rows(X, _only_land)
         request = Request(
-            target_rank=self.n_modes, center=True, scale=self.standardize, tol=self.tol, seed=self.random_state
+            target_rank=self.n_modes,
+            center=True,
+            scale=self.standardize and not self.use_coslat,
+            tol=self.tol,
+            seed=self.random_state,
         )
         source, resources = open_source(self._fitted, "samples", dim), Resources(memory=parse_memory(self.memory))
         with run_store(self.store) as store:
@@ -234,10 +241,14 @@ class EOF:
         coords = {"mode": self._modes, **({self._sample: rows[self._sample]} if self._sample in rows.coords else {})}
         return type(self._grid)(values, dims=(self._sample, "mode"), coords=coords, name="scores")
 
+    def _lazy(self, X: Any) -> Any:
+        """``X`` in blocks along the samples, if it is in none yet."""
+        return X if X.chunks is not None else X.chunk({self._sample: rows_of_a_block(X.shape, X.dtype)})
+
     def _rows(self, X: Any, taken: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Any:
         """The grid points that have data, ``taken`` from each block, weighted; lazy, so that nothing is copied."""
         X = X.transpose(self._sample, *self._grid.dims)
-        lazy = X if X.chunks is not None else X.chunk({self._sample: rows_of_a_block(X.shape, X.dtype)})
+        lazy = self._lazy(X)
         weighted = lazy if self._weights is None else lazy * self._weights
         if len(self._kept) == self._grid.size:
             return weighted
@@ -246,6 +257,17 @@ class EOF:
         flat = flat.map_blocks(taken, self._kept, dtype=flat.dtype, chunks=sizes, meta=np.empty((0, 0), flat.dtype))
         samples = {self._sample: X[self._sample]} if self._sample in X.coords else {}
         return type(X)(flat, dims=(self._sample, "point"), coords={**samples, "point": self._kept})
+
+
+def _deviations(field: Any, dim: str) -> Any:
+    """The standard deviations of the points of a lazy field along ``dim`` (of the population); 1 where the values are
+    constant, and where one is missing, so that it is found, and refused, among the values.
+    """
+    double = field.astype(np.float64)
+    moments = double.mean(dim, skipna=False), double.std(dim, skipna=False)
+    mean, std = dask.compute(*moments, scheduler="synchronous")  # in one thread: the memory of a few blocks
+    scale = column_scale(mean.values, std.values, sparse=False)
+    return std.copy(data=np.where(np.isfinite(scale), scale, 1.0)).reset_coords(drop=True)
 
 
 def _kept_points(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:

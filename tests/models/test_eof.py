@@ -67,6 +67,40 @@ def test_other_data_on_the_grid_are_scored_as_the_first() -> None:
     agree(model.scores(), left[:, :3] * sizes[:3], (0,))
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_standardised_first_and_weighted_then(lazy: bool) -> None:
+    """The other way round the deviations would take the weights out again."""
+    data = field() * np.geomspace(1e-3, 1e3, 30).reshape(5, 6)  # in units as different as those of rain and pressure
+    data[:, 1, 1] = 7.0  # constant: its deviation is 0, or rounding
+    data[:, 4, 2] = np.nan  # land
+    given = data.chunk({"time": 50, "lat": 2}) if lazy else data
+    model = EOF(3, use_coslat=True, standardize=True, tol=1e-11).fit(given, dim="time")
+    flat = data.values.reshape(120, -1) - data.values.reshape(120, -1).mean(axis=0)
+    deviations = np.where(np.arange(30) == 7, 1.0, flat.std(axis=0))
+    roots = np.sqrt(np.cos(np.deg2rad(np.repeat(data.lat.values, 6))))
+    sea = np.arange(30) != 26
+    left, sizes, right = np.linalg.svd((flat / deviations * roots)[:, sea], full_matrices=False)
+    np.testing.assert_allclose(model.singular_values(), sizes[:3], rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio(), sizes[:3] ** 2 / (sizes**2).sum(), rtol=1e-9)
+    maps = np.full((3, 30), np.nan)
+    maps[:, sea] = right[:3]
+    agree(model.components(), maps.reshape(3, 5, 6), (1, 2))
+    agree(model.scores(), left[:, :3] * sizes[:3], (0,))
+    later = data.isel(time=slice(30, 60))  # by the deviations of the first data, not by its own
+    np.testing.assert_allclose(model.transform(later), model.scores()[30:60], atol=1e-8)
+    one = EOF(3, use_coslat=True, tol=1e-11).fit(given)
+    assert not np.allclose(one.explained_variance_ratio(), model.explained_variance_ratio(), rtol=0.1)
+
+
+def test_both_find_values_that_are_missing_once() -> None:
+    for when, said in ((7, r"holds nan at row 7|not finite"), (0, "grid point 15 has no value at the first time")):
+        data = field()
+        data[when, 2, 3] = np.nan
+        for given in (data, data.chunk({"time": 50, "lat": 2})):
+            with pytest.raises(BadInputError, match=said):
+                EOF(2, use_coslat=True, standardize=True).fit(given)
+
+
 def test_a_file_that_is_opened_is_not_loaded(tmp_path: Path) -> None:
     field().to_netcdf(tmp_path / "x.nc", engine="scipy")
     with xr.open_dataset(tmp_path / "x.nc", engine="scipy") as opened:
@@ -114,7 +148,6 @@ def test_a_value_that_is_missing_once_is_refused() -> None:
         (lambda: EOF(2).fit(field().to_dataset(name="t")), "give one, as ds"),
         (lambda: EOF(2).fit(field(), dim="day"), "the DataArray has time, lat, lon"),
         (lambda: EOF(2, use_coslat=True).fit(field().rename(lat="y")), r"there are .*name it so, as da.rename"),
-        (lambda: EOF(2, use_coslat=True, standardize=True).fit(field()), "do not go together yet"),
         (lambda: EOF(2).fit(field() * np.nan), "no grid point has a value"),
         (lambda: EOF(2).components(), "call fit first"),
         (lambda: EOF(2).fit(field()[:0]), "nothing along 'time'"),
