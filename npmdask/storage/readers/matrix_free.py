@@ -194,13 +194,12 @@ class MatrixFreeReader:
         """Raise BadInputError for products that are not of one matrix and its transpose, beyond rounding."""
         into, size = np.linalg.norm(block, axis=0), np.linalg.norm(z, axis=0)
         drawn, seen = np.linalg.norm(probe, axis=0), np.linalg.norm(image, axis=0)
-        largest = max(float((seen / drawn).max()), float((size / np.where(into > 0, into, 1.0)).max(initial=0.0)))
         if self.self_adjoint:
             pairs = [(probe.T @ z - image.T @ block, np.outer(drawn, into))]
         else:
             pairs = [(probe.T @ back - image.T @ z, np.outer(drawn, size))]
             pairs += [(block.T @ back - z.T @ z, np.outer(into, size))]
-        scale = max(largest, np.finfo(DOUBLE).tiny)
+        scale = max(float((seen / drawn).max()), np.finfo(DOUBLE).tiny)  # of the root of the mean square of all values
         off = max(
             float((np.abs(gap) / np.where(sizes > 0, sizes * scale, np.inf)).max(initial=0.0)) for gap, sizes in pairs
         )
