@@ -1,5 +1,6 @@
 """Prefect as people have it: a flow of a user, in a file of its own, on a server and work pool that are not ours."""
 
+import ast
 import json
 import os
 import re
@@ -11,8 +12,13 @@ from typing import Any
 import pytest
 
 from npmdask.cli.main import main as npmdask
+from npmdask.models.latent.answers import fit_latent
+from npmdask.models.topics.run import read_topics, run_topics
 from npmdask.prefect.server import answers, free_port
+from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Resources
 from npmdask.storage.synthetic.generate import generate
+from tests.faults.tensor_jobs import make
 from tests.prefect.conftest import ROOT, Shop, committed, wait_until
 from tests.prefect.served import holder
 
@@ -127,3 +133,36 @@ def test_a_sub_flow_that_is_killed_goes_on_and_steps_run_one_by_one(theirs: Thei
     assert committed(theirs.folder / "runs" / "steps") == committed(theirs.folder / "plain")
     kept = theirs.folder / "prefect" / "storage"
     assert not kept.exists() or not [f for f in kept.rglob("*") if f.is_file()], "no result is pickled"
+
+
+def test_the_stages_of_topics_and_mixtures_are_tasks_of_any_flow(theirs: Theirs) -> None:
+    """Called one by one, by a program of its own: the bytes of the same jobs in Python, and again without a pass."""
+    for kind in ("topics-held", "mixture"):
+        make(kind, theirs.folder)
+    (theirs.folder / "x.zarr").rename(theirs.folder / "points.zarr")
+    program = theirs.folder / "stages.py"
+    program.write_text(recipe("stages.py"))
+    theirs.begin()
+    theirs.do(program)
+    stores = ast.literal_eval(theirs.out.splitlines()[-1])
+    assert [Path(store) for store in stores] == [theirs.folder / "runs" / name for name in ("news", "groups")]
+    named = [name for (name,) in theirs.ask("select name from task_run where {since} order by created")]
+    begun = [name.partition("-")[0].partition(":")[0] for name in named]
+    assert begun == ["look", "find_topics", "report", "find_components", "report"], named
+    states = {state for (state,) in theirs.ask("select state_type from task_run where {since}")}
+    assert states == {"COMPLETED"} and theirs.ask("select count(*) from flow_run where {since}") == [(1,)]
+
+    documents, words = theirs.folder / "docword.txt", theirs.folder / "vocab.txt"
+    run_topics(documents, 4, words, store=theirs.folder / "topics")
+    found = [read_topics(theirs.folder / place).model.topics for place in ("runs/news", "topics")]
+    assert found[0].tobytes() == found[1].tobytes()
+    alone: dict[str, Any] = {"resources": Resources(), "observer": Observer()}
+    fit_latent("mixture", theirs.folder / "points.zarr", 4, store=theirs.folder / "mixture", **alone)
+    assert committed(theirs.folder / "runs" / "groups") == committed(theirs.folder / "mixture")
+    assert all((Path(store) / "report.html").exists() for store in stores)
+
+    before = [(Path(store) / "telemetry.jsonl").read_text() for store in stores]
+    theirs.do(program)
+    assert [(Path(store) / "telemetry.jsonl").read_text() for store in stores] == before, "finished: no pass"
+    program.write_text(recipe("stages.py").replace("most: int = 10_000_000", "most: int = 1"))
+    assert theirs.start(program).wait(150) != 0 and "too many documents for tonight" in theirs.err
